@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * holdfast.h: a lock that threads, processes and machines can agree on.
+ *
+ *     hf_client *client;
+ *     hf_lock *lock;
+ *     hf_error err;
+ *
+ *     if (hf_open(&client, "file:", NULL, &err) != HF_OK)
+ *         return complain(err.message);
+ *     if (hf_acquire(&lock, client, "nightly-report", NULL, &err) == HF_OK) {
+ *         write_report(hf_token(lock));
+ *         hf_release(lock, NULL);
+ *     }
+ *     hf_close(client);
+ *
+ * Five rules hold everywhere.
+ *
+ *  1. Every function that can fail returns an hf_status. The words go into an hf_error that the caller owns; NULL
+ *     means that nobody wants the words. An hf_error is written only when something failed.
+ *  2. What comes out through `out` is yours: hf_close() and hf_release() free it, whatever they return, and take NULL.
+ *     Strings that go in are copied before the call returns.
+ *  3. In an options struct zero means the default. Start from HF_OPTIONS_INIT; fields are only ever appended.
+ *  4. Clients and locks may be used from any thread. A callback runs on the client's keeper thread (or, for a loss noticed
+ *     by a call, on that call's thread) with no lock of the library held, so it may call any function but hf_close().
+ *  5. Nothing crosses fork(). The child holds nothing: a client from before the fork answers HF_INVALID, a lock HF_LOST,
+ *     and hf_close() and hf_release() there only free memory. Open a new client in the child.
+ *
+ * A lock is a promise among those who ask for it. To be safe from a holder that was paused for too long and then goes on
+ * writing, pass hf_token() along with every write and let the place that is written to refuse a smaller token than the
+ * largest it has seen.
+ */
+#ifndef HOLDFAST_H
+#define HOLDFAST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HF_VERSION_MAJOR 0
+#define HF_VERSION_MINOR 1
+#define HF_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define HF_API __attribute__((visibility("default")))
+#else
+#define HF_API
+#endif
+
+/* ------------------------------------------------------------------------------------------------- status and error */
+
+/* Grouped by what the caller does next. The numbers never change. */
+typedef enum hf_status {
+    HF_OK = 0,
+
+    /* The store answered, and the answer is no. */
+    HF_BUSY = 1,     /* somebody else holds it */
+    HF_TIMEOUT = 2,  /* the wait ended at its deadline */
+    HF_LOST = 3,     /* it was held, and ended before it was released */
+    HF_CANCELED = 4, /* hf_cancel() or hf_close() ended the wait */
+
+    /* Trouble; later may help. The lock is not held. */
+    HF_UNAVAILABLE = 16, /* the store could not be asked; nothing was changed */
+    HF_UNKNOWN = 17,     /* the store was asked and its answer lost; what it may have done is being undone */
+
+    /* Trying again will not help. */
+    HF_DENIED = 32,      /* the store or the system refuses this user */
+    HF_INVALID = 33,     /* an argument makes no sense */
+    HF_UNSUPPORTED = 34, /* this engine cannot do that */
+    HF_NOMEM = 35,       /* no memory, or no descriptors left */
+    HF_INTERNAL = 36     /* a bug in Holdfast, or a store that breaks its own rules */
+} hf_status;
+
+/* "HF_BUSY" for HF_BUSY, and so on; "unknown status" for anything else. */
+HF_API const char *hf_status_name(hf_status status);
+
+typedef struct hf_error {
+    hf_status status;
+    int native;        /* errno, or the store's own number; 0 if there is none */
+    char message[240]; /* one sentence without a newline; never contains a password */
+} hf_error;
+
+/* "0.1.0" */
+HF_API const char *hf_version(void);
+
+/* ------------------------------------------------------------------------------------------------------------ client */
+
+typedef struct hf_client hf_client;
+
+typedef struct hf_client_options {
+    size_t size;         /* sizeof(hf_client_options): set by HF_CLIENT_OPTIONS_INIT */
+    uint32_t timeout_ms; /* the longest that one exchange with the store may take; default 5000 */
+} hf_client_options;
+
+#define HF_CLIENT_OPTIONS_INIT                                                                                         \
+    {                                                                                                                  \
+        sizeof(hf_client_options), 0                                                                                   \
+    }
+
+/* Opens the store that `url` names. NULL means the environment's HOLDFAST_URL or, without one, "file:". `options` may be
+ * NULL. HF_INVALID: the URL is malformed or its scheme unknown. HF_UNSUPPORTED: the engine is known but not installed; the
+ * message says what to install. HF_DENIED, HF_UNAVAILABLE: the store refused, or was not there. */
+HF_API hf_status hf_open(hf_client **out, const char *url, const hf_client_options *options, hf_error *err);
+
+/* Ends all waits with HF_CANCELED, releases every lock that the client holds, and frees it. Blocks until the waits have
+ * ended, and for at most the client's timeout while it releases. Locks that are still in the caller's hands answer
+ * HF_LOST from then on; each must still be given to hf_release(), which frees it. */
+HF_API void hf_close(hf_client *client);
+
+/* -------------------------------------------------------------------------------------------------------------- lock */
+
+typedef struct hf_lock hf_lock;
+
+typedef enum hf_renew_mode {
+    HF_RENEW_ON = 0, /* renewed in the background at a third of its time-to-live for as long as it is held */
+    HF_RENEW_OFF = 1 /* a plain lease: it ends ttl_ms after it was granted, unless hf_renew() is called */
+} hf_renew_mode;
+
+/* Who may take a held lock again (re-entry). Re-entry needs no round trip, keeps the token, ignores ttl_ms, renew, max_hold_ms
+ * and note, and the last release frees the lock. Owners are told apart within one client only. */
+typedef enum hf_owner_kind {
+    HF_OWNER_THREAD = 0, /* the calling thread; any thread may release */
+    HF_OWNER_HANDLE = 1, /* nobody, or whoever shows owner_handle, a lock of the same name held by the same client */
+    HF_OWNER_TEXT = 2    /* whoever names the same owner_text */
+} hf_owner_kind;
+
+/* Called once for each lock that ends before its release. `why` is one sentence, valid during the call. */
+typedef void (*hf_lost_fn)(hf_lock *lock, const char *why, void *arg);
+
+typedef struct hf_options {
+    size_t size;                 /* sizeof(hf_options): set by HF_OPTIONS_INIT */
+    uint32_t wait_ms;            /* how long hf_acquire() waits; 0: for ever */
+    uint32_t ttl_ms;             /* time-to-live; default 30000, at least 100 */
+    hf_renew_mode renew;         /* default on */
+    uint32_t max_hold_ms;        /* end it after this long even if it could be renewed; 0: never */
+    hf_owner_kind owner;         /* default: the calling thread */
+    const char *owner_text;      /* for HF_OWNER_TEXT: 1 to 255 bytes */
+    const hf_lock *owner_handle; /* for HF_OWNER_HANDLE: may be NULL */
+    hf_lost_fn on_lost;          /* may be NULL */
+    void *arg;                   /* handed to on_lost */
+    const char *note;            /* shown by `holdfast ls`: at most 120 bytes of printable UTF-8 */
+} hf_options;
+
+#define HF_OPTIONS_INIT                                                                                                \
+    {                                                                                                                  \
+        sizeof(hf_options), 0, 0, HF_RENEW_ON, 0, HF_OWNER_THREAD, 0, 0, 0, 0, 0                                       \
+    }
+
+/* Takes the lock `name`, waiting for it if need be. Names are 1 to 255 bytes of UTF-8 without control characters.
+ *
+ * HF_OK: held, and *out is its handle. Anything else: not held, *out is NULL, and nothing is left in the store (or is
+ * being removed in the background, after HF_UNKNOWN). HF_TIMEOUT: wait_ms passed. HF_CANCELED: see hf_cancel().
+ * HF_UNAVAILABLE, HF_UNKNOWN: the store was out of reach for wait_ms or, if that is shorter, for ttl_ms in a row; a
+ * store that comes back in time is not noticed by the caller. */
+HF_API hf_status hf_acquire(hf_lock **out, hf_client *client, const char *name, const hf_options *options,
+                            hf_error *err);
+
+/* The same without waiting: HF_BUSY, with a message that says who holds it, if somebody does. */
+HF_API hf_status hf_try_acquire(hf_lock **out, hf_client *client, const char *name, const hf_options *options,
+                                hf_error *err);
+
+/* Gives the lock back, from any thread, nested handles in any order, and frees the handle. HF_OK: it was held until now.
+ * HF_LOST: it had ended before; whoever holds it now is not disturbed. HF_UNAVAILABLE, HF_UNKNOWN: it was held until now, and
+ * the release is being finished in the background; at the worst the lock ends by its time-to-live. */
+HF_API hf_status hf_release(hf_lock *lock, hf_error *err);
+
+/* Renews by hand, to `ttl_ms` from now (0: the lock's own time-to-live). HF_LOST: too late. */
+HF_API hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err);
+
+/* The fencing token: greater than that of every earlier grant of this name. Re-entry keeps it. */
+HF_API uint64_t hf_token(const hf_lock *lock);
+
+/* How long the lock is certain to stay ours, in milliseconds: 0 or less means that it is lost. INT64_MAX where nothing but
+ * the death of this process ends it. Never blocks and never asks the store. */
+HF_API int64_t hf_remaining_ms(const hf_lock *lock);
+
+/* A descriptor that becomes readable once the lock is lost, for event loops; -1 if none could be made. It belongs to the
+ * lock: do not read from it or close it. */
+HF_API int hf_lost_fd(const hf_lock *lock);
+
+/* Ends every wait of this client for `name` with HF_CANCELED. Callable from any thread. HF_OK even if nobody waited. */
+HF_API hf_status hf_cancel(hf_client *client, const char *name);
+
+/* ----------------------------------------------------------------------------------------------------- administration */
+
+typedef struct hf_info {
+    size_t size;          /* of this struct in the library that calls back */
+    const char *name;     /* the lock */
+    const char *host;     /* where its holder runs; "" if not known */
+    int64_t pid;          /* the holder's process as that host numbers it; 0 if not known */
+    uint64_t token;       /* 0 if not known */
+    int64_t held_ms;      /* since when; -1 if not known */
+    int64_t remaining_ms; /* until the store ends it by itself; -1 if only the holder's death does, or not known */
+    int64_t waiters;      /* how many wait; -1 if not known */
+    const char *note;     /* the holder's note, or "" */
+} hf_info;
+
+/* Return non-zero to stop. The strings are valid during the call. */
+typedef int (*hf_inspect_fn)(const hf_info *info, void *arg);
+
+/* Calls `each` once for every held lock whose name starts with `prefix` (NULL: all). HF_OK also when there is none. */
+HF_API hf_status hf_inspect(hf_client *client, const char *prefix, hf_inspect_fn each, void *arg, hf_error *err);
+
+/* An administrator's forced release. The holder learns of it as of any loss. HF_OK: it is free, or was. HF_UNAVAILABLE: the
+ * holder could not be told; the message says what to do. */
+HF_API hf_status hf_break(hf_client *client, const char *name, hf_error *err);
+
+/* What an engine can do; what it lacks is refused with HF_UNSUPPORTED, never faked. */
+enum {
+    HF_CAP_EXPIRY = 1 << 0,        /* the store ends a lock that is not renewed */
+    HF_CAP_BOUND = 1 << 1,         /* bound to process or connection: free at once when the holder dies */
+    HF_CAP_FAIR = 1 << 2,          /* waiters are served in order of arrival */
+    HF_CAP_WAKE_ONE = 1 << 3,      /* a release wakes one waiter, however many there are */
+    HF_CAP_PROCESSES = 1 << 4,     /* excludes other processes of this machine */
+    HF_CAP_MACHINES = 1 << 5,      /* excludes other machines */
+    HF_CAP_DURABLE_TOKEN = 1 << 6, /* tokens grow through a restart of everything */
+    HF_CAP_INSPECT = 1 << 7,       /* hf_inspect() */
+    HF_CAP_BREAK = 1 << 8          /* hf_break() */
+};
+
+/* The capabilities of the client's engine, HF_CAP_ bits. */
+HF_API uint32_t hf_capabilities(const hf_client *client);
+
+/* The URL that the client was opened with, without password; the default spelt out. Valid as long as the client. */
+HF_API const char *hf_url(const hf_client *client);
+
+typedef struct hf_engine_info {
+    size_t size;
+    const char *name;    /* "file" */
+    const char *schemes; /* "file:" */
+    const char *summary; /* one line */
+    uint32_t caps;       /* HF_CAP_ bits; 0 if the engine is not present */
+    int present;         /* 1: usable now */
+    const char *missing; /* why not, and what to install; "" if present */
+} hf_engine_info;
+
+/* Calls `each` for every engine that this library knows, present or not. */
+HF_API void hf_engines(void (*each)(const hf_engine_info *info, void *arg), void *arg);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

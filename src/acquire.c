@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * acquire.c: taking a lock: re-entry, asking, waiting, and going on asking when the store is in trouble.
+ */
+#include "core.h"
+#include "waker.h"
+#include <stdio.h>
+#include <string.h>
+
+/* What may come after a wait's deadline: taking up what was granted at the last moment, or giving up the place in the
+ * queue. A store that does not answer within this time is left to the keeper. */
+#define LAST_PATIENCE (50 * HFI_MS)
+
+/* Engines without wait() are asked from time to time, more and more seldom. */
+#define POLL_MOST 4u
+
+/* --- waits --- */
+
+static bool wait_begin(hf_client *client, struct hfi_wait *wait)
+{
+    wait->waker = client->free_wakers;
+    if (wait->waker)
+        client->free_wakers = wait->waker->next;
+    else
+        wait->waker = hfi_waker_new();
+    if (!wait->waker)
+        return false;
+    hfi_waker_reset(wait->waker);
+    wait->next = client->waits;
+    client->waits = wait;
+    if (client->closing)
+        hfi_waker_call_back(wait->waker);
+    return true;
+}
+
+static void wait_end(hf_client *client, struct hfi_wait *wait)
+{
+    if (!wait->waker)
+        return;
+    struct hfi_wait **link = &client->waits;
+    while (*link != wait)
+        link = &(*link)->next;
+    *link = wait->next;
+    wait->waker->next = client->free_wakers;
+    client->free_wakers = wait->waker;
+    wait->waker = NULL;
+}
+
+static void wake_followers(hf_client *client, const struct hfi_hold *hold)
+{
+    for (struct hfi_wait *wait = client->waits; wait; wait = wait->next) {
+        if (wait->following == hold) {
+            wait->following = NULL;
+            hfi_waker_wake(wait->waker);
+        }
+    }
+}
+
+hf_status hf_cancel(hf_client *client, const char *name)
+{
+    if (client->generation != hfi_generation || !hfi_name_check(name))
+        return HF_INVALID;
+    hfi_client_lock(client);
+    for (struct hfi_wait *wait = client->waits; wait; wait = wait->next) {
+        if (strcmp(wait->name, name) == 0)
+            hfi_waker_call_back(wait->waker);
+    }
+    hfi_client_unlock(client);
+    return HF_OK;
+}
+
+/* --- asking until the answer is final; no mutex held --- */
+
+struct contest {
+    hf_client *client;
+    struct hfi_hold *hold;
+    const struct hfi_want *want;
+    struct hfi_request request;
+    struct hfi_grant grant;
+    struct hfi_wait wait;
+    struct hfi_trouble trouble;
+    unsigned polls;
+};
+
+static hf_status ensure_waker(struct contest *contest, hf_error *err)
+{
+    if (contest->wait.waker)
+        return HF_OK;
+    contest->wait.name = contest->want->name;
+    hfi_client_lock(contest->client);
+    const bool begun = wait_begin(contest->client, &contest->wait);
+    hfi_client_unlock(contest->client);
+    contest->request.waker = contest->wait.waker;
+    return begun ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory or no descriptor left to wait with");
+}
+
+static hf_status say_busy(const struct contest *contest, hf_error *err)
+{
+    const char *holder = contest->grant.holder;
+    const int64_t left = contest->grant.holder_left_ms;
+    char how_long[48] = "";
+    if (left >= 0)
+        snprintf(how_long, sizeof how_long, ", %lld.%lld s left", (long long)left / 1000, (long long)left % 1000 / 100);
+    if (!contest->want->may_wait)
+        return hfi_fail(err, HF_BUSY, 0, "held by %s%s", *holder ? holder : "somebody else", how_long);
+    return hfi_fail(err, HF_TIMEOUT, 0, "still held by %s%s after %u ms", *holder ? holder : "somebody else", how_long,
+                    contest->want->options.wait_ms);
+}
+
+/* One sleep between two questions. HF_OK: ask again. */
+static hf_status sleep_until_worth_asking(struct contest *contest, hf_error *err)
+{
+    const struct hfi_engine *engine = contest->client->engine;
+    hf_status status = ensure_waker(contest, err);
+    if (status != HF_OK)
+        return status;
+    contest->request.deadline_ns = contest->want->deadline_ns;
+    if (hfi_waker_called_back(contest->wait.waker)) {
+        /* fall through to the end */
+    } else if (engine->wait) {
+        status = engine->wait(contest->client->store, contest->hold->engine_lock, &contest->request, err);
+    } else {
+        contest->polls += contest->polls < POLL_MOST;
+        const hfi_time at = hfi_now_ns() + hfi_backoff_ns(contest->polls, contest->client->env.random());
+        const hfi_time deadline = contest->request.deadline_ns;
+        hfi_waker_sleep(contest->wait.waker, NULL, 0, at < deadline ? at : deadline);
+        status = hfi_now_ns() < deadline ? HF_OK : HF_TIMEOUT;
+    }
+    if (hfi_waker_called_back(contest->wait.waker))
+        return hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled");
+    return status;
+}
+
+static hf_status pause_for_trouble(struct contest *contest, hf_status trouble, hf_error *err)
+{
+    hfi_time until;
+    const hfi_time patience = contest->want->options.ttl_ms * HFI_MS;
+    if (!contest->want->may_wait || !hfi_trouble_again(&contest->trouble, hfi_now_ns(), contest->want->deadline_ns,
+                                                       patience, contest->client->env.random(), &until))
+        return trouble;
+    const hf_status status = ensure_waker(contest, err);
+    if (status != HF_OK)
+        return status;
+    hfi_waker_sleep(contest->wait.waker, NULL, 0, until);
+    if (hfi_waker_called_back(contest->wait.waker))
+        return hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled");
+    return HF_OK;
+}
+
+static hfi_time later(hfi_time a, hfi_time b)
+{
+    return a > b ? a : b;
+}
+
+static hf_status ask_once(struct contest *contest, hf_error *err)
+{
+    hf_client *client = contest->client;
+    const hfi_time now = hfi_now_ns();
+    contest->request.deadline_ns = now + client->timeout_ns;
+    if (contest->want->may_wait && contest->want->deadline_ns < contest->request.deadline_ns)
+        contest->request.deadline_ns = later(contest->want->deadline_ns, now + LAST_PATIENCE);
+    contest->grant = (struct hfi_grant){ .counted_from_ns = now, .holder_left_ms = -1 };
+    return client->engine->attempt(client->store, contest->hold->engine_lock, &contest->request, &contest->grant, err);
+}
+
+static void start_lease(struct contest *contest)
+{
+    struct hfi_hold *hold = contest->hold;
+    const struct hfi_terms terms = hold->lease.terms;
+    hold->token = contest->grant.token;
+    hfi_lease_start(&hold->lease, &terms, contest->grant.counted_from_ns, hfi_now_ns());
+}
+
+static hf_status contend(struct contest *contest, hf_error *err)
+{
+    for (;;) {
+        hf_status status = ask_once(contest, err);
+        if (status == HF_OK) {
+            start_lease(contest);
+            if (hfi_lease_step(&contest->hold->lease, hfi_now_ns(), 0) != HFI_STEP_END)
+                return HF_OK;
+            /* The answer took longer than the lease lasts: not ours any more, or not for long enough to be of use. */
+            status = hfi_fail(err, HF_UNAVAILABLE, 0,
+                              "the store took longer to answer than the lock's time-to-live of %u ms",
+                              contest->want->options.ttl_ms);
+        }
+        if (status == HF_BUSY) {
+            contest->trouble = (struct hfi_trouble){ 0 };
+            if (!contest->want->may_wait || hfi_now_ns() >= contest->want->deadline_ns)
+                return say_busy(contest, err);
+            status = sleep_until_worth_asking(contest, err);
+            if (status == HF_TIMEOUT)
+                return say_busy(contest, err);
+        } else {
+            contest->polls = 0;
+        }
+        if (status == HF_UNAVAILABLE || status == HF_UNKNOWN)
+            status = pause_for_trouble(contest, status, err);
+        if (status != HF_OK)
+            return status;
+    }
+}
+
+/* --- the calls --- */
+
+static hf_status reenter(hf_lock **out, struct hfi_hold *hold, const struct hfi_want *want, hf_error *err)
+{
+    hf_lock *handle = hfi_handle_new(hold->client);
+    if (!handle)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
+    hfi_handle_attach(handle, hold, &want->options);
+    *out = handle;
+    return HF_OK;
+}
+
+/* Another thread is taking the lock for the same owner: sleeps until it has it or has given up. */
+static hf_status follow(hf_client *client, struct hfi_hold *hold, const struct hfi_want *want, hf_error *err)
+{
+    struct hfi_wait wait = { .name = want->name, .following = hold };
+    if (!want->may_wait)
+        return hfi_fail(err, HF_BUSY, 0, "another thread of the same owner is taking it");
+    if (hfi_now_ns() >= want->deadline_ns)
+        return hfi_fail(err, HF_TIMEOUT, 0, "another thread of the same owner was still taking it after %u ms",
+                        want->options.wait_ms);
+    if (!wait_begin(client, &wait))
+        return hfi_fail(err, HF_NOMEM, 0, "no memory or no descriptor left to wait with");
+    pthread_mutex_unlock(&client->mutex);
+    hfi_waker_sleep(wait.waker, NULL, 0, want->deadline_ns);
+    pthread_mutex_lock(&client->mutex);
+    const bool called_back = hfi_waker_called_back(wait.waker);
+    wait_end(client, &wait);
+    return called_back ? hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled") : HF_OK;
+}
+
+/* The store granted it: makes it usable. Mutex held. */
+static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_want *want, hf_error *err)
+{
+    hf_client *client = hold->client;
+    const hfi_time due = hfi_lease_due(&hold->lease);
+    const bool needs_keeper = due != HFI_NEVER || client->engine->ear;
+    if (client->closing)
+        return hfi_fail(err, HF_CANCELED, 0, "the client is being closed");
+    if (needs_keeper && !hfi_keeper_start(client, err))
+        return HF_NOMEM;
+    const hf_status status = reenter(out, hold, want, err);
+    if (status != HF_OK)
+        return status;
+    hold->state = HFI_HOLD_HELD;
+    hfi_hold_publish(hold);
+    if (due != HFI_NEVER)
+        hfi_keeper_expect(client, due);
+    return HF_OK;
+}
+
+/* Asks the store on behalf of a new hold. Mutex held; let go of in between. */
+static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *want, hf_error *err)
+{
+    struct hfi_hold *hold = hfi_hold_new(client, want);
+    if (!hold)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
+    hold->lease.terms = (struct hfi_terms){ .ttl_ms = want->options.ttl_ms,
+                                            .max_hold_ms = want->options.max_hold_ms,
+                                            .renew = want->options.renew == HF_RENEW_ON,
+                                            .store_expires = client->engine->caps & HF_CAP_EXPIRY };
+    hold->engaged = true;
+    struct contest contest = { .client = client, .hold = hold, .want = want, .request = hfi_hold_request(hold, 0) };
+    contest.request.queue = want->may_wait;
+    pthread_mutex_unlock(&client->mutex);
+    hf_status status = contend(&contest, err);
+    pthread_mutex_lock(&client->mutex);
+    wait_end(client, &contest.wait);
+    if (status == HF_OK)
+        status = take_up(out, hold, want, err);
+    if (status != HF_OK) {
+        hold->state = HFI_HOLD_ENDED;
+        hfi_hold_forget(hold);
+        hfi_undo(hold, LAST_PATIENCE, NULL);
+    }
+    wake_followers(client, hold);
+    hfi_hold_settle(hold);
+    return status;
+}
+
+static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct hfi_want *want, hf_error *err)
+{
+    for (;;) {
+        if (client->closing)
+            return hfi_fail(err, HF_CANCELED, 0, "the client is being closed");
+        const bool can_be_found = want->key.kind != HF_OWNER_HANDLE || want->key.number != 0;
+        struct hfi_hold *hold = can_be_found ? hfi_hold_find(client, want) : NULL;
+        if (hold && hold->state == HFI_HOLD_HELD) {
+            const hfi_time deadline = hold->lease.deadline_ns;
+            if (deadline == HFI_NEVER || hfi_now_ns() < deadline)
+                return reenter(out, hold, want, err);
+            hfi_hold_forget(hold); /* lost; the keeper is about to say so */
+            hold = NULL;
+        }
+        if (!hold)
+            return take(out, client, want, err);
+        const hf_status status = follow(client, hold, want, err);
+        if (status != HF_OK)
+            return status;
+    }
+}
+
+static hf_status acquire(hf_lock **out, hf_client *client, const char *name, const hf_options *options, bool may_wait,
+                         hf_error *err)
+{
+    *out = NULL;
+    if (client->generation != hfi_generation)
+        return hfi_fail(err, HF_INVALID, 0, "the client was opened before a fork; open a new one in the child");
+    struct hfi_want want = { .may_wait = may_wait, .deadline_ns = HFI_NEVER };
+    hf_status status = hfi_want_read(&want, client, name, options, err);
+    if (status != HF_OK)
+        return status;
+    if (may_wait && want.options.wait_ms)
+        want.deadline_ns = hfi_now_ns() + want.options.wait_ms * HFI_MS;
+    hfi_client_lock(client);
+    client->busy++;
+    status = acquire_locked(out, client, &want, err);
+    if (--client->busy == 0 && client->closing)
+        pthread_cond_broadcast(&client->changed);
+    hfi_client_unlock(client);
+    return status;
+}
+
+hf_status hf_acquire(hf_lock **out, hf_client *client, const char *name, const hf_options *options, hf_error *err)
+{
+    return acquire(out, client, name, options, true, err);
+}
+
+hf_status hf_try_acquire(hf_lock **out, hf_client *client, const char *name, const hf_options *options, hf_error *err)
+{
+    return acquire(out, client, name, options, false, err);
+}

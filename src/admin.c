@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * admin.c: looking at locks and breaking them.
+ */
+#include "core.h"
+
+static hf_status check(const hf_client *client, bool able, const char *what, hf_error *err)
+{
+    if (client->generation != hfi_generation)
+        return hfi_fail(err, HF_INVALID, 0, "the client was opened before a fork; open a new one in the child");
+    if (!able)
+        return hfi_fail(err, HF_UNSUPPORTED, 0, "the %s engine cannot %s", client->engine->name, what);
+    return HF_OK;
+}
+
+hf_status hf_inspect(hf_client *client, const char *prefix, hf_inspect_fn each, void *arg, hf_error *err)
+{
+    const hf_status status = check(client, client->engine->inspect, "list locks", err);
+    if (status != HF_OK)
+        return status;
+    return client->engine->inspect(client->store, prefix ? prefix : "", each, arg, hfi_now_ns() + client->timeout_ns,
+                                   err);
+}
+
+hf_status hf_break(hf_client *client, const char *name, hf_error *err)
+{
+    const hf_status status = check(client, client->engine->evict, "break a lock", err);
+    if (status != HF_OK)
+        return status;
+    if (!hfi_name_check(name))
+        return hfi_fail(err, HF_INVALID, 0, "a lock's name is 1 to 255 bytes of UTF-8 without control characters");
+    return client->engine->evict(client->store, name, hfi_now_ns() + client->timeout_ns, err);
+}

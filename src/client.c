@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * client.c: opening and closing a client.
+ */
+#include "core.h"
+#include "waker.h"
+#include <stdlib.h>
+#include <string.h>
+
+void hfi_client_lock(hf_client *client)
+{
+    pthread_mutex_lock(&client->mutex);
+}
+
+static void destroy(hf_client *client)
+{
+    for (struct hfi_hold *hold = client->free_holds, *next; hold; hold = next) {
+        next = hold->next;
+        hfi_free(hold);
+    }
+    for (hf_lock *handle = client->free_locks, *next; handle; handle = next) {
+        next = handle->next;
+        hfi_free(handle);
+    }
+    pthread_cond_destroy(&client->changed);
+    pthread_mutex_destroy(&client->mutex);
+    hfi_free(client->buckets);
+    hfi_free(client->url);
+    hfi_free(client);
+}
+
+void hfi_client_unlock(hf_client *client)
+{
+    const bool last = client->references == 0;
+    pthread_mutex_unlock(&client->mutex);
+    if (last)
+        destroy(client);
+}
+
+/* --- open --- */
+
+static hf_status open_store(hf_client *client, const char *url, hf_error *err)
+{
+    char scheme[32];
+    struct hfi_url split = { .scheme = scheme };
+    hf_status status = hfi_url_split(scheme, &split.rest, url, err);
+    if (status == HF_OK)
+        status = hfi_registry_find(&client->engine, scheme, err);
+    if (status != HF_OK)
+        return status;
+    client->store = hfi_alloc(client->engine->store_size ? client->engine->store_size : 1);
+    if (!client->store)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    status = client->engine->open(client->store, &split, &client->env, &client->url, err);
+    if (status == HF_OK && !client->url)
+        client->url = hfi_url_without_password(url);
+    if (status == HF_OK && !client->url)
+        status = hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    if (status != HF_OK) {
+        client->engine->close(client->store);
+        hfi_free(client->store);
+    }
+    return status;
+}
+
+static hf_status read_options(hf_client_options *out, const hf_client_options *in, hf_error *err)
+{
+    const hf_client_options defaults = HF_CLIENT_OPTIONS_INIT;
+    *out = defaults;
+    if (!in)
+        return HF_OK;
+    if (!hfi_options_copy(out, sizeof *out, in, in->size))
+        return hfi_fail(err, HF_INVALID, 0,
+                        "the client options are not from HF_CLIENT_OPTIONS_INIT, or newer than this library");
+    return HF_OK;
+}
+
+hf_status hf_open(hf_client **out, const char *url, const hf_client_options *user_options, hf_error *err)
+{
+    hf_client_options options;
+    *out = NULL;
+    hf_status status = read_options(&options, user_options, err);
+    if (status != HF_OK)
+        return status;
+    if (!url)
+        url = getenv("HOLDFAST_URL");
+    if (!url || !*url)
+        url = "file:";
+    hf_client *client = hfi_alloc(sizeof *client);
+    if (!client)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    client->generation = hfi_generation;
+    client->references = 1;
+    client->timeout_ns = (options.timeout_ms ? options.timeout_ms : HFI_DEFAULT_TIMEOUT_MS) * HFI_MS;
+    client->env = (struct hfi_env){
+        .client = hfi_random(), .now_ns = hfi_now_ns, .random = hfi_random, .lost = hfi_keeper_lost, .core = client
+    };
+    pthread_mutex_init(&client->mutex, NULL);
+    pthread_cond_init(&client->changed, NULL);
+    status = open_store(client, url, err);
+    if (status != HF_OK) {
+        destroy(client);
+        return status;
+    }
+    *out = client;
+    return HF_OK;
+}
+
+/* --- close --- */
+
+static void end_waits(hf_client *client)
+{
+    for (struct hfi_wait *wait = client->waits; wait; wait = wait->next)
+        hfi_waker_call_back(wait->waker);
+    while (client->busy > 0)
+        pthread_cond_wait(&client->changed, &client->mutex);
+}
+
+static void release_all(hf_client *client)
+{
+    const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
+    for (struct hfi_hold *hold = client->holds, *next; hold; hold = next) {
+        hold->pins++; /* keeps it, and so its place in the list, while the mutex is let go */
+        if (hold->state == HFI_HOLD_HELD)
+            hfi_hold_lose(hold, "its client was closed");
+        const hfi_time left = deadline - hfi_now_ns();
+        hfi_undo(hold, left > 0 ? left : 0, NULL);
+        next = hold->next;
+        hold->pins--;
+        hfi_hold_settle(hold);
+    }
+}
+
+void hf_close(hf_client *client)
+{
+    /* In a forked child the threads, connections and locks are the parent's: hands off. */
+    if (!client || client->generation != hfi_generation)
+        return;
+    hfi_client_lock(client);
+    client->closing = true;
+    end_waits(client);
+    hfi_keeper_stop(client);
+    release_all(client);
+    client->engine->close(client->store);
+    hfi_free(client->store);
+    for (struct hfi_waker *waker; (waker = client->free_wakers) != NULL;) {
+        client->free_wakers = waker->next;
+        hfi_waker_free(waker);
+    }
+    client->references--;
+    hfi_client_unlock(client);
+}
+
+uint32_t hf_capabilities(const hf_client *client)
+{
+    return client->engine->caps;
+}
+
+const char *hf_url(const hf_client *client)
+{
+    return client->url;
+}

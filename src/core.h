@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * core.h: what the files of the core share. Engines do not see it.
+ *
+ * Words used throughout: a *hold* is one grant of one name to one owner, or one that is on its way; a *handle* (hf_lock) is
+ * the caller's end of it, several to one hold when the owner re-entered; a *wait* is a thread that sleeps for a name.
+ *
+ * One mutex per client guards everything in it. It is never held over a call of an engine or of a user's callback.
+ */
+#ifndef HFI_CORE_H
+#define HFI_CORE_H
+
+#include "engine.h"
+#include "lease.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define HFI_DEFAULT_TTL_MS 30000u
+#define HFI_MIN_TTL_MS 100u
+#define HFI_DEFAULT_TIMEOUT_MS 5000u
+#define HFI_NOTE_MAX 120
+
+/* --- error.c, clock.c, random.c, name.c, url.c, registry.c --- */
+
+hfi_time hfi_now_ns(void);
+uint64_t hfi_random(void);
+
+/* True if `name` may be a lock's name. */
+bool hfi_name_check(const char *name);
+/* True if `text` is 1 to `max` bytes of UTF-8 without control characters. */
+bool hfi_text_check(const char *text, size_t max);
+
+/* Splits "scheme:rest"; `scheme` gets room for 32 bytes. HF_INVALID if there is no scheme. */
+hf_status hfi_url_split(char *scheme, const char **rest, const char *url, hf_error *err);
+/* A copy of `url` with "user:password@" cut down to "user@". NULL: no memory. */
+char *hfi_url_without_password(const char *url);
+
+hf_status hfi_registry_find(const struct hfi_engine **out, const char *scheme, hf_error *err);
+
+/* --- options.c --- */
+
+struct hfi_want;
+/* Copies what the caller's struct has; false if it was not initialised or asks for what this library does not know. */
+bool hfi_options_copy(void *known, size_t known_size, const void *given, size_t given_size);
+hf_status hfi_want_read(struct hfi_want *want, hf_client *client, const char *name, const hf_options *options,
+                        hf_error *err);
+
+/* --- fork.c --- */
+
+/* Grows by one in the child of every fork: what belongs to another generation belongs to another process. */
+extern unsigned hfi_generation;
+
+/* --- waker.c --- */
+
+struct hfi_waker *hfi_waker_new(void); /* NULL: no memory or no descriptors */
+void hfi_waker_free(struct hfi_waker *waker);
+/* Wakes the sleeper for good: hfi_waker_called_back() is true from now until hfi_waker_reset(). */
+void hfi_waker_call_back(struct hfi_waker *waker);
+void hfi_waker_reset(struct hfi_waker *waker);
+
+/* --- holds --- */
+
+struct hfi_owner_key {
+    hf_owner_kind kind;
+    uint64_t number;  /* the thread's number; or the serial of the hold that the handle belongs to; 0 with text */
+    const char *text; /* "" unless HF_OWNER_TEXT */
+};
+
+enum hfi_hold_state {
+    HFI_HOLD_PENDING, /* some thread is asking for it */
+    HFI_HOLD_HELD,
+    HFI_HOLD_ENDED /* released or lost; only handles, callbacks and a release in the background may still need it */
+};
+
+struct hfi_hold {
+    struct hfi_hold *next_in_bucket;
+    struct hfi_hold *next, *prev; /* in the client's list of all holds */
+    hf_client *client;
+    uint64_t name_hash;
+    enum hfi_hold_state state;
+    struct hfi_owner owner;
+    struct hfi_owner_key key;
+    uint64_t token;
+    struct hfi_lease lease;
+    _Atomic hfi_time safe_until_ns; /* the lease's deadline for hf_remaining_ms(); 0 once lost */
+    hf_lock *handles;
+    unsigned pins;   /* threads that use it without the mutex */
+    bool engaged;    /* the engine may know of it: it must be released there */
+    bool undoing;    /* on the keeper's list of releases to be finished */
+    uint64_t teller; /* the thread that is inside of a callback for it; 0: none */
+    unsigned undo_failures;
+    hfi_time undo_at_ns, undo_until_ns;
+    int lost_fd; /* -1 until somebody asks for it */
+    char why[160];
+    char name[HFI_NAME_MAX + 1];
+    char note[HFI_NOTE_MAX + 1];
+    char owner_text[HFI_NAME_MAX + 1];
+    max_align_t engine_lock[]; /* the engine's lock_size bytes */
+};
+
+struct hf_lock {
+    hf_lock *next; /* in hold->handles, or in the client's list of free handles */
+    struct hfi_hold *hold;
+    unsigned generation;
+    bool told;
+    hf_lost_fn on_lost;
+    void *arg;
+};
+
+struct hfi_wait {
+    struct hfi_wait *next;
+    const char *name;
+    struct hfi_hold *following; /* a hold of the same owner that another thread is asking for; NULL: waits for itself */
+    struct hfi_waker *waker;
+};
+
+struct hf_client {
+    const struct hfi_engine *engine;
+    void *store;
+    struct hfi_env env;
+    char *url;
+    unsigned generation;
+    hfi_time timeout_ns;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t changed; /* a callback, a pinned use or a wait has ended */
+    unsigned references;    /* the user's own and one for each hold: the last one frees the client */
+    bool closing;
+    uint64_t serial;
+    struct hfi_hold *holds; /* all of them, in no order */
+    size_t hold_count;
+    struct hfi_hold **buckets; /* by name, those that can be re-entered or are pending */
+    size_t bucket_count;       /* a power of two */
+    struct hfi_hold *free_holds;
+    hf_lock *free_locks;
+    struct hfi_waker *free_wakers;
+    struct hfi_wait *waits;
+    unsigned busy; /* threads inside of hf_acquire() */
+
+    /* the keeper */
+    pthread_t keeper;
+    bool keeper_runs;
+    bool keeper_stops;
+    hfi_time keeper_due_ns; /* when it will look next by itself */
+    int keeper_bell;        /* eventfd: look now */
+    int keeper_timer;       /* timerfd on CLOCK_BOOTTIME, so that a suspended machine notices losses when it wakes */
+};
+
+/* What one acquire wants, after checks. */
+struct hfi_want {
+    const char *name;
+    uint64_t name_hash;
+    struct hfi_owner_key key;
+    hf_options options;
+    bool may_wait;
+    hfi_time deadline_ns;
+};
+
+/* hold.c, client.c: all with the client's mutex held, except where said. */
+struct hfi_hold *hfi_hold_find(hf_client *client, const struct hfi_want *want);
+struct hfi_hold *hfi_hold_new(hf_client *client,
+                              const struct hfi_want *want); /* pending and in the table; NULL: no memory */
+void hfi_hold_forget(struct hfi_hold *hold);  /* takes it out of the table: it cannot be re-entered any more */
+void hfi_hold_settle(struct hfi_hold *hold);  /* frees it if nobody needs it any more */
+void hfi_hold_publish(struct hfi_hold *hold); /* safe_until_ns := the lease's deadline */
+/* Marks a held lock as lost. hfi_hold_tell() then calls the callbacks; it lets go of the mutex while it does. */
+void hfi_hold_lose(struct hfi_hold *hold, const char *why);
+void hfi_hold_tell(struct hfi_hold *hold);
+hf_lock *hfi_handle_new(hf_client *client); /* NULL: no memory */
+void hfi_handle_attach(hf_lock *handle, struct hfi_hold *hold, const hf_options *options);
+void hfi_handle_free(hf_client *client, hf_lock *handle);
+void hfi_client_lock(hf_client *client);
+void hfi_client_unlock(hf_client *client); /* frees it if that was the last reference */
+uint64_t hfi_thread_number(void);          /* needs no mutex */
+
+/* undo.c: releases a hold's engine lock; what cannot be finished now goes to the keeper. Mutex held; let go of in between. */
+hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err);
+
+/* keeper.c: all with the mutex held. */
+bool hfi_keeper_start(hf_client *client, hf_error *err);
+void hfi_keeper_expect(hf_client *client, hfi_time due_ns);                /* look at `due_ns` at the latest */
+void hfi_keeper_stop(hf_client *client);                                   /* lets go of the mutex while it joins */
+void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why); /* the env->lost of every engine; no mutex */
+
+/* A request for what the hold wants from its engine. */
+struct hfi_request hfi_hold_request(const struct hfi_hold *hold, hfi_time deadline_ns);
+
+#endif

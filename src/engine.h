@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * engine.h: what an engine is. Read docs/NEW-ENGINE.md beside it; src/engines/mem.c is the reference.
+ *
+ * The core owns time, waiting, retry, renewal, re-entry, names, memory and words. An engine turns one request into one
+ * exchange with its store and says truthfully what happened. It starts no thread, sees no user option, knows no other
+ * engine, and keeps no clock: env->now_ns() is the only time, request->deadline_ns the only limit.
+ *
+ * All functions may be called from several threads at once, but never two for the same lock, except that renew() and
+ * hear() run beside anything. None may block past its deadline; all descriptors are close-on-exec and, unless an
+ * engine's library hides them, opened with HFI_FD() so that a forked child drops them.
+ */
+#ifndef HFI_ENGINE_H
+#define HFI_ENGINE_H
+
+#include <holdfast.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HFI_ENGINE_ABI 1u
+
+/* Nanoseconds on CLOCK_BOOTTIME, which goes on during suspend. */
+typedef int64_t hfi_time;
+#define HFI_NEVER INT64_MAX
+#define HFI_MS ((hfi_time)1000000)
+#define HFI_SECOND ((hfi_time)1000000000)
+
+/* Who asks, unique for all time and machines: a random number per client, and a count of its holds. */
+struct hfi_owner {
+    uint64_t client;
+    uint64_t serial;
+};
+
+/* A place where one thread sleeps until somebody wakes it. See waker.h. */
+struct hfi_waker;
+
+struct hfi_url {
+    const char *scheme; /* "file" */
+    const char *rest;   /* what follows "scheme:", percent-decoding left to the engine, password included */
+};
+
+/* What the core gives to an engine. The functions may be called from any thread. */
+struct hfi_env {
+    uint64_t client; /* the random number of every hfi_owner of this client */
+    hfi_time (*now_ns)(void);
+    uint64_t (*random)(void);
+    /* The store took away what `owner` held: the core tells its user at once. For hear(), and for nothing else. */
+    void (*lost)(void *core, struct hfi_owner owner, const char *why);
+    void *core;
+};
+
+struct hfi_request {
+    const char *name; /* checked: 1 to 255 bytes of UTF-8, no control characters */
+    struct hfi_owner owner;
+    uint32_t ttl_ms;
+    hfi_time deadline_ns;    /* the call returns by then */
+    bool queue;              /* the caller is going to wait: take a place in the store's queue, if it has one */
+    const char *note;        /* never NULL */
+    struct hfi_waker *waker; /* where wait() sleeps; NULL outside of a wait */
+};
+
+struct hfi_grant {
+    uint64_t token;
+    /* The moment from which the store counts the time-to-live, or an earlier one. The core sets it to the moment before the
+     * call; an engine that knows better, or must ask for less, may change it. */
+    hfi_time counted_from_ns;
+    /* After HF_BUSY, for people: who holds it, "" if not known; and how long still, -1 if not known. */
+    char holder[160];
+    int64_t holder_left_ms;
+};
+
+/* One lock of a renewal. renew() sets `status` to HF_OK, to HF_LOST if the store no longer has it, or to what went wrong;
+ * and, if it knows better, counted_from_ns. */
+struct hfi_renewal {
+    void *lock;
+    const char *name;
+    struct hfi_owner owner;
+    uint32_t ttl_ms;
+    hfi_time counted_from_ns;
+    hf_status status;
+};
+
+struct hfi_engine {
+    unsigned abi;        /* HFI_ENGINE_ABI */
+    const char *name;    /* "redis" */
+    const char *schemes; /* "redis:, rediss:, redis+unix:", for people; registry.c has the table */
+    const char *summary; /* one line for `holdfast engines` */
+    uint32_t caps;       /* HF_CAP_ bits: the same bits refuse, print and select tests */
+    size_t store_size;   /* the core allocates and zeroes both; a store lives from open() to close(), */
+    size_t lock_size;    /* a lock from the first attempt() to the release() that follows it */
+
+    /* Connects. On failure the core still calls close(). May set *shown to an allocated URL to show instead of the user's. */
+    hf_status (*open)(void *store, const struct hfi_url *url, const struct hfi_env *env, char **shown, hf_error *err);
+    void (*close)(void *store);
+
+    /* Asks for the lock. Idempotent by owner: asking again after HF_BUSY or a lost reply finds the earlier success.
+     * HF_OK: held, `grant` filled in. HF_BUSY: somebody else holds it; with request->queue the place in the queue is
+     * kept. HF_UNKNOWN: sent, but no answer. Any other: nothing was changed. After all but HF_OK the core either asks
+     * again or calls release(). */
+    hf_status (*attempt)(void *store, void *lock, const struct hfi_request *request, struct hfi_grant *grant,
+                         hf_error *err);
+
+    /* Sleeps on request->waker, and on what else the engine listens to, until it is worth asking again, the deadline has come
+     * or the waker was woken. HF_OK: ask again. HF_TIMEOUT: the deadline came and there is no news. May return early and
+     * for no reason, but not in a loop. NULL: the store cannot tell, and the core asks from time to time. */
+    hf_status (*wait)(void *store, void *lock, const struct hfi_request *request, hf_error *err);
+
+    /* Extends `count` locks to their ttl from now in as few exchanges as the store allows, by `deadline_ns`. HF_OK: every
+     * status was set. Anything else: no status is to be trusted. NULL for engines without HF_CAP_EXPIRY. */
+    hf_status (*renew)(void *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err);
+
+    /* Undoes attempt(), granted or not: frees the lock, or leaves the queue. Idempotent by owner. HF_OK: it was held, or
+     * waited for, until now. HF_LOST: the store no longer had it. HF_UNAVAILABLE, HF_UNKNOWN: call again. Any other: given
+     * up. After HF_OK, HF_LOST and giving up the lock's memory may go. */
+    hf_status (*release)(void *store, void *lock, const struct hfi_request *request, hf_error *err);
+
+    /* Calls `each` for every held lock whose name starts with `prefix`. NULL: no HF_CAP_INSPECT. */
+    hf_status (*inspect)(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                         hf_error *err);
+
+    /* Forced release of `name`, whoever holds it. NULL: no HF_CAP_BREAK. */
+    hf_status (*evict)(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+
+    /* The descriptor on which the store speaks up by itself, or -1; asked again after each hear(). hear() is called on the
+     * keeper's thread when it is readable or broken, reads without blocking, wakes whom it concerns with hfi_waker_wake()
+     * and reports losses to env->lost(). NULL, both, for a store that never speaks first. */
+    int (*ear)(void *store);
+    void (*hear)(void *store);
+};
+
+/* --- what the core offers to engines --- */
+
+/* Fills in `err` (may be NULL) and returns `status`. One line, lower case, naming the thing and the number. */
+hf_status hfi_fail(hf_error *err, hf_status status, int native, const char *format, ...)
+    __attribute__((format(printf, 4, 5), nonnull(4)));
+
+/* The status that a system call's errno stands for: EACCES and the like HF_DENIED, EMFILE HF_NOMEM, and so on; and the
+ * sentence "cannot <verb> <object>: <reason>". */
+hf_status hfi_fail_errno(hf_error *err, int number, const char *verb, const char *object);
+
+/* Sleeps until the waker is woken, one of `count` further descriptors has something, or `deadline_ns` comes (HFI_NEVER: no
+ * deadline). True: woken, or a descriptor has something (see revents). False: the deadline. */
+bool hfi_waker_sleep(struct hfi_waker *waker, struct pollfd *fds, size_t count, hfi_time deadline_ns);
+void hfi_waker_wake(struct hfi_waker *waker);
+/* True once the core wants the sleeper to come back (cancel, close): wait() then returns without sleeping again. */
+bool hfi_waker_called_back(const struct hfi_waker *waker);
+
+/* Opens a descriptor that a forked child closes: HFI_FD(open(path, O_RDWR | O_CLOEXEC)). One step that no fork can split, or
+ * the child could keep a lock alive after its parent's death. `call` must not block. */
+#define HFI_FD(call) hfi_fd_end((hfi_fd_begin(), (call)))
+void hfi_fd_begin(void);
+int hfi_fd_note(int fd);   /* between begin and end, for a call that yields several; returns as end does */
+int hfi_fd_end(int fd);    /* returns fd; -1 with errno if it is -1 or could not be registered */
+void hfi_fd_close(int fd); /* takes -1 */
+
+/* Memory that tests can make fail. Freed by hfi_free(). */
+void *hfi_alloc(size_t size); /* zeroed */
+char *hfi_strdup(const char *text);
+void hfi_free(void *memory);
+
+/* NAME as one path component: '/', '%' and a leading '.' become %XX, so that different names stay different and a plain
+ * word stays itself. `out` has room for HFI_NAME_ENCODED_MAX bytes. hfi_name_decode() is its inverse; false if `text` is not
+ * its output or does not fit. */
+#define HFI_NAME_MAX 255
+#define HFI_NAME_ENCODED_MAX (3 * HFI_NAME_MAX + 1)
+void hfi_name_encode(char *out, const char *name);
+bool hfi_name_decode(char *out, size_t size, const char *text);
+uint64_t hfi_name_hash(const char *name);
+
+#endif

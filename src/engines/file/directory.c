@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * directory.c: finding the directory that locks live in, and refusing one in which they would not be safe.
+ */
+#include "file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* Not in every <linux/magic.h>. */
+#define CIFS_MAGIC 0xff534d42u
+#define SMB2_MAGIC 0xfe534d42u
+#define CEPH_MAGIC 0x00c36400u
+
+static const char *home(void)
+{
+    const char *directory = getenv("HOME");
+    if (directory && *directory == '/')
+        return directory;
+    const struct passwd *user = getpwuid(geteuid());
+    return user ? user->pw_dir : NULL;
+}
+
+static hf_status default_path(char *out, size_t size, hf_error *err)
+{
+    const char *state = getenv("XDG_STATE_HOME");
+    int length;
+    if (geteuid() == 0)
+        length = snprintf(out, size, "/var/lib/holdfast");
+    else if (state && *state == '/')
+        length = snprintf(out, size, "%s/holdfast", state);
+    else if (home())
+        length = snprintf(out, size, "%s/.local/state/holdfast", home());
+    else
+        return hfi_fail(err, HF_INVALID, 0, "there is no home directory for lock files; name one as file:///DIRECTORY");
+    return length < (int)size ? HF_OK
+                              : hfi_fail(err, HF_INVALID, ENAMETOOLONG, "the home directory's path is too long");
+}
+
+/* Makes the directory; with `parents`, those above it too. Failures show when it is opened. */
+static void make(char *path, bool parents)
+{
+    for (char *slash = parents ? strchr(path + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(path, 0755);
+        *slash = '/';
+    }
+    mkdir(path, 0700);
+}
+
+static hf_status check_owner(const struct stat *stat, const char *path, hf_error *err)
+{
+    if (stat->st_uid != geteuid() && stat->st_uid != 0)
+        return hfi_fail(err, HF_DENIED, 0, "directory %s belongs to user %u: lock files in it could be swapped", path,
+                        (unsigned)stat->st_uid);
+    if ((stat->st_mode & S_IWOTH) && !(stat->st_mode & S_ISVTX))
+        return hfi_fail(err, HF_DENIED, 0, "anybody could swap the lock files in %s: run chmod +t or chmod o-w on it",
+                        path);
+    return HF_OK;
+}
+
+static hf_status check_file_system(int fd, const char *path, hf_error *err)
+{
+    struct statfs fs;
+    if (fstatfs(fd, &fs) != 0)
+        return hfi_fail_errno(err, errno, "examine", path);
+    switch ((uint32_t)fs.f_type) {
+    case NFS_SUPER_MAGIC:
+    case SMB_SUPER_MAGIC:
+    case CIFS_MAGIC:
+    case SMB2_MAGIC:
+    case CEPH_MAGIC:
+    case AFS_SUPER_MAGIC:
+    case V9FS_MAGIC:
+        return hfi_fail(err, HF_UNSUPPORTED, 0,
+                        "%s is on a network file system, where file locks reach one machine only; "
+                        "use an engine with a server",
+                        path);
+    default:
+        return HF_OK;
+    }
+}
+
+hf_status hfi_file_directory_open(struct file_directory *directory, const char *path, hf_error *err)
+{
+    char buffer[PATH_MAX];
+    struct stat stat;
+    hf_status status = HF_OK;
+    directory->fd = -1;
+    if (!path)
+        status = default_path(buffer, sizeof buffer, err);
+    else if (snprintf(buffer, sizeof buffer, "%s", path) >= (int)sizeof buffer)
+        status = hfi_fail(err, HF_INVALID, ENAMETOOLONG, "the directory's path is too long");
+    if (status != HF_OK)
+        return status;
+    directory->fd = HFI_FD(open(buffer, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (directory->fd < 0 && errno == ENOENT) {
+        make(buffer, !path);
+        directory->fd = HFI_FD(open(buffer, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    }
+    if (directory->fd < 0 || fstat(directory->fd, &stat) != 0)
+        return hfi_fail_errno(err, errno, "open directory", buffer);
+    status = check_owner(&stat, buffer, err);
+    if (status == HF_OK)
+        status = check_file_system(directory->fd, buffer, err);
+    if (status != HF_OK)
+        return status;
+    directory->mode = 0600 | (stat.st_mode & S_IWGRP ? 0060 : 0) | (stat.st_mode & S_IWOTH ? 0006 : 0);
+    char absolute[PATH_MAX];
+    directory->path = hfi_strdup(realpath(buffer, absolute) ? absolute : buffer);
+    return directory->path ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+}
+
+void hfi_file_directory_close(struct file_directory *directory)
+{
+    hfi_fd_close(directory->fd);
+    hfi_free(directory->path);
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * file.h: what the files of the file engine share. file.c opens with how it works.
+ */
+#ifndef HFI_FILE_H
+#define HFI_FILE_H
+
+#include "engine.h"
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#define HFI_FILE_NAME_MAX 255 /* what file systems allow */
+
+/* --- directory.c: the directory that locks live in --- */
+
+struct file_directory {
+    int fd;
+    char *path;  /* absolute, without links */
+    mode_t mode; /* of the files in it: whoever may add files to the directory may use the locks in it */
+};
+
+/* `path` NULL: the default for this user. HF_DENIED if it belongs to somebody else or anybody could swap its files. */
+hf_status hfi_file_directory_open(struct file_directory *directory, const char *path, hf_error *err);
+void hfi_file_directory_close(struct file_directory *directory);
+
+/* --- lifeline.c: a FIFO per client that the kernel closes when its process dies --- */
+
+struct file_lifeline {
+    int fd; /* -1: none yet */
+    uint64_t id;
+};
+
+/* Puts the lifeline of client `id` into the directory. */
+hf_status hfi_file_lifeline_open(struct file_lifeline *lifeline, const struct file_directory *directory, uint64_t id,
+                                 hf_error *err);
+void hfi_file_lifeline_close(struct file_lifeline *lifeline, const struct file_directory *directory);
+/* A descriptor that poll() reports as POLLERR once the process of client `id` is gone; -1 if it is gone already. */
+int hfi_file_lifeline_watch(const struct file_directory *directory, uint64_t id);
+/* Asks the client to let go of a lock. False if nobody could be asked. */
+struct file_break {
+    char magic[8];
+    uint64_t inode;
+    uint64_t token;
+};
+bool hfi_file_lifeline_ask(const struct file_directory *directory, uint64_t id, const struct file_break *message);
+/* The next message, without waiting. False: none. */
+bool hfi_file_lifeline_hear(const struct file_lifeline *lifeline, struct file_break *message);
+
+/* --- lockfile.c: one file per lock: the kernel's lock on it and the record in it --- */
+
+struct file_record {
+    uint64_t token;
+    uint64_t client; /* the holder's lifeline */
+    int64_t pid;
+    hfi_time since_ns;
+    bool this_boot; /* since_ns is on this boot's clock */
+    char host[65];
+    char note[121];
+    char name[HFI_NAME_MAX + 1];
+};
+
+/* The file name for a lock's name: the name itself as far as possible. `out` has room for HFI_FILE_NAME_MAX + 1 bytes. */
+void hfi_file_name(char *out, const char *name);
+/* Opens the lock's file, and makes it if there is none. *fd is -1 on failure. */
+hf_status hfi_file_open(int *fd, struct stat *stat, const struct file_directory *directory, const char *name,
+                        hf_error *err);
+/* The same for somebody who only looks; -1 if there is no such lock file. */
+int hfi_file_open_to_look(const struct file_directory *directory, const char *file_name, struct stat *stat);
+
+/* The kernel's lock. Its length is the holder's lifeline id, so that whoever finds it taken knows by whom, atomically. */
+bool hfi_file_lock(int fd, uint64_t id); /* false: somebody else has it */
+void hfi_file_unlock(int fd);
+void hfi_file_lock_in_transit(int fd); /* keeps it, but nobody's, while it changes hands */
+#define HFI_FILE_NOBODY 0u
+#define HFI_FILE_IN_TRANSIT 1u
+uint64_t hfi_file_holder(int fd);
+/* A short lock on the file's queue, for whoever sets up or removes it. Never waits. */
+bool hfi_file_lock_queue(int fd);
+void hfi_file_unlock_queue(int fd);
+/* Waiters show their presence by a lock on a byte of their own. */
+void hfi_file_show_waiting(int fd, uint64_t random);
+void hfi_file_stop_waiting(int fd);
+int64_t hfi_file_count_waiting(int fd);
+
+/* Reads the record. HF_INTERNAL if the file holds something else. An empty file is an all-zero record. */
+hf_status hfi_file_read_record(int fd, struct file_record *record, const char *name, hf_error *err);
+/* Writes the record of a new holder, which must have the kernel's lock, and fills in its token: one more than the last, on disk
+ * before it is given out wherever a power failure could otherwise bring it back. */
+hf_status hfi_file_write_record(int fd, const struct file_directory *directory, struct file_record *record,
+                                hf_error *err);
+
+/* --- queue.c: the waiters of one lock --- */
+
+/* A listening socket; the waiters are its backlog. It travels with the lock from holder to holder. */
+bool hfi_file_queue_exists(const struct file_directory *directory, ino_t inode);
+/* Lines up. -1 with errno: ENOENT if there is no live queue, EAGAIN if it is full, others as for connect(2). */
+int hfi_file_queue_join(const struct file_directory *directory, ino_t inode);
+/* Sets up the queue; the caller has checked that there is no live one. -1 with errno: EAGAIN if somebody else is at it. */
+int hfi_file_queue_found(const struct file_directory *directory, ino_t inode, int lock_fd);
+/* Removes a queue that nobody holds any more. */
+void hfi_file_queue_remove_dead(const struct file_directory *directory, ino_t inode, int lock_fd);
+/* Removes a queue of one's own; those who are just lining up start over. */
+void hfi_file_queue_dissolve(const struct file_directory *directory, ino_t inode, int queue);
+/* Gives the queue, and the lock unless lock_fd is -1, to the first waiter that is alive. False: nobody waits. The caller
+ * closes its own descriptors either way. */
+bool hfi_file_queue_pass(int queue, int lock_fd);
+/* Takes what hfi_file_queue_pass() sent; both -1 and false: nothing has come (errno EAGAIN), or the queue is gone. */
+bool hfi_file_queue_take(int place, int *queue, int *lock_fd);
+
+#endif

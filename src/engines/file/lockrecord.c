@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * lockrecord.c: see lockrecord.h.
+ */
+#include "lockrecord.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define AHEAD ((uint64_t)1 << 20)
+
+static const char slot_magic[8] = { 'h', 'o', 'l', 'd', 'f', 's', 't', '1' };
+static pthread_once_t boot_once = PTHREAD_ONCE_INIT;
+static char boot_name[40];
+
+static void read_boot_name(void)
+{
+    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    const ssize_t length = fd >= 0 ? read(fd, boot_name, sizeof boot_name - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    /* Without /proc every process counts as a boot of its own: tokens jump, but never fall. */
+    if (length <= 0)
+        snprintf(boot_name, sizeof boot_name, "process %d at %p", (int)getpid(), (void *)boot_name);
+}
+
+bool hfi_lockrecord_this_boot(const struct lock_slot *slot)
+{
+    pthread_once(&boot_once, read_boot_name);
+    return memcmp(slot->boot, boot_name, sizeof boot_name) == 0;
+}
+
+static uint64_t checksum(const struct lock_slot *slot)
+{
+    const size_t skip = offsetof(struct lock_slot, sequence);
+    uint64_t sum = 0x9e3779b97f4a7c15u;
+    for (size_t at = skip; at < sizeof *slot; at += sizeof(uint64_t)) {
+        uint64_t word;
+        memcpy(&word, (const char *)slot + at, sizeof word);
+        sum = (sum ^ word) * 0xff51afd7ed558ccdu;
+        sum ^= sum >> 32;
+    }
+    return sum;
+}
+
+static bool is_valid(const struct lock_slot *slot)
+{
+    return memcmp(slot->magic, slot_magic, sizeof slot_magic) == 0 && slot->checksum == checksum(slot) &&
+           memchr(slot->name, 0, sizeof slot->name);
+}
+
+const struct lock_slot *hfi_lockrecord_current(const struct lock_slots *slots, size_t length)
+{
+    const struct lock_slot *best = NULL;
+    for (size_t i = 0; i < 2 && (i + 1) * sizeof(struct lock_slot) <= length; i++) {
+        const struct lock_slot *slot = &slots->slot[i];
+        if (is_valid(slot) && (!best || slot->sequence > best->sequence))
+            best = slot;
+    }
+    return best;
+}
+
+bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, const struct file_record *record)
+{
+    const bool rebooted = last && !hfi_lockrecord_this_boot(last);
+    pthread_once(&boot_once, read_boot_name);
+    memset(next, 0, sizeof *next);
+    memcpy(next->magic, slot_magic, sizeof slot_magic);
+    memcpy(next->boot, boot_name, sizeof boot_name);
+    next->sequence = last ? last->sequence + 1 : 1;
+    next->token = last ? last->token + 1 : 1;
+    next->mark = last ? last->mark : 0;
+    if (rebooted && next->mark >= next->token)
+        next->token = next->mark + 1;
+    const bool must_sync = !last || rebooted || next->token > next->mark;
+    if (must_sync)
+        next->mark = next->token + AHEAD;
+    next->client = record->client;
+    next->pid = record->pid;
+    next->since_ns = record->since_ns;
+    snprintf(next->host, sizeof next->host, "%s", record->host);
+    snprintf(next->note, sizeof next->note, "%s", record->note);
+    snprintf(next->name, sizeof next->name, "%s", record->name);
+    next->checksum = checksum(next);
+    return must_sync;
+}

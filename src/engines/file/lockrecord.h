@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * lockrecord.h: the bytes in a lock file, and how tokens grow. Pure but for the boot's name.
+ *
+ * Two slots are written in turn. Each carries a `mark` above every token that was given out, and a mark is on disk before
+ * the first token that it covers is given out. After a reboot, when the newest slots may have been lost, tokens go on
+ * from the mark; so they never fall, at the price of one fdatasync() per lock and boot (and one per million grants).
+ */
+#ifndef HFI_LOCKRECORD_H
+#define HFI_LOCKRECORD_H
+
+#include "file.h"
+
+struct lock_slot {
+    char magic[8];
+    uint64_t checksum; /* of all that follows */
+    uint64_t sequence;
+    uint64_t token;
+    uint64_t mark;
+    char boot[40];
+    uint64_t client;
+    int64_t pid;
+    int64_t since_ns;
+    char host[72];
+    char note[128];
+    char name[256];
+    char reserved[464]; /* up to 1024 bytes */
+};
+
+struct lock_slots {
+    struct lock_slot slot[2];
+};
+
+_Static_assert(sizeof(struct lock_slot) == 1024, "the layout of lock files is fixed");
+
+/* The newest valid slot of the first `length` bytes; NULL if there is none. */
+const struct lock_slot *hfi_lockrecord_current(const struct lock_slots *slots, size_t length);
+/* What comes after `last` (NULL: the first ever). True if it must be on disk before its token is given out. */
+bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, const struct file_record *record);
+/* True if the slot was written since the machine was started. */
+bool hfi_lockrecord_this_boot(const struct lock_slot *slot);
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * store.c: opening and closing the file engine, and what it hears: requests to break a lock.
+ */
+#include "store.h"
+#include <ctype.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* "///dir", "//localhost/dir", "/dir" or "" (the default, *path NULL), with %XX. */
+static hf_status parse_path(char *out, const char **path, const char *rest, hf_error *err)
+{
+    *path = NULL;
+    if (strncmp(rest, "//localhost/", 12) == 0)
+        rest += 11;
+    else if (strncmp(rest, "///", 3) == 0)
+        rest += 2;
+    if (!*rest)
+        return HF_OK;
+    if (*rest != '/' || rest[1] == '/')
+        return hfi_fail(err, HF_INVALID, 0, "a file URL is file: or file:///ABSOLUTE/DIRECTORY");
+    size_t used = 0;
+    for (; *rest; rest++) {
+        char c = *rest;
+        if (c == '?' || c == '#')
+            return hfi_fail(err, HF_INVALID, 0, "a file URL takes no options; write %%%02X for '%c'", (unsigned)c, c);
+        if (c == '%') {
+            if (!isxdigit((unsigned char)rest[1]) || !isxdigit((unsigned char)rest[2]))
+                return hfi_fail(err, HF_INVALID, 0, "%% must be followed by two hexadecimal digits in a URL");
+            const char digits[3] = { rest[1], rest[2], 0 };
+            c = (char)strtol(digits, NULL, 16);
+            rest += 2;
+        }
+        if (!c || used + 1 >= PATH_MAX)
+            return hfi_fail(err, HF_INVALID, 0, "the URL's directory is too long or contains %%00");
+        out[used++] = c;
+    }
+    out[used] = 0;
+    *path = out;
+    return HF_OK;
+}
+
+static char *url_of(const char *path)
+{
+    const size_t room = 3 * strlen(path) + sizeof "file://";
+    char *url = hfi_alloc(room);
+    if (!url)
+        return NULL;
+    char *to = url + snprintf(url, room, "file://");
+    for (; *path; path++) {
+        if (strchr("%?#", *path) || (unsigned char)*path <= ' ')
+            to += snprintf(to, 4, "%%%02X", (unsigned char)*path);
+        else
+            *to++ = *path;
+    }
+    return url;
+}
+
+hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, char **shown,
+                              hf_error *err)
+{
+    struct file_store *store = memory;
+    char buffer[PATH_MAX];
+    const char *path;
+    store->env = env;
+    store->lifeline.fd = store->directory.fd = -1;
+    pthread_mutex_init(&store->mutex, NULL);
+    hf_status status = parse_path(buffer, &path, url->rest, err);
+    if (status == HF_OK)
+        status = hfi_file_directory_open(&store->directory, path, err);
+    if (status != HF_OK)
+        return status;
+    /* Far above "in transit", and below the bytes that stand for the queue and the waiters. */
+    store->id = (env->client & (((uint64_t)1 << 62) - 1)) | (uint64_t)1 << 32;
+    gethostname(store->host, sizeof store->host - 1);
+    *shown = url_of(store->directory.path);
+    return *shown ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+}
+
+void hfi_file_store_close(void *memory)
+{
+    struct file_store *store = memory;
+    hfi_file_lifeline_close(&store->lifeline, &store->directory);
+    hfi_file_directory_close(&store->directory);
+    pthread_mutex_destroy(&store->mutex);
+}
+
+hf_status hfi_file_store_ready(struct file_store *store, hf_error *err)
+{
+    hf_status status = HF_OK;
+    pthread_mutex_lock(&store->mutex);
+    if (store->lifeline.fd < 0)
+        status = hfi_file_lifeline_open(&store->lifeline, &store->directory, store->id, err);
+    pthread_mutex_unlock(&store->mutex);
+    return status;
+}
+
+int hfi_file_ear(void *memory)
+{
+    struct file_store *store = memory;
+    pthread_mutex_lock(&store->mutex);
+    const int fd = store->lifeline.fd;
+    pthread_mutex_unlock(&store->mutex);
+    return fd;
+}
+
+void hfi_file_hear(void *memory)
+{
+    struct file_store *store = memory;
+    struct file_break message;
+    while (hfi_file_lifeline_hear(&store->lifeline, &message)) {
+        struct hfi_owner owner = { 0 };
+        pthread_mutex_lock(&store->mutex);
+        for (const struct file_lock *lock = store->held; lock; lock = lock->next) {
+            if (lock->inode == message.inode && lock->token == message.token)
+                owner = lock->owner;
+        }
+        pthread_mutex_unlock(&store->mutex);
+        if (owner.serial)
+            store->env->lost(store->env->core, owner, "it was broken by an administrator");
+    }
+}

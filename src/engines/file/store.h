@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * store.h: the file engine's state: a directory, a lifeline, and the locks that are held.
+ */
+#ifndef HFI_FILE_STORE_H
+#define HFI_FILE_STORE_H
+
+#include "file.h"
+
+enum file_state {
+    FILE_NEW,
+    FILE_OPEN,     /* the file is open, nothing else */
+    FILE_IN_QUEUE, /* `place` is our connection to the queue */
+    FILE_FIRST,    /* `queue` is ours, the lock is not */
+    FILE_GIVEN,    /* the kernel's lock is ours; the record is still to be written */
+    FILE_HELD
+};
+
+struct file_lock {
+    enum file_state state;
+    ino_t inode;
+    int fd;                 /* the lock file */
+    int queue;              /* the listening socket, while it is ours; -1 */
+    int place;              /* -1 */
+    int knocks, watch;      /* of FIRST: epoll on the queue; the holder's lifeline; -1 */
+    uint64_t watched;       /* whose lifeline */
+    hfi_time soon_ns;       /* the last short pause */
+    struct file_lock *next; /* in the store's list of held ones */
+    struct hfi_owner owner;
+    uint64_t token;
+};
+
+struct file_store {
+    const struct hfi_env *env;
+    struct file_directory directory;
+    uint64_t id; /* of this client's lifeline, and so the length of its locks */
+    char host[65];
+    pthread_mutex_t mutex;
+    struct file_lifeline lifeline;
+    struct file_lock *held;
+};
+
+/* store.c */
+hf_status hfi_file_store_open(void *store, const struct hfi_url *url, const struct hfi_env *env, char **shown,
+                              hf_error *err);
+void hfi_file_store_close(void *store);
+/* Makes the lifeline if there is none yet: clients that only look need none. */
+hf_status hfi_file_store_ready(struct file_store *store, hf_error *err);
+int hfi_file_ear(void *store);
+void hfi_file_hear(void *store);
+
+/* look.c */
+hf_status hfi_file_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                           hf_error *err);
+hf_status hfi_file_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+
+#endif

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mem.c: threads of one process. The reference for how an engine looks.
+ *
+ * What ends a grant:  release(), or the end of the process. The core ends leases that are not renewed.
+ * Who counts time:    nobody; there is no HF_CAP_EXPIRY.
+ * The store:          one table for the whole process; every client opened with "mem:" shares it.
+ * Order:              waiters stand in a list; release() hands the lock to the first and wakes that one thread.
+ * Token:              one count for all names, so that nothing has to be kept of a name that nobody holds.
+ * Cannot promise:     anything beyond this process.
+ */
+#include "engine.h"
+#include "registry.h"
+#include "waker.h"
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SHARDS 64
+
+enum mem_state { NEW, WAITING, HOLDING };
+
+struct mem_lock {
+    enum mem_state state;
+    uint64_t hash;
+    const char *name; /* the request's: lives as long as this lock does */
+    const char *note;
+    struct hfi_owner owner;
+    struct hfi_waker *waker; /* NULL while its thread is not asleep */
+    uint64_t token;
+    hfi_time since_ns;
+    struct mem_store *store;
+    bool broken;                  /* its client is being told */
+    struct mem_lock *next_holder; /* in the shard */
+    struct mem_lock *next_waiter; /* behind the holder */
+    struct mem_lock *last_waiter; /* of a holder; garbage if it has none */
+};
+
+struct mem_store {
+    const struct hfi_env *env;
+    int bell; /* eventfd: one of this client's locks was broken */
+};
+
+static struct shard {
+    pthread_mutex_t mutex;
+    pthread_cond_t released; /* for mem_evict() */
+    struct mem_lock *holders;
+} shards[SHARDS] = { [0 ... SHARDS - 1] = { .mutex = PTHREAD_MUTEX_INITIALIZER,
+                                            .released = PTHREAD_COND_INITIALIZER } };
+
+static atomic_uint_fast64_t last_token;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* A forked child holds nothing, and nothing in its table is anybody's. */
+static void forget_parent(void)
+{
+    for (size_t i = 0; i < SHARDS; i++) {
+        pthread_mutex_init(&shards[i].mutex, NULL);
+        pthread_cond_init(&shards[i].released, NULL);
+        shards[i].holders = NULL;
+    }
+}
+
+static void install_forget_parent(void)
+{
+    pthread_atfork(NULL, NULL, forget_parent);
+}
+
+static struct shard *shard_of(uint64_t hash)
+{
+    return &shards[(hash >> 32) % SHARDS];
+}
+
+static struct mem_lock **find(struct shard *shard, uint64_t hash, const char *name)
+{
+    struct mem_lock **link = &shard->holders;
+    while (*link && ((*link)->hash != hash || strcmp((*link)->name, name) != 0))
+        link = &(*link)->next_holder;
+    return link;
+}
+
+static hf_status mem_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, char **shown,
+                          hf_error *err)
+{
+    struct mem_store *store = memory;
+    (void)shown;
+    pthread_once(&once, install_forget_parent);
+    store->env = env;
+    store->bell = -1;
+    if (*url->rest)
+        return hfi_fail(err, HF_INVALID, 0, "\"mem:\" takes nothing behind the colon");
+    store->bell = HFI_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    return store->bell >= 0 ? HF_OK : hfi_fail_errno(err, errno, "make", "a client");
+}
+
+static void mem_close(void *memory)
+{
+    struct mem_store *store = memory;
+    hfi_fd_close(store->bell);
+}
+
+static void hold(struct mem_lock *lock)
+{
+    lock->state = HOLDING;
+    lock->token = atomic_fetch_add(&last_token, 1) + 1;
+    lock->since_ns = lock->store->env->now_ns();
+    lock->broken = false;
+}
+
+static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, const struct hfi_request *request,
+                                struct hfi_grant *grant)
+{
+    if (lock->state == NEW) {
+        struct mem_lock **link = find(shard, lock->hash, request->name);
+        struct mem_lock *holder = *link;
+        if (!holder) {
+            hold(lock);
+            lock->next_waiter = NULL;
+            lock->next_holder = NULL;
+            *link = lock;
+        } else if (request->queue) {
+            lock->state = WAITING;
+            lock->next_waiter = NULL;
+            *(holder->next_waiter ? &holder->last_waiter->next_waiter : &holder->next_waiter) = lock;
+            holder->last_waiter = lock;
+        }
+    }
+    if (lock->state == HOLDING) {
+        grant->token = lock->token;
+        return HF_OK;
+    }
+    snprintf(grant->holder, sizeof grant->holder, "another thread of process %d", (int)getpid());
+    return HF_BUSY;
+}
+
+static hf_status mem_attempt(void *store, void *memory, const struct hfi_request *request, struct hfi_grant *grant,
+                             hf_error *err)
+{
+    (void)err;
+    struct mem_lock *lock = memory;
+    if (!lock->name) {
+        lock->store = store;
+        lock->name = request->name;
+        lock->note = request->note;
+        lock->owner = request->owner;
+        lock->hash = hfi_name_hash(request->name);
+    }
+    struct shard *shard = shard_of(lock->hash);
+    pthread_mutex_lock(&shard->mutex);
+    const hf_status status = attempt_locked(shard, lock, request, grant);
+    pthread_mutex_unlock(&shard->mutex);
+    return status;
+}
+
+static hf_status mem_wait(void *store, void *memory, const struct hfi_request *request, hf_error *err)
+{
+    (void)store;
+    (void)err;
+    struct mem_lock *lock = memory;
+    struct shard *shard = shard_of(lock->hash);
+    pthread_mutex_lock(&shard->mutex);
+    lock->waker = request->waker;
+    const bool granted = lock->state == HOLDING;
+    pthread_mutex_unlock(&shard->mutex);
+
+    const bool woken = granted || hfi_waker_sleep(request->waker, NULL, 0, request->deadline_ns);
+
+    pthread_mutex_lock(&shard->mutex);
+    lock->waker = NULL; /* the waker goes back to its client after this wait */
+    const bool news = woken || lock->state == HOLDING;
+    pthread_mutex_unlock(&shard->mutex);
+    return news ? HF_OK : HF_TIMEOUT;
+}
+
+static void hand_over(struct shard *shard, struct mem_lock *lock)
+{
+    struct mem_lock **link = find(shard, lock->hash, lock->name);
+    struct mem_lock *heir = lock->next_waiter;
+    *link = lock->next_holder;
+    if (lock->broken)
+        pthread_cond_broadcast(&shard->released);
+    if (!heir)
+        return;
+    hold(heir);
+    heir->last_waiter = lock->last_waiter;
+    heir->next_holder = shard->holders;
+    shard->holders = heir;
+    if (heir->waker)
+        hfi_waker_wake(heir->waker);
+}
+
+static void leave_queue(struct shard *shard, struct mem_lock *lock)
+{
+    struct mem_lock *holder = *find(shard, lock->hash, lock->name);
+    struct mem_lock *before = holder;
+    while (before->next_waiter != lock)
+        before = before->next_waiter;
+    before->next_waiter = lock->next_waiter;
+    if (holder->last_waiter == lock)
+        holder->last_waiter = before; /* garbage if nobody waits any more, as for every holder without waiters */
+}
+
+static hf_status mem_release(void *store, void *memory, const struct hfi_request *request, hf_error *err)
+{
+    (void)store;
+    (void)request;
+    (void)err;
+    struct mem_lock *lock = memory;
+    struct shard *shard = shard_of(lock->hash);
+    pthread_mutex_lock(&shard->mutex);
+    if (lock->state == HOLDING)
+        hand_over(shard, lock);
+    else if (lock->state == WAITING)
+        leave_queue(shard, lock);
+    lock->state = NEW;
+    pthread_mutex_unlock(&shard->mutex);
+    return HF_OK;
+}
+
+/* --- administration --- */
+
+struct shown {
+    char name[HFI_NAME_MAX + 1];
+    char note[128];
+    uint64_t token;
+    hfi_time since_ns;
+    int64_t waiters;
+};
+
+/* Copies what the shard holds, so that the caller's function runs without its mutex. */
+static size_t copy_shard(struct shard *shard, const char *prefix, struct shown *out, size_t room)
+{
+    size_t count = 0;
+    for (const struct mem_lock *lock = shard->holders; lock; lock = lock->next_holder) {
+        if (strncmp(lock->name, prefix, strlen(prefix)) != 0)
+            continue;
+        if (count < room) {
+            struct shown *one = &out[count];
+            snprintf(one->name, sizeof one->name, "%s", lock->name);
+            snprintf(one->note, sizeof one->note, "%s", lock->note);
+            one->token = lock->token;
+            one->since_ns = lock->since_ns;
+            one->waiters = 0;
+            for (const struct mem_lock *waiter = lock->next_waiter; waiter; waiter = waiter->next_waiter)
+                one->waiters++;
+        }
+        count++;
+    }
+    return count;
+}
+
+static int show(const struct mem_store *store, const struct shown *one, hf_inspect_fn each, void *arg)
+{
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    const hf_info info = { .size = sizeof info,
+                           .name = one->name,
+                           .host = host,
+                           .pid = getpid(),
+                           .token = one->token,
+                           .held_ms = (store->env->now_ns() - one->since_ns) / HFI_MS,
+                           .remaining_ms = -1,
+                           .waiters = one->waiters,
+                           .note = one->note };
+    return each(&info, arg);
+}
+
+static hf_status mem_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                             hf_error *err)
+{
+    (void)deadline_ns;
+    int stop = 0;
+    for (size_t i = 0; i < SHARDS && !stop; i++) {
+        pthread_mutex_lock(&shards[i].mutex);
+        const size_t wanted = copy_shard(&shards[i], prefix, NULL, 0);
+        struct shown *copies = wanted ? hfi_alloc(wanted * sizeof *copies) : NULL;
+        if (copies)
+            copy_shard(&shards[i], prefix, copies, wanted);
+        pthread_mutex_unlock(&shards[i].mutex);
+        if (wanted && !copies)
+            return hfi_fail(err, HF_NOMEM, 0, "no memory for a list of locks");
+        for (size_t j = 0; j < wanted && !stop; j++)
+            stop = show(store, &copies[j], each, arg);
+        hfi_free(copies);
+    }
+    return HF_OK;
+}
+
+static int mem_ear(void *memory)
+{
+    const struct mem_store *store = memory;
+    return store->bell;
+}
+
+/* The owner of a broken lock of this store; serial 0: none. */
+static struct hfi_owner find_broken(struct shard *shard, const struct mem_store *store)
+{
+    struct hfi_owner owner = { 0 };
+    pthread_mutex_lock(&shard->mutex);
+    for (const struct mem_lock *lock = shard->holders; lock; lock = lock->next_holder) {
+        if (lock->broken && lock->store == store)
+            owner = lock->owner;
+    }
+    pthread_mutex_unlock(&shard->mutex);
+    return owner;
+}
+
+static void mem_hear(void *memory)
+{
+    struct mem_store *store = memory;
+    hfi_bell_hush(store->bell);
+    for (size_t i = 0; i < SHARDS; i++) {
+        struct hfi_owner owner;
+        while ((owner = find_broken(&shards[i], store)).serial)
+            store->env->lost(store->env->core, owner, "it was broken by an administrator");
+    }
+}
+
+static hf_status mem_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+{
+    const struct mem_store *store = memory;
+    hf_status status = HF_OK;
+    const uint64_t hash = hfi_name_hash(name);
+    struct shard *shard = shard_of(hash);
+    pthread_mutex_lock(&shard->mutex);
+    struct mem_lock *lock = *find(shard, hash, name);
+    const uint64_t token = lock ? lock->token : 0;
+    if (lock) {
+        lock->broken = true;
+        hfi_bell_ring(lock->store->bell);
+    }
+    while (lock && lock->token == token && status == HF_OK) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        const hfi_time left = deadline_ns - store->env->now_ns();
+        until.tv_sec += left > 0 ? left / HFI_SECOND + 1 : 0;
+        if (left <= 0 || pthread_cond_clockwait(&shard->released, &shard->mutex, CLOCK_MONOTONIC, &until) == ETIMEDOUT)
+            status = hfi_fail(err, HF_UNAVAILABLE, 0, "the holder of %.100s is busy with a callback", name);
+        lock = *find(shard, hash, name);
+    }
+    pthread_mutex_unlock(&shard->mutex);
+    return status;
+}
+
+const struct hfi_engine hfi_engine_mem = {
+    .abi = HFI_ENGINE_ABI,
+    .name = "mem",
+    .schemes = "mem:",
+    .summary = "threads of one process",
+    .caps = HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_BOUND | HF_CAP_INSPECT | HF_CAP_BREAK,
+    .store_size = sizeof(struct mem_store),
+    .lock_size = sizeof(struct mem_lock),
+    .open = mem_open,
+    .close = mem_close,
+    .attempt = mem_attempt,
+    .wait = mem_wait,
+    .release = mem_release,
+    .inspect = mem_inspect,
+    .evict = mem_evict,
+    .ear = mem_ear,
+    .hear = mem_hear,
+};

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * hold.c: the holds of a client and the handles on them. No engine is called here.
+ */
+#include "core.h"
+#include "waker.h"
+#include <stdio.h>
+#include <string.h>
+
+#define SPARE_HOLDS 64
+#define FIRST_BUCKETS 64
+
+uint64_t hfi_thread_number(void)
+{
+    static atomic_uint_fast64_t last;
+    static _Thread_local uint64_t mine;
+    if (mine == 0)
+        mine = atomic_fetch_add(&last, 1) + 1;
+    return mine;
+}
+
+/* --- the table of those that can be re-entered --- */
+
+static struct hfi_hold **bucket(hf_client *client, uint64_t name_hash)
+{
+    return &client->buckets[name_hash & (client->bucket_count - 1)];
+}
+
+static bool same_owner(const struct hfi_owner_key *a, const struct hfi_owner_key *b)
+{
+    return a->kind == b->kind && a->number == b->number && strcmp(a->text, b->text) == 0;
+}
+
+struct hfi_hold *hfi_hold_find(hf_client *client, const struct hfi_want *want)
+{
+    if (client->bucket_count == 0)
+        return NULL;
+    struct hfi_hold *hold = *bucket(client, want->name_hash);
+    while (hold && (hold->name_hash != want->name_hash || !same_owner(&hold->key, &want->key) ||
+                    strcmp(hold->name, want->name) != 0))
+        hold = hold->next_in_bucket;
+    return hold;
+}
+
+void hfi_hold_forget(struct hfi_hold *hold)
+{
+    struct hfi_hold **link = bucket(hold->client, hold->name_hash);
+    while (*link && *link != hold)
+        link = &(*link)->next_in_bucket;
+    if (*link)
+        *link = hold->next_in_bucket;
+}
+
+static bool grow_buckets(hf_client *client)
+{
+    if (client->hold_count < client->bucket_count)
+        return true;
+    const size_t more = client->bucket_count ? 2 * client->bucket_count : FIRST_BUCKETS;
+    struct hfi_hold **larger = hfi_alloc(more * sizeof(struct hfi_hold *));
+    if (!larger)
+        return client->bucket_count > 0; /* a crowded table still works */
+    struct hfi_hold **old = client->buckets;
+    const size_t old_count = client->bucket_count;
+    client->buckets = larger;
+    client->bucket_count = more;
+    for (size_t i = 0; i < old_count; i++) {
+        for (struct hfi_hold *hold = old[i], *next; hold; hold = next) {
+            next = hold->next_in_bucket;
+            struct hfi_hold **place = bucket(client, hold->name_hash);
+            hold->next_in_bucket = *place;
+            *place = hold;
+        }
+    }
+    hfi_free(old);
+    return true;
+}
+
+/* --- birth and death --- */
+
+struct hfi_hold *hfi_hold_new(hf_client *client, const struct hfi_want *want)
+{
+    struct hfi_hold *hold = client->free_holds;
+    if (!grow_buckets(client))
+        return NULL;
+    if (hold)
+        client->free_holds = hold->next;
+    else
+        hold = hfi_alloc(sizeof *hold + client->engine->lock_size);
+    if (!hold)
+        return NULL;
+    memset(hold, 0, offsetof(struct hfi_hold, why));
+    memset(hold->engine_lock, 0, client->engine->lock_size);
+    hold->client = client;
+    hold->name_hash = want->name_hash;
+    hold->state = HFI_HOLD_PENDING;
+    hold->owner = (struct hfi_owner){ client->env.client, ++client->serial };
+    hold->lost_fd = -1;
+    hold->why[0] = 0;
+    memcpy(hold->name, want->name, strlen(want->name) + 1);
+    snprintf(hold->note, sizeof hold->note, "%s", want->options.note ? want->options.note : "");
+    memcpy(hold->owner_text, want->key.text, strlen(want->key.text) + 1);
+    hold->key = want->key;
+    hold->key.text = hold->owner_text;
+    if (hold->key.kind == HF_OWNER_HANDLE && hold->key.number == 0)
+        hold->key.number = hold->owner.serial; /* an owner of its own, which its handles can show */
+
+    struct hfi_hold **place = bucket(client, hold->name_hash);
+    hold->next_in_bucket = *place;
+    *place = hold;
+    hold->next = client->holds;
+    if (hold->next)
+        hold->next->prev = hold;
+    client->holds = hold;
+    client->hold_count++;
+    client->references++;
+    return hold;
+}
+
+void hfi_hold_settle(struct hfi_hold *hold)
+{
+    hf_client *client = hold->client;
+    if (hold->state != HFI_HOLD_ENDED || hold->handles || hold->pins || hold->engaged)
+        return;
+    *(hold->prev ? &hold->prev->next : &client->holds) = hold->next;
+    if (hold->next)
+        hold->next->prev = hold->prev;
+    hfi_fd_close(hold->lost_fd);
+    client->hold_count--;
+    client->references--;
+    if (client->hold_count < SPARE_HOLDS) {
+        hold->next = client->free_holds;
+        client->free_holds = hold;
+    } else {
+        hfi_free(hold);
+    }
+}
+
+/* --- loss --- */
+
+void hfi_hold_publish(struct hfi_hold *hold)
+{
+    atomic_store(&hold->safe_until_ns, hold->lease.deadline_ns);
+}
+
+void hfi_hold_lose(struct hfi_hold *hold, const char *why)
+{
+    hold->state = HFI_HOLD_ENDED;
+    hfi_hold_forget(hold);
+    atomic_store(&hold->safe_until_ns, 0);
+    snprintf(hold->why, sizeof hold->why, "%s", why);
+    if (hold->lost_fd >= 0)
+        hfi_bell_ring(hold->lost_fd);
+}
+
+static hf_lock *next_to_tell(struct hfi_hold *hold)
+{
+    hf_lock *handle = hold->handles;
+    while (handle && (handle->told || !handle->on_lost))
+        handle = handle->next;
+    return handle;
+}
+
+void hfi_hold_tell(struct hfi_hold *hold)
+{
+    hf_client *client = hold->client;
+    hf_lock *handle;
+    hold->pins++;
+    while ((handle = next_to_tell(hold)) != NULL) {
+        handle->told = true;
+        hold->teller = hfi_thread_number();
+        pthread_mutex_unlock(&client->mutex);
+        handle->on_lost(handle, hold->why, handle->arg);
+        pthread_mutex_lock(&client->mutex);
+        hold->teller = 0;
+        pthread_cond_broadcast(&client->changed); /* hf_release() waits for a callback to return before it frees */
+    }
+    hold->pins--;
+}
+
+/* --- handles --- */
+
+hf_lock *hfi_handle_new(hf_client *client)
+{
+    hf_lock *handle = client->free_locks;
+    if (handle)
+        client->free_locks = handle->next;
+    else
+        handle = hfi_alloc(sizeof *handle);
+    return handle;
+}
+
+void hfi_handle_attach(hf_lock *handle, struct hfi_hold *hold, const hf_options *options)
+{
+    *handle = (hf_lock){ .next = hold->handles,
+                         .hold = hold,
+                         .generation = hfi_generation,
+                         .on_lost = options->on_lost,
+                         .arg = options->arg };
+    hold->handles = handle;
+}
+
+void hfi_handle_free(hf_client *client, hf_lock *handle)
+{
+    handle->hold = NULL;
+    handle->next = client->free_locks;
+    client->free_locks = handle;
+}
+
+struct hfi_request hfi_hold_request(const struct hfi_hold *hold, hfi_time deadline_ns)
+{
+    return (struct hfi_request){ .name = hold->name,
+                                 .owner = hold->owner,
+                                 .ttl_ms = hold->lease.terms.ttl_ms,
+                                 .deadline_ns = deadline_ns,
+                                 .note = hold->note };
+}

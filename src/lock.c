@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * lock.c: what can be done with a lock that was taken.
+ */
+#include "core.h"
+#include "waker.h"
+#include <errno.h>
+#include <sys/eventfd.h>
+
+static void detach(struct hfi_hold *hold, hf_lock *handle)
+{
+    hf_lock **link = &hold->handles;
+    while (*link != handle)
+        link = &(*link)->next;
+    *link = handle->next;
+}
+
+static bool is_over(const struct hfi_hold *hold)
+{
+    const hfi_time deadline = hold->lease.deadline_ns;
+    return deadline != HFI_NEVER && hfi_now_ns() >= deadline;
+}
+
+/* The handle is detached, and the hold was still held: the last handle gives it back. */
+static hf_status let_go(struct hfi_hold *hold, hf_error *err)
+{
+    if (is_over(hold)) {
+        hfi_hold_lose(hold, "its time had passed before it was released");
+        hfi_hold_tell(hold);
+        hfi_undo(hold, hold->client->timeout_ns, NULL);
+        return hfi_fail(err, HF_LOST, 0, "%s", hold->why);
+    }
+    if (hold->handles)
+        return HF_OK;
+    hold->state = HFI_HOLD_ENDED;
+    hfi_hold_forget(hold);
+    return hfi_undo(hold, hold->client->timeout_ns, err);
+}
+
+hf_status hf_release(hf_lock *lock, hf_error *err)
+{
+    if (!lock)
+        return HF_OK;
+    if (lock->generation != hfi_generation)
+        return hfi_fail(err, HF_LOST, 0, "the lock belongs to the process that forked this one");
+    struct hfi_hold *hold = lock->hold;
+    hf_client *client = hold->client;
+    hf_status status;
+
+    hfi_client_lock(client);
+    while (hold->teller && hold->teller != hfi_thread_number())
+        pthread_cond_wait(&client->changed, &client->mutex);
+    detach(hold, lock);
+    if (hold->state == HFI_HOLD_HELD)
+        status = let_go(hold, err);
+    else
+        status = hfi_fail(err, HF_LOST, 0, "%s", hold->why);
+    hfi_handle_free(client, lock);
+    hfi_hold_settle(hold);
+    hfi_client_unlock(client);
+    return status;
+}
+
+hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
+{
+    if (lock->generation != hfi_generation)
+        return hfi_fail(err, HF_LOST, 0, "the lock belongs to the process that forked this one");
+    struct hfi_hold *hold = lock->hold;
+    hf_client *client = hold->client;
+    if (ttl_ms && ttl_ms < HFI_MIN_TTL_MS)
+        return hfi_fail(err, HF_INVALID, 0, "ttl_ms is %u; the least is %u", ttl_ms, HFI_MIN_TTL_MS);
+    hf_status status = HF_OK;
+
+    hfi_client_lock(client);
+    struct hfi_renewal renewal = { .lock = hold->engine_lock,
+                                   .name = hold->name,
+                                   .owner = hold->owner,
+                                   .ttl_ms = ttl_ms ? ttl_ms : hold->lease.terms.ttl_ms,
+                                   .counted_from_ns = hfi_now_ns(),
+                                   .status = HF_OK };
+    if (hold->state != HFI_HOLD_HELD || is_over(hold)) {
+        status = hfi_fail(err, HF_LOST, 0, "it had ended before it was renewed");
+    } else if (client->engine->renew) {
+        hold->pins++;
+        pthread_mutex_unlock(&client->mutex);
+        status = client->engine->renew(client->store, &renewal, 1, renewal.counted_from_ns + client->timeout_ns, err);
+        pthread_mutex_lock(&client->mutex);
+        hold->pins--;
+        if (status == HF_OK)
+            status = renewal.status;
+        if (status == HF_LOST)
+            hfi_fail(err, HF_LOST, 0, "the store no longer has it");
+    }
+    if (status == HF_OK && hold->state == HFI_HOLD_HELD) {
+        hfi_lease_renewed(&hold->lease, renewal.ttl_ms, renewal.counted_from_ns);
+        hfi_hold_publish(hold);
+        if (hfi_lease_due(&hold->lease) != HFI_NEVER)
+            hfi_keeper_expect(client, hfi_lease_due(&hold->lease)); /* a shorter ttl than before is due sooner */
+    } else if (status == HF_LOST && hold->state == HFI_HOLD_HELD) {
+        hfi_hold_lose(hold, "the store no longer has it");
+        hfi_hold_tell(hold);
+        hfi_undo(hold, client->timeout_ns, NULL);
+    }
+    hfi_client_unlock(client);
+    return status;
+}
+
+uint64_t hf_token(const hf_lock *lock)
+{
+    return lock->hold->token;
+}
+
+int64_t hf_remaining_ms(const hf_lock *lock)
+{
+    if (lock->generation != hfi_generation)
+        return 0;
+    const hfi_time until = atomic_load(&lock->hold->safe_until_ns);
+    if (until == HFI_NEVER)
+        return INT64_MAX;
+    const hfi_time left = until - hfi_now_ns();
+    return left > 0 ? left / HFI_MS : 0;
+}
+
+int hf_lost_fd(const hf_lock *lock)
+{
+    struct hfi_hold *hold = lock->hold;
+    if (lock->generation != hfi_generation)
+        return -1;
+    hfi_client_lock(hold->client);
+    if (hold->lost_fd < 0) {
+        hold->lost_fd = HFI_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (hold->lost_fd >= 0 && hold->state == HFI_HOLD_ENDED)
+            hfi_bell_ring(hold->lost_fd);
+    }
+    const int fd = hold->lost_fd;
+    hfi_client_unlock(hold->client);
+    return fd;
+}

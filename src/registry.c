@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * registry.c: which scheme is whose. Engines that need a client library are modules, loaded when their URL is first used, so
+ * that `holdfast run` on a file starts as fast as flock(1) does, and a machine without libpq loses one engine only.
+ */
+#include "registry.h"
+#include "core.h"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MODULE_SYMBOL "hfi_module_engine"
+
+static const struct row {
+    const char *name;
+    const char *schemes; /* each followed by a space */
+    const struct hfi_engine *built_in;
+    const char *summary; /* for those that are not here */
+    const char *needs;   /* what a module's engine needs besides itself */
+} table[] = {
+    { "file", "file ", &hfi_engine_file, NULL, NULL },
+    { "mem", "mem ", &hfi_engine_mem, NULL, NULL },
+    { "redis", "redis rediss redis+unix redis+sentinel redis+cluster redlock ", NULL,
+      "machines that share a Redis or Valkey", "libhiredis" },
+    { "postgres", "postgres postgresql ", NULL, "machines that share a PostgreSQL database", "libpq5" },
+    { "mysql", "mysql mariadb ", NULL, "machines that share a MySQL or MariaDB database", "libmariadb3" },
+    { "sqlite", "sqlite ", NULL, "processes that share an SQLite file", "libsqlite3-0" },
+    { "zookeeper", "zookeeper ", NULL, "machines that share a ZooKeeper ensemble", "libzookeeper-mt2" },
+    { "etcd", "etcd ", NULL, "machines that share an etcd cluster", "libcurl4" },
+    { "consul", "consul ", NULL, "machines that share a Consul cluster", "libcurl4" },
+};
+#define ROWS (sizeof table / sizeof table[0])
+
+/* For good: a module's code may be on some thread's stack. No mutex, which a fork could leave locked: loading twice is
+ * harmless. */
+static const struct hfi_engine *_Atomic loaded[ROWS];
+
+static const struct row *row_of(const char *scheme)
+{
+    char wanted[34];
+    snprintf(wanted, sizeof wanted, "%s ", scheme);
+    for (size_t i = 0; i < ROWS; i++) {
+        const char *place = table[i].schemes;
+        while ((place = strstr(place, wanted)) != NULL) {
+            if (place == table[i].schemes || place[-1] == ' ')
+                return &table[i];
+            place++;
+        }
+    }
+    return NULL;
+}
+
+static void module_path(char *path, size_t size, const struct row *row)
+{
+    /* Not for programs that run with more rights than their caller: secure_getenv() is NULL there. */
+    const char *directory = secure_getenv("HOLDFAST_MODULES");
+    snprintf(path, size, "%s/%s.so", directory && *directory ? directory : HFI_MODULE_DIR, row->name);
+}
+
+static const struct hfi_engine *load(const struct row *row, char *why, size_t size)
+{
+    char path[4096];
+    module_path(path, sizeof path, row);
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!module) {
+        snprintf(why, size, "its module cannot be loaded (%s); it needs %s and the %s module of holdfast %s", dlerror(),
+                 row->needs, row->name, hf_version());
+        return NULL;
+    }
+    const struct hfi_engine *engine = dlsym(module, MODULE_SYMBOL);
+    if (engine && engine->abi == HFI_ENGINE_ABI && strcmp(engine->name, row->name) == 0)
+        return engine;
+    snprintf(why, size, "%.120s is not a %s module for holdfast %s", path, row->name, hf_version());
+    dlclose(module);
+    return NULL;
+}
+
+/* The engine of a row, or NULL and why not. */
+static const struct hfi_engine *engine_of(const struct row *row, char *why, size_t size)
+{
+    const size_t index = (size_t)(row - table);
+    why[0] = 0;
+    if (row->built_in)
+        return row->built_in;
+    const struct hfi_engine *engine = atomic_load(&loaded[index]);
+    if (!engine) {
+        engine = load(row, why, size);
+        atomic_store(&loaded[index], engine);
+    }
+    return engine;
+}
+
+hf_status hfi_registry_find(const struct hfi_engine **out, const char *scheme, hf_error *err)
+{
+    char why[200];
+    const struct row *row = row_of(scheme);
+    if (!row)
+        return hfi_fail(err, HF_INVALID, 0, "unknown scheme \"%s:\"; `holdfast engines` lists those there are", scheme);
+    *out = engine_of(row, why, sizeof why);
+    if (!*out)
+        return hfi_fail(err, HF_UNSUPPORTED, 0, "the %s engine is not installed: %s", row->name, why);
+    return HF_OK;
+}
+
+static void schemes_for_people(char *out, size_t size, const char *schemes)
+{
+    size_t used = 0;
+    for (; *schemes && used + 3 < size; schemes++) {
+        if (*schemes != ' ') {
+            out[used++] = *schemes;
+        } else {
+            out[used++] = ':';
+            if (schemes[1])
+                out[used++] = ' ';
+        }
+    }
+    out[used] = 0;
+}
+
+void hf_engines(void (*each)(const hf_engine_info *info, void *arg), void *arg)
+{
+    for (size_t i = 0; i < ROWS; i++) {
+        char why[200];
+        char schemes[160];
+        const struct hfi_engine *engine = engine_of(&table[i], why, sizeof why);
+        schemes_for_people(schemes, sizeof schemes, table[i].schemes);
+        const hf_engine_info info = { .size = sizeof info,
+                                      .name = table[i].name,
+                                      .schemes = schemes,
+                                      .summary = engine ? engine->summary : table[i].summary,
+                                      .caps = engine ? engine->caps : 0,
+                                      .present = engine != NULL,
+                                      .missing = why };
+        each(&info, arg);
+    }
+}

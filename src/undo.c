@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * undo.c: giving back what the store may have given. A release whose answer is lost is sent again by the keeper until the
+ * store has answered or must have ended the lock by itself.
+ */
+#include "core.h"
+
+static void finish_later(struct hfi_hold *hold)
+{
+    hf_client *client = hold->client;
+    const hfi_time now = hfi_now_ns();
+    if (!hold->undoing) {
+        hold->undoing = true;
+        hold->undo_failures = 0;
+        hold->undo_until_ns =
+            client->engine->caps & HF_CAP_EXPIRY ? now + hold->lease.terms.ttl_ms * HFI_MS : HFI_NEVER;
+    }
+    hold->undo_at_ns = now + hfi_backoff_ns(++hold->undo_failures, client->env.random());
+    /* Without a keeper it is tried once more by hf_close(). */
+    if (hfi_keeper_start(client, NULL))
+        hfi_keeper_expect(client, hold->undo_at_ns);
+}
+
+hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)
+{
+    hf_client *client = hold->client;
+    if (!hold->engaged)
+        return HF_OK;
+    hold->pins++;
+    pthread_mutex_unlock(&client->mutex);
+    const hfi_time now = hfi_now_ns();
+    const struct hfi_request request = hfi_hold_request(hold, now + patience_ns);
+    const hf_status status = client->engine->release(client->store, hold->engine_lock, &request, err);
+    pthread_mutex_lock(&client->mutex);
+    hold->pins--;
+
+    const bool unfinished = status == HF_UNAVAILABLE || status == HF_UNKNOWN;
+    if (unfinished && !client->closing && !(hold->undoing && now >= hold->undo_until_ns)) {
+        finish_later(hold);
+    } else {
+        hold->engaged = false;
+        hold->undoing = false;
+    }
+    return status;
+}
