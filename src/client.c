@@ -39,19 +39,12 @@ void hfi_client_unlock(hf_client *client)
 
 /* --- open --- */
 
-static hf_status open_store(hf_client *client, const char *url, hf_error *err)
+static hf_status open_store(hf_client *client, const struct hfi_url *split, const char *url, hf_error *err)
 {
-    char scheme[32];
-    struct hfi_url split = { .scheme = scheme };
-    hf_status status = hfi_url_split(scheme, &split.rest, url, err);
-    if (status == HF_OK)
-        status = hfi_registry_find(&client->engine, scheme, err);
-    if (status != HF_OK)
-        return status;
-    client->store = hfi_alloc(client->engine->store_size ? client->engine->store_size : 1);
+    client->store = hfi_alloc(client->engine->store_size);
     if (!client->store)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-    status = client->engine->open(client->store, &split, &client->env, &client->url, err);
+    hf_status status = client->engine->open(client->store, split, &client->env, &client->url, err);
     if (status == HF_OK && !client->url)
         client->url = hfi_url_without_password(url);
     if (status == HF_OK && !client->url)
@@ -75,20 +68,17 @@ static hf_status read_options(hf_client_options *out, const hf_client_options *i
     return HF_OK;
 }
 
-hf_status hf_open(hf_client **out, const char *url, const hf_client_options *user_options, hf_error *err)
+hf_status hfi_open_engine(hf_client **out, const struct hfi_engine *engine, const struct hfi_url *split,
+                          const char *url, const hf_client_options *user_options, hf_error *err)
 {
     hf_client_options options;
-    *out = NULL;
     hf_status status = read_options(&options, user_options, err);
     if (status != HF_OK)
         return status;
-    if (!url)
-        url = getenv("HOLDFAST_URL");
-    if (!url || !*url)
-        url = "file:";
     hf_client *client = hfi_alloc(sizeof *client);
     if (!client)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    client->engine = engine;
     client->generation = hfi_generation;
     client->references = 1;
     client->timeout_ns = (options.timeout_ms ? options.timeout_ms : HFI_DEFAULT_TIMEOUT_MS) * HFI_MS;
@@ -97,13 +87,29 @@ hf_status hf_open(hf_client **out, const char *url, const hf_client_options *use
     };
     pthread_mutex_init(&client->mutex, NULL);
     pthread_cond_init(&client->changed, NULL);
-    status = open_store(client, url, err);
+    status = open_store(client, split, url, err);
     if (status != HF_OK) {
         destroy(client);
         return status;
     }
     *out = client;
     return HF_OK;
+}
+
+hf_status hf_open(hf_client **out, const char *url, const hf_client_options *options, hf_error *err)
+{
+    char scheme[32];
+    struct hfi_url split = { .scheme = scheme };
+    const struct hfi_engine *engine;
+    *out = NULL;
+    if (!url)
+        url = getenv("HOLDFAST_URL");
+    if (!url || !*url)
+        url = "file:";
+    hf_status status = hfi_url_split(scheme, &split.rest, url, err);
+    if (status == HF_OK)
+        status = hfi_registry_find(&engine, scheme, err);
+    return status == HF_OK ? hfi_open_engine(out, engine, &split, url, options, err) : status;
 }
 
 /* --- close --- */

@@ -35,6 +35,10 @@ hf_status hfi_url_split(char *scheme, const char **rest, const char *url, hf_err
 /* A copy of `url` with "user:password@" cut down to "user@". NULL: no memory. */
 char *hfi_url_without_password(const char *url);
 
+/* client.c: what hf_open() does once it knows the engine. */
+hf_status hfi_open_engine(hf_client **out, const struct hfi_engine *engine, const struct hfi_url *split,
+                          const char *url, const hf_client_options *options, hf_error *err);
+
 hf_status hfi_registry_find(const struct hfi_engine **out, const char *scheme, hf_error *err);
 
 /* --- options.c --- */

@@ -130,43 +130,45 @@ struct hfi_engine {
     void (*hear)(void *store);
 };
 
-/* --- what the core offers to engines --- */
+/* --- what the core offers to engines. Exported for modules only; programs have no business with it. --- */
+
+#define HFI_API __attribute__((visibility("default")))
 
 /* Fills in `err` (may be NULL) and returns `status`. One line, lower case, naming the thing and the number. */
-hf_status hfi_fail(hf_error *err, hf_status status, int native, const char *format, ...)
+HFI_API hf_status hfi_fail(hf_error *err, hf_status status, int native, const char *format, ...)
     __attribute__((format(printf, 4, 5), nonnull(4)));
 
 /* The status that a system call's errno stands for: EACCES and the like HF_DENIED, EMFILE HF_NOMEM, and so on; and the
  * sentence "cannot <verb> <object>: <reason>". */
-hf_status hfi_fail_errno(hf_error *err, int number, const char *verb, const char *object);
+HFI_API hf_status hfi_fail_errno(hf_error *err, int number, const char *verb, const char *object);
 
 /* Sleeps until the waker is woken, one of `count` further descriptors has something, or `deadline_ns` comes (HFI_NEVER: no
  * deadline). True: woken, or a descriptor has something (see revents). False: the deadline. */
-bool hfi_waker_sleep(struct hfi_waker *waker, struct pollfd *fds, size_t count, hfi_time deadline_ns);
-void hfi_waker_wake(struct hfi_waker *waker);
+HFI_API bool hfi_waker_sleep(struct hfi_waker *waker, struct pollfd *fds, size_t count, hfi_time deadline_ns);
+HFI_API void hfi_waker_wake(struct hfi_waker *waker);
 /* True once the core wants the sleeper to come back (cancel, close): wait() then returns without sleeping again. */
-bool hfi_waker_called_back(const struct hfi_waker *waker);
+HFI_API bool hfi_waker_called_back(const struct hfi_waker *waker);
 
 /* Opens a descriptor that a forked child closes: HFI_FD(open(path, O_RDWR | O_CLOEXEC)). One step that no fork can split, or
  * the child could keep a lock alive after its parent's death. `call` must not block. */
 #define HFI_FD(call) hfi_fd_end((hfi_fd_begin(), (call)))
-void hfi_fd_begin(void);
-int hfi_fd_note(int fd);   /* between begin and end, for a call that yields several; returns as end does */
-int hfi_fd_end(int fd);    /* returns fd; -1 with errno if it is -1 or could not be registered */
-void hfi_fd_close(int fd); /* takes -1 */
+HFI_API void hfi_fd_begin(void);
+HFI_API int hfi_fd_note(int fd);   /* between begin and end, for a call that yields several; returns as end does */
+HFI_API int hfi_fd_end(int fd);    /* returns fd; -1 with errno if it is -1 or could not be registered */
+HFI_API void hfi_fd_close(int fd); /* takes -1 */
 
 /* Memory that tests can make fail. Freed by hfi_free(). */
-void *hfi_alloc(size_t size); /* zeroed */
-char *hfi_strdup(const char *text);
-void hfi_free(void *memory);
+HFI_API void *hfi_alloc(size_t size); /* zeroed */
+HFI_API char *hfi_strdup(const char *text);
+HFI_API void hfi_free(void *memory);
 
 /* NAME as one path component: '/', '%' and a leading '.' become %XX, so that different names stay different and a plain
  * word stays itself. `out` has room for HFI_NAME_ENCODED_MAX bytes. hfi_name_decode() is its inverse; false if `text` is not
  * its output or does not fit. */
 #define HFI_NAME_MAX 255
 #define HFI_NAME_ENCODED_MAX (3 * HFI_NAME_MAX + 1)
-void hfi_name_encode(char *out, const char *name);
-bool hfi_name_decode(char *out, size_t size, const char *text);
-uint64_t hfi_name_hash(const char *name);
+HFI_API void hfi_name_encode(char *out, const char *name);
+HFI_API bool hfi_name_decode(char *out, size_t size, const char *text);
+HFI_API uint64_t hfi_name_hash(const char *name);
 
 #endif

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MODULE_SYMBOL "hfi_module_engine"
 
@@ -62,16 +63,19 @@ static const struct hfi_engine *load(const struct row *row, char *why, size_t si
 {
     char path[4096];
     module_path(path, sizeof path, row);
+    if (access(path, F_OK) != 0) {
+        snprintf(why, size, "this installation has no %.100s", path);
+        return NULL;
+    }
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!module) {
-        snprintf(why, size, "its module cannot be loaded (%s); it needs %s and the %s module of holdfast %s", dlerror(),
-                 row->needs, row->name, hf_version());
+        snprintf(why, size, "install %s (%.120s)", row->needs, dlerror());
         return NULL;
     }
     const struct hfi_engine *engine = dlsym(module, MODULE_SYMBOL);
     if (engine && engine->abi == HFI_ENGINE_ABI && strcmp(engine->name, row->name) == 0)
         return engine;
-    snprintf(why, size, "%.120s is not a %s module for holdfast %s", path, row->name, hf_version());
+    snprintf(why, size, "%.100s is not a %s module for holdfast %s", path, row->name, hf_version());
     dlclose(module);
     return NULL;
 }
@@ -99,7 +103,7 @@ hf_status hfi_registry_find(const struct hfi_engine **out, const char *scheme, h
         return hfi_fail(err, HF_INVALID, 0, "unknown scheme \"%s:\"; `holdfast engines` lists those there are", scheme);
     *out = engine_of(row, why, sizeof why);
     if (!*out)
-        return hfi_fail(err, HF_UNSUPPORTED, 0, "the %s engine is not installed: %s", row->name, why);
+        return hfi_fail(err, HF_UNSUPPORTED, 0, "the %s engine is not here: %s", row->name, why);
     return HF_OK;
 }
 

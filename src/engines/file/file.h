@@ -35,6 +35,8 @@ struct file_lifeline {
 hf_status hfi_file_lifeline_open(struct file_lifeline *lifeline, const struct file_directory *directory, uint64_t id,
                                  hf_error *err);
 void hfi_file_lifeline_close(struct file_lifeline *lifeline, const struct file_directory *directory);
+/* Removes a lifeline, by its file name, that a dead client left behind. Other files are left alone. */
+void hfi_file_lifeline_tidy(const struct file_directory *directory, const char *file_name);
 /* A descriptor that poll() reports as POLLERR once the process of client `id` is gone; -1 if it is gone already. */
 int hfi_file_lifeline_watch(const struct file_directory *directory, uint64_t id);
 /* Asks the client to let go of a lock. False if nobody could be asked. */
@@ -98,7 +100,7 @@ bool hfi_file_queue_exists(const struct file_directory *directory, ino_t inode);
 int hfi_file_queue_join(const struct file_directory *directory, ino_t inode);
 /* Sets up the queue; the caller has checked that there is no live one. -1 with errno: EAGAIN if somebody else is at it. */
 int hfi_file_queue_found(const struct file_directory *directory, ino_t inode, int lock_fd);
-/* Removes a queue that nobody holds any more. */
+/* Removes a queue that nobody holds any more; lock_fd is a descriptor of its lock file. */
 void hfi_file_queue_remove_dead(const struct file_directory *directory, ino_t inode, int lock_fd);
 /* Removes a queue of one's own; those who are just lining up start over. */
 void hfi_file_queue_dissolve(const struct file_directory *directory, ino_t inode, int queue);

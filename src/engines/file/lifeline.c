@@ -8,14 +8,34 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#define UNNAMED_FOR_S 60
 
 static const char magic[8] = "hfbreak";
 
 static void lifeline_name(char out[32], char kind, uint64_t id)
 {
     snprintf(out, 32, ".%c-%016llx", kind, (unsigned long long)id);
+}
+
+/* -1 with errno; ENOENT if somebody tidied it away before it was open. */
+static int make(const struct file_directory *directory, const char *hidden, const char *name)
+{
+    /* Only an open FIFO may be seen: one without a reader means a dead client, and is removed. */
+    if (mkfifoat(directory->fd, hidden, 0600) != 0)
+        return -1;
+    const int fd = HFI_FD(openat(directory->fd, hidden, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    if (fd >= 0 && fchmod(fd, directory->mode) == 0 && renameat(directory->fd, hidden, directory->fd, name) == 0)
+        return fd;
+    const int failure = errno;
+    unlinkat(directory->fd, hidden, 0);
+    hfi_fd_close(fd);
+    errno = failure;
+    return -1;
 }
 
 hf_status hfi_file_lifeline_open(struct file_lifeline *lifeline, const struct file_directory *directory, uint64_t id,
@@ -25,18 +45,28 @@ hf_status hfi_file_lifeline_open(struct file_lifeline *lifeline, const struct fi
     lifeline_name(name, 'c', id);
     lifeline_name(hidden, 't', id);
     lifeline->id = id;
-    /* Only an open FIFO may be seen: one without a reader means a dead client, and is removed. */
-    if (mkfifoat(directory->fd, hidden, 0600) != 0)
-        return hfi_fail_errno(err, errno, "make a FIFO in", directory->path);
-    const int fd = HFI_FD(openat(directory->fd, hidden, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
-    if (fd < 0 || fchmod(fd, directory->mode) != 0 || renameat(directory->fd, hidden, directory->fd, name) != 0) {
-        const int failure = errno;
-        unlinkat(directory->fd, hidden, 0);
-        hfi_fd_close(fd);
-        return hfi_fail_errno(err, failure, "open a FIFO in", directory->path);
+    for (int tries = 0; tries < 8; tries++) {
+        lifeline->fd = make(directory, hidden, name);
+        if (lifeline->fd >= 0)
+            return HF_OK;
+        if (errno != ENOENT)
+            break;
     }
-    lifeline->fd = fd;
-    return HF_OK;
+    return hfi_fail_errno(err, errno, "make a FIFO in", directory->path);
+}
+
+void hfi_file_lifeline_tidy(const struct file_directory *directory, const char *file_name)
+{
+    struct stat stat;
+    struct timespec now;
+    if (strncmp(file_name, ".c-", 3) == 0)
+        hfi_fd_close(hfi_file_lifeline_watch(directory, strtoull(file_name + 3, NULL, 16)));
+    if (strncmp(file_name, ".t-", 3) != 0 || fstatat(directory->fd, file_name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
+        return;
+    /* One that never got its name: its client died in between, or is at it right now. */
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (now.tv_sec - stat.st_mtim.tv_sec > UNNAMED_FOR_S)
+        unlinkat(directory->fd, file_name, 0);
 }
 
 void hfi_file_lifeline_close(struct file_lifeline *lifeline, const struct file_directory *directory)

@@ -7,21 +7,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #define ASK_AGAIN (2 * HFI_MS)
-
-/* A client that died left its lifeline, and perhaps a queue, behind. */
-static void tidy(struct file_store *store, const char *file_name)
-{
-    if (strncmp(file_name, ".c-", 3) == 0) {
-        const uint64_t id = strtoull(file_name + 3, NULL, 16);
-        hfi_fd_close(hfi_file_lifeline_watch(&store->directory, id));
-    }
-}
 
 static int show(struct file_store *store, int fd, const char *file_name, const char *prefix, hf_inspect_fn each,
                 void *arg)
@@ -67,7 +57,7 @@ hf_status hfi_file_inspect(void *memory, const char *prefix, hf_inspect_fn each,
     while (!stop && (entry = readdir(stream)) != NULL) {
         struct stat stat;
         if (entry->d_name[0] == '.') {
-            tidy(store, entry->d_name);
+            hfi_file_lifeline_tidy(&store->directory, entry->d_name);
             continue;
         }
         const int fd = hfi_file_open_to_look(&store->directory, entry->d_name, &stat);

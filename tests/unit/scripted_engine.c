@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * scripted_engine.c: see scripted_engine.h.
+ */
+#include "scripted_engine.h"
+#include "core.h"
+#include "test.h"
+#include <time.h>
+
+struct script script_attempt, script_renew, script_release;
+_Atomic int script_renewed, script_largest_renewal, script_held;
+_Atomic uint64_t script_last_owner;
+static _Atomic uint64_t token;
+
+struct scripted_lock {
+    bool held;
+};
+
+void script_set(struct script *script, int count, hf_status status, bool stalls)
+{
+    atomic_store(&script->status, status);
+    atomic_store(&script->stalls, stalls);
+    atomic_store(&script->count, count);
+}
+
+static void sleep_until(hfi_time at_ns)
+{
+    const struct timespec at = { .tv_sec = at_ns / HFI_SECOND, .tv_nsec = at_ns % HFI_SECOND };
+    clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &at, NULL);
+}
+
+static hf_status answer(struct script *script, hfi_time deadline_ns)
+{
+    atomic_fetch_add(&script->calls, 1);
+    if (atomic_load(&script->delay_ns))
+        sleep_until(hfi_now_ns() + atomic_load(&script->delay_ns));
+    if (atomic_load(&script->count) <= 0)
+        return HF_OK;
+    atomic_fetch_sub(&script->count, 1);
+    if (atomic_load(&script->stalls))
+        sleep_until(deadline_ns);
+    return atomic_load(&script->status);
+}
+
+static hf_status scripted_open(void *store, const struct hfi_url *url, const struct hfi_env *env, char **shown,
+                               hf_error *err)
+{
+    (void)store;
+    (void)url;
+    (void)env;
+    (void)shown;
+    (void)err;
+    return HF_OK;
+}
+
+static void scripted_close(void *store)
+{
+    (void)store;
+}
+
+static hf_status scripted_attempt(void *store, void *memory, const struct hfi_request *request, struct hfi_grant *grant,
+                                  hf_error *err)
+{
+    (void)store;
+    struct scripted_lock *lock = memory;
+    const hf_status status = answer(&script_attempt, request->deadline_ns);
+    atomic_store(&script_last_owner, request->owner.serial);
+    if (status != HF_OK)
+        return hfi_fail(err, status, 0, "so says the script");
+    if (!lock->held)
+        atomic_fetch_add(&script_held, 1);
+    lock->held = true;
+    grant->token = atomic_fetch_add(&token, 1) + 1;
+    return HF_OK;
+}
+
+static hf_status scripted_renew(void *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
+                                hf_error *err)
+{
+    (void)store;
+    const hf_status status = answer(&script_renew, deadline_ns);
+    if ((int)count > atomic_load(&script_largest_renewal))
+        atomic_store(&script_largest_renewal, (int)count);
+    if (status != HF_OK && status != HF_LOST)
+        return hfi_fail(err, status, 0, "so says the script");
+    for (size_t i = 0; i < count; i++)
+        renewals[i].status = status;
+    atomic_fetch_add(&script_renewed, (int)count);
+    return HF_OK;
+}
+
+static hf_status scripted_release(void *store, void *memory, const struct hfi_request *request, hf_error *err)
+{
+    (void)store;
+    struct scripted_lock *lock = memory;
+    const hf_status status = answer(&script_release, request->deadline_ns);
+    if (status == HF_OK && lock->held) {
+        atomic_fetch_sub(&script_held, 1);
+        lock->held = false;
+    }
+    return status == HF_OK ? HF_OK : hfi_fail(err, status, 0, "so says the script");
+}
+
+static const struct hfi_engine engine = {
+    .abi = HFI_ENGINE_ABI,
+    .name = "scripted",
+    .schemes = "scripted:",
+    .summary = "does what a test says",
+    .caps = HF_CAP_EXPIRY,
+    .store_size = 1,
+    .lock_size = sizeof(struct scripted_lock),
+    .open = scripted_open,
+    .close = scripted_close,
+    .attempt = scripted_attempt,
+    .renew = scripted_renew,
+    .release = scripted_release,
+};
+
+hf_client *scripted_client(uint32_t timeout_ms)
+{
+    const struct hfi_url url = { "scripted", "" };
+    hf_client_options options = HF_CLIENT_OPTIONS_INIT;
+    hf_client *client = NULL;
+    hf_error err;
+    options.timeout_ms = timeout_ms;
+    REQUIRE_STATUS(HF_OK, hfi_open_engine(&client, &engine, &url, "scripted:", &options, &err), &err);
+    return client;
+}

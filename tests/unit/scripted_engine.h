@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * scripted_engine.h: an engine whose store does what the test says, to drive the core into every kind of trouble. It has
+ * HF_CAP_EXPIRY, so the core must renew.
+ */
+#ifndef SCRIPTED_ENGINE_H
+#define SCRIPTED_ENGINE_H
+
+#include "engine.h"
+#include <stdatomic.h>
+
+#define SCRIPT_FOREVER 1000000
+
+/* The next `count` calls of one function answer `status`; then HF_OK again. */
+struct script {
+    _Atomic int count;
+    _Atomic hf_status status;
+    atomic_bool stalls;       /* such a call returns only at its deadline */
+    _Atomic int calls;        /* made so far */
+    _Atomic int64_t delay_ns; /* every call takes this long */
+};
+
+extern struct script script_attempt, script_renew, script_release;
+/* Locks in renewals so far, and in the largest one; locks that the store believes to be held. */
+extern _Atomic int script_renewed, script_largest_renewal, script_held;
+extern _Atomic uint64_t script_last_owner;
+
+void script_set(struct script *script, int count, hf_status status, bool stalls);
+hf_client *scripted_client(uint32_t timeout_ms);
+
+#endif

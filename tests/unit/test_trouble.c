@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_trouble.c: what the core does when the store is slow, silent, forgetful or gone.
+ */
+#include "core.h"
+#include "scripted_engine.h"
+#include "shared.h"
+#include "test.h"
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TTL 600u
+
+static struct gate lost;
+static _Atomic int64_t lost_at_ns;
+static char lost_why[200];
+
+static void on_lost(hf_lock *lock, const char *why, void *arg)
+{
+    (void)lock;
+    (void)arg;
+    strncpy(lost_why, why, sizeof lost_why - 1);
+    atomic_store(&lost_at_ns, test_now_ns());
+    gate_pass(&lost);
+}
+
+static hf_lock *take(hf_client *client, const char *name, hf_options *options)
+{
+    hf_lock *lock = NULL;
+    hf_error err;
+    options->ttl_ms = TTL;
+    options->on_lost = on_lost;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, name, options, &err), &err);
+    return lock;
+}
+
+static void await_at_least(_Atomic int *value, int wanted)
+{
+    while (atomic_load(value) < wanted) {
+        REQUIRE(test_now_ns() < test_deadline_ns());
+        poll(NULL, 0, 2);
+    }
+}
+
+static void await_equal(_Atomic int *value, int wanted)
+{
+    while (atomic_load(value) != wanted) {
+        REQUIRE(test_now_ns() < test_deadline_ns());
+        poll(NULL, 0, 2);
+    }
+}
+
+TEST(a_held_lock_is_renewed_again_and_again)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take(client, "x", &options);
+    const int64_t start = test_now_ns();
+    await_at_least(&script_renewed, 5); /* at a third of the ttl each: longer than the ttl itself */
+    CHECK(test_now_ns() - start > TTL * HFI_MS);
+    CHECK(hf_remaining_ms(lock) > 0);
+    CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
+    CHECK_INT(0, gate_count(&lost));
+    CHECK_INT(0, script_held);
+    hf_close(client);
+}
+
+TEST(many_locks_share_an_exchange)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *locks[300];
+    for (int i = 0; i < 300; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "lock-%d", i);
+        locks[i] = take(client, name, &options);
+    }
+    await_at_least(&script_renewed, 900);
+    CHECK(script_largest_renewal >= 100);
+    CHECK(script_renew.calls * 20 < script_renewed);
+    for (int i = 0; i < 300; i++)
+        CHECK_STATUS(HF_OK, hf_release(locks[i], NULL), NULL);
+    hf_close(client);
+}
+
+TEST(what_the_store_forgot_is_lost_with_a_callback)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take(client, "x", &options);
+    const uint64_t token = hf_token(lock);
+    struct pollfd fd = { .fd = hf_lost_fd(lock), .events = POLLIN };
+    CHECK_INT(0, poll(&fd, 1, 0));
+    script_set(&script_renew, SCRIPT_FOREVER, HF_LOST, false);
+    gate_await(&lost, 1);
+    CHECK_INT(1, poll(&fd, 1, 0));
+    CHECK(hf_remaining_ms(lock) <= 0);
+    CHECK_STR("the store no longer has it", lost_why);
+    /* A lock that was lost cannot be re-entered: the next acquire is a new one. */
+    hf_lock *next = take(client, "x", &options);
+    CHECK(hf_token(next) > token);
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    hf_release(next, NULL);
+    hf_close(client);
+}
+
+TEST(a_store_that_stays_silent_costs_the_lock_at_its_own_deadline)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    const int64_t sent = test_now_ns();
+    hf_lock *lock = take(client, "x", &options);
+    script_set(&script_renew, SCRIPT_FOREVER, HF_UNAVAILABLE, false);
+    gate_await(&lost, 1);
+    CHECK(atomic_load(&lost_at_ns) >= sent + TTL * HFI_MS - hfi_drift_ns(TTL));
+    CHECK(script_renew.calls > 1); /* it did try */
+    CHECK_STR("it could not be renewed in time", lost_why);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
+
+/* The exchange timeout is far longer than the lease: a stalled exchange must not delay the news of a loss. */
+TEST(a_stalled_exchange_does_not_delay_the_news_of_a_loss)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(60000);
+    hf_lock *lock = take(client, "x", &options);
+    script_set(&script_renew, SCRIPT_FOREVER, HF_UNKNOWN, true);
+    gate_await(&lost, 1); /* the test's own limit is shorter than the timeout */
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
+
+TEST(a_silence_shorter_than_the_lease_is_not_noticed)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take(client, "x", &options);
+    script_set(&script_renew, 3, HF_UNAVAILABLE, false);
+    await_at_least(&script_renewed, 4);
+    CHECK_INT(0, gate_count(&lost));
+    CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
+
+TEST(an_unknown_outcome_is_asked_again_and_found)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    script_set(&script_attempt, 2, HF_UNKNOWN, false);
+    hf_lock *lock = take(client, "x", &options);
+    CHECK_INT(3, script_attempt.calls); /* by the same owner, so that the store finds the first one */
+    CHECK_INT(1, script_last_owner);
+    CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
+
+TEST(an_unknown_outcome_is_undone_in_the_background)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err;
+    hf_lock *lock = NULL;
+    hf_client *client = scripted_client(0);
+    script_set(&script_attempt, 1, HF_UNKNOWN, false);
+    script_set(&script_release, 3, HF_UNKNOWN, false);
+    CHECK_STATUS(HF_UNKNOWN, hf_try_acquire(&lock, client, "x", &options, &err), &err);
+    CHECK(lock == NULL);
+    await_at_least(&script_release.calls, 4);
+    hf_close(client);
+    CHECK_INT(4, script_release.calls); /* answered at the fourth, and then left alone */
+}
+
+TEST(a_release_without_answer_is_finished_in_the_background)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take(client, "x", &options);
+    script_set(&script_release, 2, HF_UNAVAILABLE, false);
+    CHECK_STATUS(HF_UNAVAILABLE, hf_release(lock, &err), &err);
+    CHECK_INT(1, script_held);
+    await_equal(&script_held, 0);
+    CHECK_INT(3, script_release.calls);
+    hf_close(client);
+}
+
+TEST(a_release_that_stays_unanswered_is_given_up_when_the_lease_has_ended)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take(client, "x", &options);
+    script_set(&script_release, SCRIPT_FOREVER, HF_UNAVAILABLE, false);
+    const int64_t start = test_now_ns();
+    CHECK_STATUS(HF_UNAVAILABLE, hf_release(lock, NULL), NULL);
+    int calls = -1;
+    while (calls != script_release.calls) { /* until a whole pause has passed without a call */
+        calls = script_release.calls;
+        poll(NULL, 0, 2200);
+    }
+    CHECK(calls > 3);
+    CHECK(test_now_ns() - start > TTL * HFI_MS);
+    hf_close(client);
+}
+
+TEST(a_store_that_the_wait_outlasts_is_not_noticed)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    script_set(&script_attempt, 4, HF_UNAVAILABLE, false);
+    hf_release(take(client, "x", &options), NULL);
+    CHECK_INT(5, script_attempt.calls);
+    hf_close(client);
+}
+
+TEST(a_store_that_stays_away_ends_the_wait)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err;
+    hf_lock *lock = NULL;
+    hf_client *client = scripted_client(0);
+    options.ttl_ms = 300; /* waits for ever, but not for a store that is away for longer than this */
+    script_set(&script_attempt, SCRIPT_FOREVER, HF_UNAVAILABLE, false);
+    CHECK_STATUS(HF_UNAVAILABLE, hf_acquire(&lock, client, "x", &options, &err), &err);
+    CHECK_STR("so says the script", err.message);
+    options.ttl_ms = 0;
+    options.wait_ms = 100;
+    const int64_t start = test_now_ns();
+    CHECK_STATUS(HF_UNAVAILABLE, hf_acquire(&lock, client, "x", &options, &err), &err);
+    CHECK(test_now_ns() - start >= 100 * HFI_MS);
+    hf_close(client);
+}
+
+TEST(an_answer_slower_than_the_lease_is_no_lock)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err;
+    hf_lock *lock = NULL;
+    hf_client *client = scripted_client(0);
+    options.ttl_ms = 100;
+    atomic_store(&script_attempt.delay_ns, 150 * HFI_MS);
+    CHECK_STATUS(HF_UNAVAILABLE, hf_try_acquire(&lock, client, "x", &options, &err), &err);
+    CHECK(lock == NULL);
+    CHECK_INT(0, script_held); /* given back */
+    hf_close(client);
+}
+
+TEST(refusals_are_passed_on_at_once)
+{
+    static const hf_status refusals[] = { HF_DENIED, HF_INVALID, HF_UNSUPPORTED, HF_NOMEM, HF_INTERNAL };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err;
+    hf_lock *lock = NULL;
+    hf_client *client = scripted_client(0);
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        const int before = script_attempt.calls;
+        script_set(&script_attempt, SCRIPT_FOREVER, refusals[i], false);
+        CHECK_STATUS(refusals[i], hf_acquire(&lock, client, "x", &options, &err), &err);
+        CHECK_INT(before + 1, script_attempt.calls);
+    }
+    hf_close(client);
+}
+
+TEST(an_engine_that_cannot_wait_is_asked_from_time_to_time)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err;
+    hf_lock *lock = NULL;
+    hf_client *client = scripted_client(0);
+    script_set(&script_attempt, 5, HF_BUSY, false);
+    hf_release(take(client, "x", &options), NULL);
+    CHECK_INT(6, script_attempt.calls);
+    script_set(&script_attempt, SCRIPT_FOREVER, HF_BUSY, false);
+    options.wait_ms = 200;
+    const int64_t start = test_now_ns();
+    CHECK_STATUS(HF_TIMEOUT, hf_acquire(&lock, client, "x", &options, &err), &err);
+    CHECK(test_now_ns() - start >= 200 * HFI_MS);
+    CHECK(script_attempt.calls < 30);
+    hf_close(client);
+}
+
+TEST(renewing_by_hand)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err;
+    hf_client *client = scripted_client(0);
+    options.renew = HF_RENEW_OFF;
+    hf_lock *lock = take(client, "x", &options);
+    CHECK(hf_remaining_ms(lock) <= (int64_t)TTL);
+    CHECK_STATUS(HF_INVALID, hf_renew(lock, 1, &err), &err);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 10000, &err), &err);
+    CHECK(hf_remaining_ms(lock) > (int64_t)TTL);
+    script_set(&script_renew, 1, HF_UNAVAILABLE, false);
+    CHECK_STATUS(HF_UNAVAILABLE, hf_renew(lock, 0, &err), &err);
+    CHECK(hf_remaining_ms(lock) > 0); /* what was granted before still counts */
+    script_set(&script_renew, 1, HF_LOST, false);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
+    CHECK_INT(1, gate_count(&lost));
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    hf_close(client);
+}
+
+TEST(closing_does_not_wait_longer_than_the_timeout_for_a_silent_store)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(200);
+    hf_lock *locks[5];
+    for (int i = 0; i < 5; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "%d", i);
+        locks[i] = take(client, name, &options);
+    }
+    script_set(&script_release, SCRIPT_FOREVER, HF_UNKNOWN, true);
+    hf_close(client);
+    CHECK_INT(5, script_release.calls);
+    for (int i = 0; i < 5; i++)
+        CHECK_STATUS(HF_LOST, hf_release(locks[i], NULL), NULL);
+}
