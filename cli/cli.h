@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cli.h: what the commands of `holdfast` share. Each command lives in a file of its own and has one entry point, listed
+ * in the table of main.c; it uses the public library alone.
+ */
+#ifndef HFC_CLI_H
+#define HFC_CLI_H
+
+#include <holdfast.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* The exit codes of sysexits.h that scripts may rely on. Everything else is the child's own. */
+enum {
+    HFC_EXIT_OK = 0,
+    HFC_EXIT_FREE = 1,         /* `status`: nobody holds it */
+    HFC_EXIT_USAGE = 64,       /* the command line, the URL or the name makes no sense */
+    HFC_EXIT_UNAVAILABLE = 69, /* the store could not be reached */
+    HFC_EXIT_INTERNAL = 70,    /* a bug, no memory, no descriptors left */
+    HFC_EXIT_BUSY = 75,        /* not acquired; `run -E` changes it */
+    HFC_EXIT_LOST = 76,        /* acquired, and lost before the command had ended */
+    HFC_EXIT_DENIED = 77,      /* the store or the system refuses this user */
+    HFC_EXIT_CANNOT_RUN = 126, /* found, but not executable: as the shell */
+    HFC_EXIT_NOT_FOUND = 127,  /* no such command: as the shell */
+    HFC_EXIT_SIGNAL = 128      /* plus the number of the signal that ended the child */
+};
+
+/* What stands before the command's name: `holdfast [-u URL] [--json] COMMAND`. */
+struct hfc_globals {
+    const char *url; /* NULL: HOLDFAST_URL or the default */
+    bool json;
+};
+
+/* argv[0] is the command's own name, and getopt_long() starts afresh. Use a leading '+' in the option string, and the
+ * value of HFC_OPT_ for long options without a letter. Returns the exit code. */
+typedef int (*hfc_main_fn)(const struct hfc_globals *globals, int argc, char **argv);
+
+int hfc_run_main(const struct hfc_globals *globals, int argc, char **argv);
+int hfc_ls_main(const struct hfc_globals *globals, int argc, char **argv);
+int hfc_status_main(const struct hfc_globals *globals, int argc, char **argv);
+int hfc_break_main(const struct hfc_globals *globals, int argc, char **argv);
+int hfc_engines_main(const struct hfc_globals *globals, int argc, char **argv);
+int hfc_bench_main(const struct hfc_globals *globals, int argc, char **argv);
+
+/* Above every character, so that a long option cannot be mistaken for a letter. */
+#define HFC_OPT_FIRST 256
+
+/* --- words (message.c) --- */
+
+/* One line on stderr: "holdfast: …". Control characters in it are shown as escapes. */
+void hfc_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same, followed by where to find help. Returns HFC_EXIT_USAGE. */
+int hfc_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The exit code that a status stands for. */
+int hfc_exit_code(hf_status status);
+/* Says err->message and returns the exit code of err->status. */
+int hfc_fail(const hf_error *err);
+/* What getopt_long() did not understand; call it when that returned '?' or ':' (the option string starts with "+:",
+ * or with ":" where options may follow names). Returns HFC_EXIT_USAGE. */
+int hfc_bad_option(const char *command, char **argv);
+/* Flushes stdout: HFC_EXIT_OK, or HFC_EXIT_INTERNAL with a sentence if the output could not be written (a full disk). */
+int hfc_finish_output(void);
+
+/* --- arguments (duration.c) --- */
+
+/* "500ms", "2s", "5m", "1h", or plain seconds; fractions allowed. False, with `why` set to the end of a sentence such
+ * as "is negative", if `text` is no duration or does not fit in 32 bits of milliseconds. A duration that is not zero
+ * is never rounded to zero. */
+bool hfc_duration(const char *text, uint32_t *ms, const char **why);
+/* A whole number from `min` to `max`; false if it is anything else. */
+bool hfc_number(const char *text, long min, long max, long *out);
+
+/* --- store (message.c) --- */
+
+/* Opens the store of globals->url with the default options. HFC_EXIT_OK, or says why not and returns the exit code. */
+int hfc_open(hf_client **out, const struct hfc_globals *globals);
+
+/* --- output (output.c) --- */
+
+/* A JSON string, quoted; bytes that are not UTF-8 become U+FFFD, so that the output is always valid JSON. NULL: null. */
+void hfc_json_string(FILE *out, const char *text);
+/* `"key": ` of a JSON object, with a comma before it unless *first; clears *first. */
+void hfc_json_key(FILE *out, const char *key, bool *first);
+/* `text` without anything that a terminal would obey: control characters, and bytes that are not UTF-8, become \xNN.
+ * Returns a pointer to `buffer`, cut if need be, always terminated. */
+const char *hfc_printable(char *buffer, size_t size, const char *text);
+/* How many columns `text` takes in a terminal, near enough: one for each character, two for wide ones. */
+int hfc_columns(const char *text);
+/* "950ms", "12s", "3m05s", "2h07m", "3d04h"; "-" if negative. */
+const char *hfc_short_time(char *buffer, size_t size, int64_t ms);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cmd_engines.c: `holdfast engines`: what can keep locks, what each engine can and cannot do, and what is missing.
+ */
+#include "cli.h"
+
+#include <getopt.h>
+#include <string.h>
+
+static const struct {
+    uint32_t bit;
+    const char *word; /* in JSON */
+    const char *can;
+    const char *cannot;
+} capabilities[] = {
+    { HF_CAP_EXPIRY, "expiry", "ends a lock that is not renewed", "never ends the lock of a living holder" },
+    { HF_CAP_BOUND, "bound", "frees a lock at once when its holder dies",
+      "keeps a dead holder's lock until its time is over" },
+    { HF_CAP_FAIR, "fair", "serves waiters in order of arrival", "serves waiters in no particular order" },
+    { HF_CAP_WAKE_ONE, "wake-one", "wakes one waiter per release", "wakes all waiters at a release" },
+    { HF_CAP_PROCESSES, "processes", "excludes other processes of this machine", "does not exclude other processes" },
+    { HF_CAP_MACHINES, "machines", "excludes other machines", "does not exclude other machines" },
+    { HF_CAP_DURABLE_TOKEN, "durable-token", "tokens grow through a restart of everything",
+      "tokens may start again after a restart" },
+    { HF_CAP_INSPECT, "inspect", "`ls` and `status` show who holds what", "`ls` and `status` are refused" },
+    { HF_CAP_BREAK, "break", "`break` takes a lock away", "`break` is refused" },
+};
+#define CAPABILITIES (sizeof capabilities / sizeof capabilities[0])
+
+struct listing {
+    bool json;
+    bool first;
+};
+
+static int print_help(void)
+{
+    fputs("usage: holdfast engines [--json]\n"
+          "\n"
+          "Lists what can keep locks: the URLs, what each engine can (+) and cannot (-) do, and for those that are\n"
+          "not present what to install.\n"
+          "\n"
+          "      --json   print an array of objects\n"
+          "      --help   print this\n",
+          stdout);
+    return hfc_finish_output();
+}
+
+static void print_engine(const hf_engine_info *info, bool first)
+{
+    printf("%s%s (%s): %s\n", first ? "" : "\n", info->name, info->schemes, info->summary);
+    if (!info->present) {
+        printf("  not present: %s\n", info->missing);
+        return;
+    }
+    for (size_t i = 0; i < CAPABILITIES; i++) {
+        bool can = (info->caps & capabilities[i].bit) != 0;
+        printf("  %c %s\n", can ? '+' : '-', can ? capabilities[i].can : capabilities[i].cannot);
+    }
+}
+
+/* "a: b:" as an array. */
+static void print_json_schemes(const char *schemes)
+{
+    char scheme[64];
+    bool first = true;
+
+    fputc('[', stdout);
+    while (*schemes != '\0') {
+        size_t length = strcspn(schemes, " ");
+
+        if (length > 0 && length < sizeof scheme) {
+            memcpy(scheme, schemes, length);
+            scheme[length] = '\0';
+            fputs(first ? "" : ", ", stdout);
+            hfc_json_string(stdout, scheme);
+            first = false;
+        }
+        schemes += length;
+        schemes += strspn(schemes, " ");
+    }
+    fputc(']', stdout);
+}
+
+static void print_json_capabilities(uint32_t caps, bool wanted)
+{
+    bool first = true;
+
+    fputc('[', stdout);
+    for (size_t i = 0; i < CAPABILITIES; i++)
+        if (((caps & capabilities[i].bit) != 0) == wanted) {
+            fputs(first ? "" : ", ", stdout);
+            hfc_json_string(stdout, capabilities[i].word);
+            first = false;
+        }
+    fputc(']', stdout);
+}
+
+static void print_json_engine(const hf_engine_info *info, bool first_engine)
+{
+    bool first = true;
+
+    fputs(first_engine ? "\n  {" : ",\n  {", stdout);
+    hfc_json_key(stdout, "name", &first);
+    hfc_json_string(stdout, info->name);
+    hfc_json_key(stdout, "schemes", &first);
+    print_json_schemes(info->schemes);
+    hfc_json_key(stdout, "summary", &first);
+    hfc_json_string(stdout, info->summary);
+    hfc_json_key(stdout, "present", &first);
+    fputs(info->present ? "true" : "false", stdout);
+    hfc_json_key(stdout, "missing", &first);
+    hfc_json_string(stdout, info->present ? NULL : info->missing);
+    /* Of an engine that is not present nothing is known. */
+    hfc_json_key(stdout, "can", &first);
+    if (info->present)
+        print_json_capabilities(info->caps, true);
+    else
+        fputs("null", stdout);
+    hfc_json_key(stdout, "cannot", &first);
+    if (info->present)
+        print_json_capabilities(info->caps, false);
+    else
+        fputs("null", stdout);
+    fputc('}', stdout);
+}
+
+static void each_engine(const hf_engine_info *info, void *arg)
+{
+    struct listing *listing = arg;
+
+    if (listing->json)
+        print_json_engine(info, listing->first);
+    else
+        print_engine(info, listing->first);
+    listing->first = false;
+}
+
+int hfc_engines_main(const struct hfc_globals *globals, int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "json", no_argument, NULL, 'j' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
+    };
+    struct listing listing = { globals->json, true };
+    int option;
+
+    while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+        if (option == 'h')
+            return print_help();
+        if (option != 'j')
+            return hfc_bad_option("engines", argv);
+        listing.json = true;
+    }
+    if (optind < argc)
+        return hfc_usage("engines", "too many arguments: '%s'", argv[optind]);
+    if (listing.json)
+        fputc('[', stdout);
+    hf_engines(each_engine, &listing);
+    if (listing.json)
+        fputs("\n]\n", stdout);
+    return hfc_finish_output();
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cmd_ls.c: `holdfast ls` and `holdfast status`: who holds what.
+ */
+#include "cli.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct locks {
+    hf_info *lock; /* with strings of our own */
+    size_t count;
+    size_t room;
+    const char *only; /* NULL: all; else the one name that is wanted */
+    bool no_memory;
+};
+
+static void free_locks(struct locks *locks)
+{
+    for (size_t i = 0; i < locks->count; i++) {
+        free((char *)locks->lock[i].name);
+        free((char *)locks->lock[i].host);
+        free((char *)locks->lock[i].note);
+    }
+    free(locks->lock);
+}
+
+static int collect(const hf_info *info, void *arg)
+{
+    struct locks *locks = arg;
+
+    if (locks->only != NULL && strcmp(locks->only, info->name) != 0)
+        return 0;
+    if (locks->count == locks->room) {
+        size_t room = locks->room == 0 ? 16 : 2 * locks->room;
+        hf_info *grown = realloc(locks->lock, room * sizeof *grown);
+
+        if (grown == NULL) {
+            locks->no_memory = true;
+            return 1;
+        }
+        locks->lock = grown;
+        locks->room = room;
+    }
+    hf_info *lock = &locks->lock[locks->count++];
+    *lock = *info;
+    lock->name = strdup(info->name);
+    lock->host = strdup(info->host);
+    lock->note = strdup(info->note);
+    locks->no_memory = lock->name == NULL || lock->host == NULL || lock->note == NULL;
+    return locks->no_memory;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const hf_info *)a)->name, ((const hf_info *)b)->name);
+}
+
+/* Fills in `locks`; says why not and returns the exit code if it cannot. */
+static int inspect(struct locks *locks, const struct hfc_globals *globals, const char *prefix)
+{
+    hf_client *client;
+    hf_error err;
+    int code = hfc_open(&client, globals);
+
+    if (code != HFC_EXIT_OK)
+        return code;
+    /* Whether a name is one at all, only the library says; without a wait to cancel, hf_cancel() does no more than
+     * that. */
+    if (locks->only != NULL && hf_cancel(client, locks->only) == HF_INVALID)
+        code = hfc_usage("status", "'%s' is no name: 1 to 255 bytes of UTF-8 without control characters", locks->only);
+    else if (hf_inspect(client, prefix, collect, locks, &err) != HF_OK)
+        code = hfc_fail(&err);
+    hf_close(client);
+    if (locks->no_memory) {
+        hfc_say("no memory for the list of locks");
+        code = HFC_EXIT_INTERNAL;
+    }
+    if (locks->count > 1)
+        qsort(locks->lock, locks->count, sizeof locks->lock[0], by_name);
+    return code;
+}
+
+/* --- JSON --- */
+
+static void print_json_number(const char *key, int64_t value, bool known, bool *first)
+{
+    hfc_json_key(stdout, key, first);
+    if (known)
+        printf("%lld", (long long)value);
+    else
+        fputs("null", stdout);
+}
+
+static void print_json_fields(const hf_info *info, bool *first)
+{
+    hfc_json_key(stdout, "name", first);
+    hfc_json_string(stdout, info->name);
+    hfc_json_key(stdout, "host", first);
+    hfc_json_string(stdout, info->host[0] != '\0' ? info->host : NULL);
+    print_json_number("pid", info->pid, info->pid > 0, first);
+    hfc_json_key(stdout, "token", first);
+    if (info->token != 0)
+        printf("%llu", (unsigned long long)info->token);
+    else
+        fputs("null", stdout);
+    print_json_number("held_ms", info->held_ms, info->held_ms >= 0, first);
+    print_json_number("remaining_ms", info->remaining_ms, info->remaining_ms >= 0, first);
+    print_json_number("waiters", info->waiters, info->waiters >= 0, first);
+    hfc_json_key(stdout, "note", first);
+    hfc_json_string(stdout, info->note[0] != '\0' ? info->note : NULL);
+}
+
+static void print_json_list(const struct locks *locks)
+{
+    fputc('[', stdout);
+    for (size_t i = 0; i < locks->count; i++) {
+        bool first = true;
+
+        fputs(i == 0 ? "\n  {" : ",\n  {", stdout);
+        print_json_fields(&locks->lock[i], &first);
+        fputc('}', stdout);
+    }
+    fputs(locks->count > 0 ? "\n]\n" : "]\n", stdout);
+}
+
+static void print_json_status(const struct locks *locks)
+{
+    bool first = true;
+
+    fputc('{', stdout);
+    hfc_json_key(stdout, "held", &first);
+    fputs(locks->count > 0 ? "true" : "false", stdout);
+    if (locks->count > 0) {
+        print_json_fields(&locks->lock[0], &first);
+    } else {
+        hfc_json_key(stdout, "name", &first);
+        hfc_json_string(stdout, locks->only);
+    }
+    fputs("}\n", stdout);
+}
+
+/* --- plain --- */
+
+enum { COLUMN_NAME, COLUMN_HOLDER, COLUMN_TOKEN, COLUMN_AGE, COLUMN_LEFT, COLUMN_WAITERS, COLUMN_NOTE, COLUMNS };
+static const char *const titles[COLUMNS] = { "NAME", "HOLDER", "TOKEN", "AGE", "LEFT", "WAITERS", "NOTE" };
+
+/* Room for four bytes of escape per byte of a name. */
+struct cells {
+    char text[COLUMNS][4 * 255 + 64];
+};
+
+static void fill_cells(struct cells *cells, const hf_info *info)
+{
+    char holder[512];
+    char *const waiters = cells->text[COLUMN_WAITERS], *const token = cells->text[COLUMN_TOKEN];
+    const size_t size = sizeof cells->text[0];
+
+    if (info->pid > 0)
+        snprintf(holder, sizeof holder, "%s:%lld", info->host[0] != '\0' ? info->host : "?", (long long)info->pid);
+    else
+        snprintf(holder, sizeof holder, "%s", info->host[0] != '\0' ? info->host : "-");
+    hfc_printable(cells->text[COLUMN_NAME], size, info->name);
+    hfc_printable(cells->text[COLUMN_HOLDER], size, holder);
+    snprintf(token, size, info->token != 0 ? "%llu" : "-", (unsigned long long)info->token);
+    hfc_short_time(cells->text[COLUMN_AGE], size, info->held_ms);
+    hfc_short_time(cells->text[COLUMN_LEFT], size, info->remaining_ms);
+    snprintf(waiters, size, info->waiters >= 0 ? "%lld" : "-", (long long)info->waiters);
+    hfc_printable(cells->text[COLUMN_NOTE], size, info->note);
+}
+
+static void print_row(const char *const text[COLUMNS], const int width[COLUMNS])
+{
+    for (int c = 0; c < COLUMNS; c++) {
+        /* The last column is not padded, and two blanks part the others. */
+        int padding = c == COLUMN_NOTE ? 0 : width[c] - hfc_columns(text[c]) + 2;
+        printf("%s%*s", text[c], padding, "");
+    }
+    fputc('\n', stdout);
+}
+
+static void print_table(const struct locks *locks)
+{
+    int width[COLUMNS];
+    struct cells cells = { { "" } };
+    const char *row[COLUMNS];
+    const char *no_color = getenv("NO_COLOR");
+    bool bold = isatty(STDOUT_FILENO) && (no_color == NULL || *no_color == '\0');
+
+    for (int c = 0; c < COLUMNS; c++)
+        width[c] = (int)strlen(titles[c]);
+    for (size_t i = 0; i < locks->count; i++) {
+        fill_cells(&cells, &locks->lock[i]);
+        for (int c = 0; c < COLUMNS; c++)
+            width[c] = hfc_columns(cells.text[c]) > width[c] ? hfc_columns(cells.text[c]) : width[c];
+    }
+    fputs(bold ? "\033[1m" : "", stdout);
+    print_row(titles, width);
+    fputs(bold ? "\033[0m" : "", stdout);
+    for (size_t i = 0; i < locks->count; i++) {
+        fill_cells(&cells, &locks->lock[i]);
+        for (int c = 0; c < COLUMNS; c++)
+            row[c] = cells.text[c];
+        print_row(row, width);
+    }
+}
+
+static void print_status(const struct locks *locks)
+{
+    static const char *const labels[COLUMNS] = {
+        "name", "holder", "token", "held for", "time left", "waiters", "note"
+    };
+    struct cells cells = { { "" } };
+
+    if (locks->count == 0) {
+        printf("%s is free\n", hfc_printable(cells.text[0], sizeof cells.text[0], locks->only));
+        return;
+    }
+    fill_cells(&cells, &locks->lock[0]);
+    for (int c = 0; c < COLUMNS; c++)
+        if (cells.text[c][0] != '\0')
+            printf("%-10s %s\n", labels[c], cells.text[c]);
+}
+
+/* --- the commands --- */
+
+static int print_ls_help(void)
+{
+    fputs("usage: holdfast [-u URL] ls [PREFIX] [--json]\n"
+          "\n"
+          "Lists the locks that are held, or those whose name starts with PREFIX: who holds them, the fencing token,\n"
+          "since when, how long still (\"-\" if only the holder ends it), how many wait, and the holder's note.\n"
+          "\n"
+          "      --json   print an array of objects\n"
+          "      --help   print this\n",
+          stdout);
+    return hfc_finish_output();
+}
+
+static int print_status_help(void)
+{
+    fputs("usage: holdfast [-u URL] status NAME [--json]\n"
+          "\n"
+          "Shows the lock NAME. Exits with 0 if it is held and with 1 if it is free.\n"
+          "\n"
+          "      --json   print an object\n"
+          "      --help   print this\n",
+          stdout);
+    return hfc_finish_output();
+}
+
+/* The options of both, which may also stand behind the name. -1: go on; else the exit code. */
+static int parse(int argc, char **argv, bool *json, int (*print_help)(void))
+{
+    static const struct option options[] = {
+        { "json", no_argument, NULL, 'j' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
+    };
+    int option;
+
+    while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+        if (option == 'h')
+            return print_help();
+        if (option != 'j')
+            return hfc_bad_option(argv[0], argv);
+        *json = true;
+    }
+    if (argc - optind > 1)
+        return hfc_usage(argv[0], "too many arguments: '%s'", argv[optind + 1]);
+    return -1;
+}
+
+int hfc_ls_main(const struct hfc_globals *globals, int argc, char **argv)
+{
+    struct locks locks = { NULL, 0, 0, NULL, false };
+    bool json = globals->json;
+    int code = parse(argc, argv, &json, print_ls_help);
+
+    if (code >= 0)
+        return code;
+    code = inspect(&locks, globals, argv[optind]);
+    if (code == HFC_EXIT_OK) {
+        if (json)
+            print_json_list(&locks);
+        else
+            print_table(&locks);
+        code = hfc_finish_output();
+    }
+    free_locks(&locks);
+    return code;
+}
+
+int hfc_status_main(const struct hfc_globals *globals, int argc, char **argv)
+{
+    struct locks locks = { NULL, 0, 0, NULL, false };
+    bool json = globals->json;
+    int code = parse(argc, argv, &json, print_status_help);
+
+    if (code >= 0)
+        return code;
+    if (optind == argc)
+        return hfc_usage("status", "the name of a lock is missing");
+    locks.only = argv[optind];
+    code = inspect(&locks, globals, locks.only);
+    if (code == HFC_EXIT_OK) {
+        if (json)
+            print_json_status(&locks);
+        else
+            print_status(&locks);
+        code = hfc_finish_output();
+        if (code == HFC_EXIT_OK && locks.count == 0)
+            code = HFC_EXIT_FREE;
+    }
+    free_locks(&locks);
+    return code;
+}

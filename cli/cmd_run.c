@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cmd_run.c: `holdfast run`: a command under a lock. See run.h for the parts.
+ */
+#include "run.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_GRACE_MS 10000
+
+struct run_options {
+    struct hfc_acquire acquire;
+    enum hfc_on_lost on_lost;
+    uint32_t grace_ms;
+    int conflict_code;
+    char **command;
+};
+
+static int print_help(void)
+{
+    fputs("usage: holdfast [-u URL] run [OPTION ...] NAME [--] COMMAND [ARGUMENT ...]\n"
+          "\n"
+          "Runs COMMAND while holding the lock NAME, and exits as it does.\n"
+          "\n"
+          "  -n, --nonblock                  do not wait if somebody else holds it\n"
+          "  -w, --wait DURATION             wait no longer than this; default: for ever\n"
+          "  -t, --ttl DURATION              time-to-live of the lock; default: 30s\n"
+          "  -E, --conflict-exit-code CODE   exit with this if not acquired; default: 75\n"
+          "      --no-renew                  end the lock after its time-to-live\n"
+          "      --max-hold DURATION         end the lock, and COMMAND, after this long\n"
+          "      --on-lost term|kill|ignore  what to do with COMMAND when the lock ends; default: term\n"
+          "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, at most a third\n"
+          "                                  of the time that the lock has\n"
+          "      --note TEXT                 shown by `holdfast ls`\n"
+          "      --help                      print this\n"
+          "\n"
+          "Durations: 500ms, 2s, 5m, 1h, or plain seconds.\n"
+          "COMMAND finds HOLDFAST_NAME, HOLDFAST_TOKEN and HOLDFAST_URL in its environment.\n"
+          "Exit codes: COMMAND's own; 128+n if signal n ended it; 75 not acquired; 76 lost while running;\n"
+          "69 store not reachable; 77 refused; 64 usage; 126 and 127 as the shell.\n",
+          stdout);
+    return hfc_finish_output();
+}
+
+enum { OPT_NO_RENEW = HFC_OPT_FIRST, OPT_MAX_HOLD, OPT_ON_LOST, OPT_GRACE, OPT_NOTE };
+
+static const struct option long_options[] = {
+    { "nonblock", no_argument, NULL, 'n' },
+    { "wait", required_argument, NULL, 'w' },
+    { "ttl", required_argument, NULL, 't' },
+    { "conflict-exit-code", required_argument, NULL, 'E' },
+    { "no-renew", no_argument, NULL, OPT_NO_RENEW },
+    { "max-hold", required_argument, NULL, OPT_MAX_HOLD },
+    { "on-lost", required_argument, NULL, OPT_ON_LOST },
+    { "grace", required_argument, NULL, OPT_GRACE },
+    { "note", required_argument, NULL, OPT_NOTE },
+    { "help", no_argument, NULL, 'h' },
+    { NULL, 0, NULL, 0 },
+};
+
+/* Zero means "the default" to the library, which nobody means who types it: only where it has a meaning of its own is
+ * it allowed. */
+static int parse_duration(const char *option, const char *text, bool zero_allowed, uint32_t *ms)
+{
+    const char *why;
+
+    if (!hfc_duration(text, ms, &why))
+        return hfc_usage("run", "%s: '%s' %s", option, text, why);
+    if (*ms == 0 && !zero_allowed)
+        return hfc_usage("run", "%s: '%s' is no time at all", option, text);
+    return -1;
+}
+
+static int parse_on_lost(const char *text, enum hfc_on_lost *out)
+{
+    static const char *const words[] = { "term", "kill", "ignore" };
+
+    for (int i = 0; i < 3; i++)
+        if (strcmp(text, words[i]) == 0) {
+            *out = (enum hfc_on_lost)i;
+            return -1;
+        }
+    return hfc_usage("run", "--on-lost: '%s' is neither term nor kill nor ignore", text);
+}
+
+/* -1: go on. Anything else: exit with it. */
+static int parse_option(int option, struct run_options *options, char **argv)
+{
+    hf_options *lock = &options->acquire.options;
+    long code;
+    int result = -1;
+
+    switch (option) {
+    case 'n':
+        options->acquire.wait = false;
+        return -1;
+    case 'w':
+        result = parse_duration("--wait", optarg, true, &lock->wait_ms);
+        options->acquire.wait = lock->wait_ms > 0;
+        return result;
+    case 't':
+        return parse_duration("--ttl", optarg, false, &lock->ttl_ms);
+    case 'E':
+        if (!hfc_number(optarg, 0, 255, &code))
+            return hfc_usage("run", "--conflict-exit-code: '%s' is not a number from 0 to 255", optarg);
+        options->conflict_code = (int)code;
+        return -1;
+    case OPT_NO_RENEW:
+        lock->renew = HF_RENEW_OFF;
+        return -1;
+    case OPT_MAX_HOLD:
+        return parse_duration("--max-hold", optarg, false, &lock->max_hold_ms);
+    case OPT_ON_LOST:
+        return parse_on_lost(optarg, &options->on_lost);
+    case OPT_GRACE:
+        return parse_duration("--grace", optarg, true, &options->grace_ms);
+    case OPT_NOTE:
+        lock->note = optarg;
+        return -1;
+    case 'h':
+        return print_help();
+    default:
+        return hfc_bad_option("run", argv);
+    }
+}
+
+/* As parse_option(). */
+static int parse(struct run_options *options, int argc, char **argv)
+{
+    int option;
+
+    /* '+': what follows NAME is the command's own. */
+    while ((option = getopt_long(argc, argv, "+:nw:t:E:h", long_options, NULL)) != -1) {
+        int code = parse_option(option, options, argv);
+        if (code >= 0)
+            return code;
+    }
+    if (optind == argc)
+        return hfc_usage("run", "the name of a lock is missing");
+    options->acquire.name = argv[optind++];
+    if (optind < argc && strcmp(argv[optind], "--") == 0)
+        optind++;
+    if (optind == argc)
+        return hfc_usage("run", "the command to run is missing");
+    options->command = argv + optind;
+    return -1;
+}
+
+/* Under the lock of an outer run. */
+static int run_nested(const struct run_options *options, struct hfc_guard *guard, const char *url, uint64_t token)
+{
+    if (!hfc_nested_export(url, options->acquire.name, token, false))
+        return HFC_EXIT_INTERNAL;
+    int code = hfc_child_run(guard, options->command);
+    if (!guard->lost)
+        return code;
+    hfc_say("the outer run ended, and with it the lock '%s'", options->acquire.name);
+    return HFC_EXIT_LOST;
+}
+
+static int give_back(hf_lock *lock, const char *name, bool ended_early, int code)
+{
+    hf_error err;
+    hf_status status = hf_release(lock, &err);
+
+    if (status == HF_LOST) {
+        hfc_say("the lock '%s' was lost: %s", name, err.message);
+        return HFC_EXIT_LOST;
+    }
+    if (ended_early) {
+        hfc_say("the lock '%s' was about to end, so the command was ended", name);
+        return HFC_EXIT_LOST;
+    }
+    /* The command ran under the lock until its end, and that is what the exit code says. */
+    if (status != HF_OK)
+        hfc_say("the lock '%s' may stay until its time is over: %s", name, err.message);
+    return code;
+}
+
+static int run_locked(const struct run_options *options, struct hfc_guard *guard, hf_client *client)
+{
+    const char *name = options->acquire.name;
+    int deadly = 0;
+    hf_error err;
+
+    hf_status status = hfc_acquire(&guard->lock, client, &options->acquire, guard->signals, &deadly, &err);
+    if (deadly != 0) {
+        hf_release(guard->lock, NULL);
+        hf_close(client);
+        hfc_signals_die(deadly);
+    }
+    if (status == HF_BUSY || status == HF_TIMEOUT) {
+        hfc_say("the lock '%s' was not acquired: %s", name, err.message);
+        return options->conflict_code;
+    }
+    if (status != HF_OK)
+        return hfc_fail(&err);
+    int code = HFC_EXIT_INTERNAL;
+    if (hfc_nested_export(hf_url(client), name, hf_token(guard->lock), true)) {
+        guard->lost_fd = hf_lost_fd(guard->lock);
+        code = hfc_child_run(guard, options->command);
+    }
+    return give_back(guard->lock, name, guard->lost, code);
+}
+
+/* Opens the store and decides whether it takes a front to keep a lock there. Returns -1 with *client set, or the exit
+ * code. */
+static int open_store(hf_client **client, const struct hfc_globals *globals, struct hfc_signals *signals,
+                      struct hfc_guard *guard)
+{
+    int code = hfc_front_forced() ? hfc_front(signals, guard) : -1;
+
+    if (code >= 0)
+        return code;
+    code = hfc_open(client, globals);
+    if (code != HFC_EXIT_OK)
+        return code;
+    if (guard->leash >= 0 || !hfc_front_wanted(hf_capabilities(*client)))
+        return -1;
+    /* A client does not survive fork(): the keeper opens its own. */
+    hf_close(*client);
+    code = hfc_front(signals, guard);
+    if (code >= 0)
+        return code;
+    code = hfc_open(client, globals);
+    return code == HFC_EXIT_OK ? -1 : code;
+}
+
+int hfc_run_main(const struct hfc_globals *globals, int argc, char **argv)
+{
+    struct run_options options = { .acquire = { .wait = true, .options = HF_OPTIONS_INIT },
+                                   .grace_ms = DEFAULT_GRACE_MS,
+                                   .conflict_code = HFC_EXIT_BUSY };
+    struct hfc_signals signals;
+    struct hfc_guard guard = { .signals = &signals, .lost_fd = -1, .leash = -1 };
+    hf_client *client;
+    uint64_t token;
+
+    int code = parse(&options, argc, argv);
+    if (code >= 0)
+        return code;
+    if (!hfc_signals_take(&signals))
+        return HFC_EXIT_INTERNAL;
+    options.acquire.options.owner = HF_OWNER_HANDLE;
+    guard.on_lost = options.on_lost;
+    guard.grace_ms = options.grace_ms;
+
+    /* An outer run has written the store's URL in its canonical form; mine is that only if it was inherited from
+     * there. */
+    bool maybe_nested = hfc_nested_maybe(options.acquire.name);
+    const char *url = globals->url != NULL ? globals->url : getenv("HOLDFAST_URL");
+    if (maybe_nested && url != NULL && hfc_nested_find(url, options.acquire.name, &token, &guard.lost_fd))
+        return run_nested(&options, &guard, url, token);
+    code = open_store(&client, globals, &signals, &guard);
+    if (code >= 0)
+        return code;
+    options.acquire.leash = guard.leash;
+    if (maybe_nested && hfc_nested_find(hf_url(client), options.acquire.name, &token, &guard.lost_fd))
+        code = run_nested(&options, &guard, hf_url(client), token);
+    else
+        code = run_locked(&options, &guard, client);
+    hf_close(client);
+    return code;
+}

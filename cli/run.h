@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run.h: the parts of `holdfast run`.
+ *
+ *     holdfast (takes signals, holds the lock, renews it) ---- the command
+ *
+ * or, where the lock ends unless it is renewed and a ^Z must not stop the renewing (front.c):
+ *
+ *     front (what the shell knows) ---- keeper (holds the lock, in a process group of its own) ---- the command
+ *                                                                                (in the front's process group)
+ */
+#ifndef HFC_RUN_H
+#define HFC_RUN_H
+
+#include "cli.h"
+
+#include <signal.h>
+#include <sys/types.h>
+
+enum hfc_on_lost { HFC_ON_LOST_TERM, HFC_ON_LOST_KILL, HFC_ON_LOST_IGNORE };
+
+/* --- signals.c --- */
+
+/* The signals that are read from a descriptor and passed on. Those that the caller ignores (nohup) stay ignored. */
+struct hfc_signals {
+    sigset_t original; /* the mask that the caller gave to us, and the child gets back */
+    sigset_t taken;
+    int fd; /* becomes readable with each of them */
+};
+
+/* Blocks them and opens the descriptor. False, with a message, if that cannot be done. */
+bool hfc_signals_take(struct hfc_signals *signals);
+/* The descriptor again, in a process that was forked. */
+bool hfc_signals_reopen(struct hfc_signals *signals);
+/* Passes on to `target` all that have come and that it has not got from the terminal itself. */
+void hfc_signals_forward(const struct hfc_signals *signals, pid_t target);
+/* The next signal that has come and whose meaning is that we should end; 0 if there is none. */
+int hfc_signals_next_deadly(const struct hfc_signals *signals);
+/* True if `number` is one of those. */
+bool hfc_signals_deadly(int number);
+/* Ends this process as that signal would have, so that the caller sees what happened. */
+_Noreturn void hfc_signals_die(int number);
+
+/* --- acquire.c --- */
+
+struct hfc_acquire {
+    const char *name;
+    bool wait; /* false: try only */
+    hf_options options;
+    int leash; /* readable once nobody wants the result any more (front.c); -1: none */
+};
+
+/* hf_try_acquire(), and if that is not enough hf_acquire(), which a deadly signal or the leash ends. *deadly is that
+ * signal. */
+hf_status hfc_acquire(hf_lock **out, hf_client *client, const struct hfc_acquire *request,
+                      const struct hfc_signals *signals, int *deadly, hf_error *err);
+
+/* --- child.c --- */
+
+struct hfc_guard {
+    const struct hfc_signals *signals;
+    hf_lock *lock; /* NULL: an outer run holds it */
+    int lost_fd;   /* readable once it is lost */
+    int leash;     /* readable once the front has died; -1: none */
+    enum hfc_on_lost on_lost;
+    uint32_t grace_ms;
+    bool lost; /* out: the lock was lost, or the command ended because it was about to be */
+};
+
+/* Runs argv and waits for it; ends it, with all its descendants, before the lock does. Returns its exit code. */
+int hfc_child_run(struct hfc_guard *guard, char **argv);
+/* The exit code that a wait status stands for. */
+int hfc_child_exit_code(int wait_status);
+
+/* --- tree.c --- */
+
+/* Sends `number` to every descendant of this process, which must be their subreaper. */
+void hfc_tree_signal(int number);
+/* Kills every descendant and reaps it. *wait_status is set if `child` was among them. */
+void hfc_tree_kill(pid_t child, int *wait_status);
+
+/* --- front.c --- */
+
+/* True if a front is wanted for an engine of these capabilities. */
+bool hfc_front_wanted(uint32_t capabilities);
+/* True if the environment asks for one whatever the engine. */
+bool hfc_front_forced(void);
+/* Forks the keeper. In the keeper it returns -1, with guard->leash set; in the front it waits for the
+ * keeper and returns the exit code. */
+int hfc_front(struct hfc_signals *signals, struct hfc_guard *guard);
+/* In the keeper, before the child is forked: ^Z does not stop it any more. In the child: the opposite. */
+void hfc_front_ignore_stops(void);
+void hfc_front_restore_stops(void);
+/* In the keeper, once the child has been forked: leaves the process group of the front. */
+void hfc_front_leave_group(void);
+
+/* --- nested.c --- */
+
+/* What an outer run has left in the environment about `name` in the store `url`: true if it holds it and is an
+ * ancestor of this process. *token is its token and *holder_fd a descriptor that becomes readable when the outer run
+ * ends. */
+bool hfc_nested_find(const char *url, const char *name, uint64_t *token, int *holder_fd);
+/* True if an outer run holds that name in any store. */
+bool hfc_nested_maybe(const char *name);
+/* Writes it into the environment, for the child. False if there is no memory. */
+bool hfc_nested_export(const char *url, const char *name, uint64_t token, bool held_by_us);
+
+#endif
