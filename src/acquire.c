@@ -87,6 +87,7 @@ static hf_status ensure_waker(struct contest *contest, hf_error *err)
     if (contest->wait.waker)
         return HF_OK;
     contest->wait.name = contest->want->name;
+    contest->wait.following = NULL;
     hfi_client_lock(contest->client);
     const bool begun = wait_begin(contest->client, &contest->wait);
     hfi_client_unlock(contest->client);
@@ -159,16 +160,21 @@ static hf_status ask_once(struct contest *contest, hf_error *err)
     contest->request.deadline_ns = now + client->timeout_ns;
     if (contest->want->may_wait && contest->want->deadline_ns < contest->request.deadline_ns)
         contest->request.deadline_ns = later(contest->want->deadline_ns, now + LAST_PATIENCE);
-    contest->grant = (struct hfi_grant){ .counted_from_ns = now, .holder_left_ms = -1 };
+    contest->grant.token = 0;
+    contest->grant.counted_from_ns = now;
+    contest->grant.holder[0] = 0;
+    contest->grant.holder_left_ms = -1;
     return client->engine->attempt(client->store, contest->hold->engine_lock, &contest->request, &contest->grant, err);
 }
 
-static void start_lease(struct contest *contest)
+/* The store said yes. False: the answer took longer than the lease lasts, so it is not ours, or not for long enough. */
+static bool start_lease(struct contest *contest)
 {
     struct hfi_hold *hold = contest->hold;
     const struct hfi_terms terms = hold->lease.terms;
     hold->token = contest->grant.token;
-    hfi_lease_start(&hold->lease, &terms, contest->grant.counted_from_ns, hfi_now_ns());
+    hfi_lease_start(&hold->lease, &terms, contest->grant.counted_from_ns, contest->grant.counted_from_ns);
+    return hold->lease.deadline_ns == HFI_NEVER || hfi_now_ns() < hold->lease.deadline_ns;
 }
 
 static hf_status contend(struct contest *contest, hf_error *err)
@@ -176,10 +182,8 @@ static hf_status contend(struct contest *contest, hf_error *err)
     for (;;) {
         hf_status status = ask_once(contest, err);
         if (status == HF_OK) {
-            start_lease(contest);
-            if (hfi_lease_step(&contest->hold->lease, hfi_now_ns(), 0) != HFI_STEP_END)
+            if (start_lease(contest))
                 return HF_OK;
-            /* The answer took longer than the lease lasts: not ours any more, or not for long enough to be of use. */
             status = hfi_fail(err, HF_UNAVAILABLE, 0,
                               "the store took longer to answer than the lock's time-to-live of %u ms",
                               contest->want->options.ttl_ms);
@@ -263,8 +267,15 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
                                             .renew = want->options.renew == HF_RENEW_ON,
                                             .store_expires = client->engine->caps & HF_CAP_EXPIRY };
     hold->engaged = true;
-    struct contest contest = { .client = client, .hold = hold, .want = want, .request = hfi_hold_request(hold, 0) };
+    struct contest contest; /* field by field: most of it is a text that nobody reads unless the lock is busy */
+    contest.client = client;
+    contest.hold = hold;
+    contest.want = want;
+    contest.request = hfi_hold_request(hold, 0);
     contest.request.queue = want->may_wait;
+    contest.wait.waker = NULL;
+    contest.trouble.failures = 0;
+    contest.polls = 0;
     pthread_mutex_unlock(&client->mutex);
     hf_status status = contend(&contest, err);
     pthread_mutex_lock(&client->mutex);

@@ -88,6 +88,7 @@ struct hfi_engine {
     const char *schemes; /* "redis:, rediss:, redis+unix:", for people; registry.c has the table */
     const char *summary; /* one line for `holdfast engines` */
     uint32_t caps;       /* HF_CAP_ bits: the same bits refuse, print and select tests */
+    bool immediate;      /* never blocks but in wait(): its requests carry no deadline, and no clock is read for it */
     size_t store_size;   /* the core allocates and zeroes both; a store lives from open() to close(), */
     size_t lock_size;    /* a lock from the first attempt() to the release() that follows it */
 

@@ -97,7 +97,9 @@ struct hfi_hold *hfi_hold_new(hf_client *client, const struct hfi_want *want)
     hold->lost_fd = -1;
     hold->why[0] = 0;
     memcpy(hold->name, want->name, strlen(want->name) + 1);
-    snprintf(hold->note, sizeof hold->note, "%s", want->options.note ? want->options.note : "");
+    hold->note[0] = 0;
+    if (want->options.note)
+        snprintf(hold->note, sizeof hold->note, "%s", want->options.note);
     memcpy(hold->owner_text, want->key.text, strlen(want->key.text) + 1);
     hold->key = want->key;
     hold->key.text = hold->owner_text;

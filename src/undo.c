@@ -28,14 +28,14 @@ hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)
         return HF_OK;
     hold->pins++;
     pthread_mutex_unlock(&client->mutex);
-    const hfi_time now = hfi_now_ns();
-    const struct hfi_request request = hfi_hold_request(hold, now + patience_ns);
+    const hfi_time deadline = client->engine->immediate ? HFI_NEVER : hfi_now_ns() + patience_ns;
+    const struct hfi_request request = hfi_hold_request(hold, deadline);
     const hf_status status = client->engine->release(client->store, hold->engine_lock, &request, err);
     pthread_mutex_lock(&client->mutex);
     hold->pins--;
 
     const bool unfinished = status == HF_UNAVAILABLE || status == HF_UNKNOWN;
-    if (unfinished && !client->closing && !(hold->undoing && now >= hold->undo_until_ns)) {
+    if (unfinished && !client->closing && !(hold->undoing && hfi_now_ns() >= hold->undo_until_ns)) {
         finish_later(hold);
     } else {
         hold->engaged = false;

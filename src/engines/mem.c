@@ -104,11 +104,11 @@ static void mem_close(void *memory)
     hfi_fd_close(store->bell);
 }
 
-static void hold(struct mem_lock *lock)
+static void hold(struct mem_lock *lock, hfi_time now_ns)
 {
     lock->state = HOLDING;
     lock->token = atomic_fetch_add(&last_token, 1) + 1;
-    lock->since_ns = lock->store->env->now_ns();
+    lock->since_ns = now_ns;
     lock->broken = false;
 }
 
@@ -119,7 +119,7 @@ static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, cons
         struct mem_lock **link = find(shard, lock->hash, request->name);
         struct mem_lock *holder = *link;
         if (!holder) {
-            hold(lock);
+            hold(lock, grant->counted_from_ns);
             lock->next_waiter = NULL;
             lock->next_holder = NULL;
             *link = lock;
@@ -186,7 +186,7 @@ static void hand_over(struct shard *shard, struct mem_lock *lock)
         pthread_cond_broadcast(&shard->released);
     if (!heir)
         return;
-    hold(heir);
+    hold(heir, heir->store->env->now_ns());
     heir->last_waiter = lock->last_waiter;
     heir->next_holder = shard->holders;
     shard->holders = heir;
@@ -353,6 +353,7 @@ const struct hfi_engine hfi_engine_mem = {
     .schemes = "mem:",
     .summary = "threads of one process",
     .caps = HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_BOUND | HF_CAP_INSPECT | HF_CAP_BREAK,
+    .immediate = true,
     .store_size = sizeof(struct mem_store),
     .lock_size = sizeof(struct mem_lock),
     .open = mem_open,

@@ -9,8 +9,8 @@
  * Token:              in the file, see lockrecord.h.
  * Cannot promise:     anything beyond one kernel; so network file systems are refused.
  *
- * Taking a free lock is: open the file, lock it, read and write its record, and look whether a queue exists; releasing it:
- * close the file and look again. Only a lock that somebody waits for costs more. A waiter is in one of two places:
+ * Taking a free lock is: open the file, lock it, look at it and whether a queue exists, read and write its record; releasing
+ * it: close the file and look again. Only a lock that somebody waits for costs more. A waiter is in one of two places:
  *
  *   IN_QUEUE  It has connected to the queue (queue.c) and sleeps until lock and queue are sent to it.
  *   FIRST     There was no queue, because the holder took a free lock; it has set one up, behind which the others stand,
@@ -26,7 +26,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -59,11 +58,11 @@ static void forget(struct file_store *store, const struct file_lock *lock)
 
 static void close_all(struct file_lock *lock)
 {
+    hfi_file_queue_close(&lock->queue);
     hfi_fd_close(lock->place);
-    hfi_fd_close(lock->knocks);
     hfi_fd_close(lock->watch);
     hfi_fd_close(lock->fd);
-    lock->fd = lock->queue = lock->place = lock->knocks = lock->watch = -1;
+    lock->fd = lock->place = lock->watch = -1;
     lock->state = FILE_NEW;
 }
 
@@ -71,26 +70,25 @@ static void close_all(struct file_lock *lock)
 static void let_go(struct file_store *store, struct file_lock *lock)
 {
     const ino_t inode = lock->inode;
-    if (lock->queue >= 0) {
+    if (lock->queue.line >= 0) {
         hfi_file_lock_in_transit(lock->fd);
-        if (hfi_file_queue_pass(lock->queue, lock->fd)) {
-            hfi_fd_close(lock->queue);
+        if (hfi_file_queue_pass(&lock->queue, lock->fd)) {
             close_all(lock);
             return;
         }
-        hfi_file_queue_dissolve(&store->directory, inode, lock->queue);
+        hfi_file_queue_dissolve(&lock->queue, &store->directory, inode);
     }
+    hfi_fd_close(lock->fd); /* only now: whoever hears the knock must find it free */
+    lock->fd = -1;
+    hfi_file_queue_knock(&store->directory, inode);
     close_all(lock);
-    /* Somebody may have set up a queue since we, or it, last looked: knock. */
-    if (hfi_file_queue_exists(&store->directory, inode))
-        hfi_fd_close(hfi_file_queue_join(&store->directory, inode));
 }
 
 /* The kernel's lock is ours: writes who we are and takes the token. */
 static hf_status enter(struct file_store *store, struct file_lock *lock, const struct hfi_request *request,
                        struct hfi_grant *grant, hf_error *err)
 {
-    struct file_record record = { .client = store->id, .pid = getpid(), .since_ns = store->env->now_ns() };
+    struct file_record record = { .client = store->id, .pid = store->pid, .since_ns = grant->counted_from_ns };
     memcpy(record.host, store->host, sizeof record.host);
     snprintf(record.note, sizeof record.note, "%s", request->note);
     snprintf(record.name, sizeof record.name, "%s", request->name);
@@ -127,18 +125,13 @@ static hf_status busy(struct file_lock *lock, const struct hfi_request *request,
     return HF_BUSY;
 }
 
-static bool is_unlinked(int fd)
-{
-    struct stat stat;
-    return fstat(fd, &stat) != 0 || stat.st_nlink == 0;
-}
-
 /* The lock was free. If others stand in a queue it is theirs: lets go and lines up. True: it is ours to keep. */
 static bool nobody_waits(struct file_store *store, struct file_lock *lock, const struct hfi_request *request)
 {
     if (!hfi_file_queue_exists(&store->directory, lock->inode))
         return true;
-    hfi_file_unlock(lock->fd); /* before the knock that comes with lining up */
+    hfi_file_unlock(lock->fd); /* before the knock */
+    hfi_file_queue_knock(&store->directory, lock->inode);
     const int place = hfi_file_queue_join(&store->directory, lock->inode);
     if (place >= 0 && request->queue) {
         hfi_file_show_waiting(lock->fd, store->env->random());
@@ -156,15 +149,35 @@ static bool nobody_waits(struct file_store *store, struct file_lock *lock, const
 static hf_status prepare(struct file_store *store, struct file_lock *lock, const struct hfi_request *request,
                          hf_error *err)
 {
-    struct stat stat;
     hf_status status = hfi_file_store_ready(store, err);
     if (status != HF_OK || lock->state != FILE_NEW)
         return status;
-    lock->fd = lock->queue = lock->place = lock->knocks = lock->watch = -1;
-    status = hfi_file_open(&lock->fd, &stat, &store->directory, request->name, err);
-    lock->inode = stat.st_ino;
+    lock->queue = HFI_FILE_NO_QUEUE;
+    lock->place = lock->watch = -1;
+    status = hfi_file_open(&lock->fd, &store->directory, request->name, err);
     lock->state = status == HF_OK ? FILE_OPEN : FILE_NEW;
     return status;
+}
+
+/* HF_OK: the kernel's lock is ours and nobody else's turn. HF_BUSY with *again: try once more. */
+static hf_status take_free(struct file_store *store, struct file_lock *lock, const struct hfi_request *request,
+                           bool *again, hf_error *err)
+{
+    struct stat stat;
+    const bool locked = hfi_file_lock(lock->fd, store->id);
+    const hf_status status = hfi_file_examine(lock->fd, &stat, request->name, err);
+    *again = false;
+    if (status != HF_OK) {
+        close_all(lock);
+        return status;
+    }
+    lock->inode = stat.st_ino;
+    if (stat.st_nlink == 0) { /* removed between our open and our lock: it is no lock any more */
+        close_all(lock);
+        *again = true;
+        return HF_BUSY;
+    }
+    return locked && nobody_waits(store, lock, request) ? HF_OK : HF_BUSY;
 }
 
 static hf_status file_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
@@ -172,23 +185,23 @@ static hf_status file_attempt(void *memory, void *lock_memory, const struct hfi_
 {
     struct file_store *store = memory;
     struct file_lock *lock = lock_memory;
-    for (int tries = 0; tries < 16; tries++) {
-        const hf_status status = prepare(store, lock, request, err);
+    bool again = true;
+    for (int tries = 0; again && tries < 16; tries++) {
+        hf_status status = prepare(store, lock, request, err);
         if (status != HF_OK)
             return status;
         if (lock->state == FILE_GIVEN)
             return enter(store, lock, request, grant, err);
-        if (lock->state != FILE_OPEN || !hfi_file_lock(lock->fd, store->id))
+        if (lock->state != FILE_OPEN)
             return busy(lock, request, grant);
-        if (is_unlinked(
-                lock->fd)) { /* somebody removed the file between our open and our lock: it is no lock any more */
-            close_all(lock);
-            continue;
-        }
-        if (!nobody_waits(store, lock, request))
-            return busy(lock, request, grant);
-        return enter(store, lock, request, grant, err);
+        status = take_free(store, lock, request, &again, err);
+        if (status == HF_OK)
+            return enter(store, lock, request, grant, err);
+        if (status != HF_BUSY)
+            return status;
     }
+    if (!again)
+        return busy(lock, request, grant);
     return hfi_fail(err, HF_UNAVAILABLE, 0, "the lock file of %.120s is removed again and again", request->name);
 }
 
@@ -204,34 +217,20 @@ static bool sleep_soon(struct file_store *store, struct file_lock *lock, const s
     return store->env->now_ns() < request->deadline_ns;
 }
 
-/* From now on this waiter owns the queue and is its first. */
-static hf_status become_first(struct file_lock *lock, int queue, hf_error *err)
+static bool take_as_first(struct file_store *store, struct file_lock *lock)
 {
-    struct epoll_event knock = { .events = EPOLLIN | EPOLLET };
-    lock->queue = queue;
-    lock->state = FILE_FIRST;
-    lock->knocks = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
-    if (lock->knocks >= 0 && epoll_ctl(lock->knocks, EPOLL_CTL_ADD, queue, &knock) == 0)
-        return HF_OK;
-    return hfi_fail_errno(err, errno, "watch", "the queue");
-}
-
-/* The holder is gone, or has just let go: whoever is FIRST takes over. */
-static void given(struct file_lock *lock)
-{
+    if (!hfi_file_lock(lock->fd, store->id))
+        return false;
     hfi_file_stop_waiting(lock->fd);
-    hfi_fd_close(lock->watch);
-    hfi_fd_close(lock->knocks);
-    lock->watch = lock->knocks = -1;
     lock->state = FILE_GIVEN;
+    return true;
 }
 
 static hf_status wait_as_first(struct file_store *store, struct file_lock *lock, const struct hfi_request *request)
 {
-    if (hfi_file_lock(lock->fd, store->id)) {
-        given(lock);
+    hfi_file_queue_hush(&lock->queue); /* before the lock is tried, so that no later knock is missed */
+    if (take_as_first(store, lock))
         return HF_OK;
-    }
     const uint64_t holder = hfi_file_holder(lock->fd);
     if (holder != lock->watched || lock->watch < 0) {
         hfi_fd_close(lock->watch);
@@ -241,34 +240,29 @@ static hf_status wait_as_first(struct file_store *store, struct file_lock *lock,
     if (lock->watch < 0)
         return sleep_soon(store, lock, request) ? HF_OK : HF_TIMEOUT;
     lock->soon_ns = 0;
-    struct pollfd fds[2] = { { .fd = lock->knocks, .events = POLLIN }, { .fd = lock->watch } };
-    const bool news = hfi_waker_sleep(request->waker, fds, 2, request->deadline_ns);
-    if (fds[0].revents) {
-        struct epoll_event ignored;
-        epoll_wait(lock->knocks, &ignored, 1, 0); /* so that the next knock is heard again */
-    }
+    struct pollfd fds[2] = { { .fd = lock->queue.knocks, .events = POLLIN }, { .fd = lock->watch } };
+    if (!hfi_waker_sleep(request->waker, fds, 2, request->deadline_ns))
+        return HF_TIMEOUT;
+    if (fds[0].revents)
+        take_as_first(store, lock); /* as a rule the lock is free now, and nothing else needs to be done first */
     if (fds[1].revents) {
         hfi_fd_close(lock->watch);
         lock->watch = -1;
     }
-    return news ? HF_OK : HF_TIMEOUT;
+    return HF_OK;
 }
 
 /* The lock arrived by the queue; the old holder's descriptor becomes ours. */
-static hf_status receive_lock(struct file_store *store, struct file_lock *lock, int lock_fd, int queue, hf_error *err)
+static hf_status receive_lock(struct file_store *store, struct file_lock *lock, int lock_fd, hf_error *err)
 {
     struct stat stat;
-    hfi_fd_close(lock->place);
     hfi_fd_close(lock->fd); /* and with it our presence among the waiters */
-    lock->place = -1;
     lock->fd = lock_fd;
-    lock->queue = queue;
     /* The sender may be another user's process: believe the kernel, not the message. */
     if (fstat(lock_fd, &stat) == 0 && stat.st_ino == lock->inode && hfi_file_lock(lock_fd, store->id)) {
         lock->state = FILE_GIVEN;
         return HF_OK;
     }
-    hfi_fd_close(queue);
     close_all(lock);
     return hfi_fail(err, HF_INTERNAL, 0, "a lock that was handed over turned out not to be one");
 }
@@ -277,17 +271,16 @@ static hf_status wait_in_queue(struct file_store *store, struct file_lock *lock,
                                hf_error *err)
 {
     struct pollfd place = { .fd = lock->place, .events = POLLIN };
-    int queue, lock_fd;
+    int lock_fd;
     if (!hfi_waker_sleep(request->waker, &place, 1, request->deadline_ns))
         return HF_TIMEOUT;
     if (!place.revents)
         return HF_OK;
-    if (hfi_file_queue_take(lock->place, &queue, &lock_fd)) {
-        if (lock_fd >= 0)
-            return receive_lock(store, lock, lock_fd, queue, err);
+    if (hfi_file_queue_take(lock->place, &lock->queue, &lock_fd)) {
         hfi_fd_close(lock->place);
         lock->place = -1;
-        return become_first(lock, queue, err);
+        lock->state = FILE_FIRST;
+        return lock_fd >= 0 ? receive_lock(store, lock, lock_fd, err) : HF_OK;
     }
     if (errno == EAGAIN)
         return HF_OK;
@@ -301,19 +294,19 @@ static hf_status line_up(struct file_store *store, struct file_lock *lock, const
 {
     lock->place = hfi_file_queue_join(&store->directory, lock->inode);
     int failure = lock->place < 0 ? errno : 0;
-    int queue = -1;
+    bool first = false;
     if (failure == ENOENT) {
-        queue = hfi_file_queue_found(&store->directory, lock->inode, lock->fd);
-        failure = queue < 0 ? errno : 0;
+        first = hfi_file_queue_found(&lock->queue, &store->directory, lock->inode, lock->fd);
+        failure = first ? 0 : errno;
     }
     if (failure == EAGAIN) /* a full queue, or one that is just being set up */
         return sleep_soon(store, lock, request) ? HF_OK : HF_TIMEOUT;
     if (failure)
         return hfi_fail_errno(err, failure, "line up in", store->directory.path);
     lock->soon_ns = 0;
-    lock->state = FILE_IN_QUEUE;
+    lock->state = first ? FILE_FIRST : FILE_IN_QUEUE;
     hfi_file_show_waiting(lock->fd, store->env->random());
-    return queue >= 0 ? become_first(lock, queue, err) : HF_OK;
+    return HF_OK;
 }
 
 static hf_status file_wait(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
@@ -344,33 +337,28 @@ static hf_status file_wait(void *memory, void *lock_memory, const struct hfi_req
 
 /* --- release --- */
 
-/* Gives up a place in the queue. What was sent to it in the meantime is passed on. */
-static void leave_queue(struct file_store *store, struct file_lock *lock)
-{
-    int queue, lock_fd;
-    shutdown(lock->place, SHUT_RD); /* from here on nothing can be sent to us any more */
-    if (!hfi_file_queue_take(lock->place, &queue, &lock_fd)) {
-        close_all(lock);
-        return;
-    }
-    hfi_fd_close(lock->place);
-    lock->place = -1;
-    lock->queue = queue;
-    if (lock_fd >= 0) {
-        hfi_fd_close(lock->fd);
-        lock->fd = lock_fd;
-    }
-    let_go(store, lock);
-}
-
 /* The first waiter gives up: the next one becomes the first. */
 static void leave_as_first(struct file_store *store, struct file_lock *lock)
 {
-    if (hfi_file_queue_pass(lock->queue, -1))
-        hfi_fd_close(lock->queue);
-    else
-        hfi_file_queue_dissolve(&store->directory, lock->inode, lock->queue);
+    if (!hfi_file_queue_pass(&lock->queue, -1))
+        hfi_file_queue_dissolve(&lock->queue, &store->directory, lock->inode);
     close_all(lock);
+}
+
+/* Gives up a place in the queue. What was sent to it in the meantime is passed on. */
+static void leave_queue(struct file_store *store, struct file_lock *lock)
+{
+    int lock_fd;
+    shutdown(lock->place, SHUT_RD); /* from here on nothing can be sent to us any more */
+    if (!hfi_file_queue_take(lock->place, &lock->queue, &lock_fd)) {
+        close_all(lock);
+    } else if (lock_fd >= 0) {
+        hfi_fd_close(lock->fd);
+        lock->fd = lock_fd;
+        let_go(store, lock);
+    } else {
+        leave_as_first(store, lock);
+    }
 }
 
 static hf_status file_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
@@ -409,6 +397,7 @@ const struct hfi_engine hfi_engine_file = {
     .summary = "processes of one machine; the kernel keeps the lock on a file",
     .caps = HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_BOUND | HF_CAP_PROCESSES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT |
             HF_CAP_BREAK,
+    .immediate = true,
     .store_size = sizeof(struct file_store),
     .lock_size = sizeof(struct file_lock),
     .open = hfi_file_store_open,

@@ -65,8 +65,9 @@ struct file_record {
 /* The file name for a lock's name: the name itself as far as possible. `out` has room for HFI_FILE_NAME_MAX + 1 bytes. */
 void hfi_file_name(char *out, const char *name);
 /* Opens the lock's file, and makes it if there is none. *fd is -1 on failure. */
-hf_status hfi_file_open(int *fd, struct stat *stat, const struct file_directory *directory, const char *name,
-                        hf_error *err);
+hf_status hfi_file_open(int *fd, const struct file_directory *directory, const char *name, hf_error *err);
+/* What it is: refuses all but a regular file with one name. st_nlink is 0 if it was removed in the meantime. */
+hf_status hfi_file_examine(int fd, struct stat *stat, const char *name, hf_error *err);
 /* The same for somebody who only looks; -1 if there is no such lock file. */
 int hfi_file_open_to_look(const struct file_directory *directory, const char *file_name, struct stat *stat);
 
@@ -94,20 +95,35 @@ hf_status hfi_file_write_record(int fd, const struct file_directory *directory, 
 
 /* --- queue.c: the waiters of one lock --- */
 
-/* A listening socket; the waiters are its backlog. It travels with the lock from holder to holder. */
-bool hfi_file_queue_exists(const struct file_directory *directory, ino_t inode);
+/* A listening socket, whose backlog are the waiters, and a FIFO on which whoever lets go of the lock knocks. The two travel
+ * together, and with the lock, from holder to holder. */
+struct file_queue {
+    int line;   /* -1: not ours */
+    int knocks; /* -1 */
+};
+#define HFI_FILE_NO_QUEUE ((struct file_queue){ -1, -1 })
+
 /* Lines up. -1 with errno: ENOENT if there is no live queue, EAGAIN if it is full, others as for connect(2). */
 int hfi_file_queue_join(const struct file_directory *directory, ino_t inode);
-/* Sets up the queue; the caller has checked that there is no live one. -1 with errno: EAGAIN if somebody else is at it. */
-int hfi_file_queue_found(const struct file_directory *directory, ino_t inode, int lock_fd);
-/* Removes a queue that nobody holds any more; lock_fd is a descriptor of its lock file. */
+/* Sets up the queue, unless there is a live one. False with errno: EAGAIN if there is, or if somebody else is at it. */
+bool hfi_file_queue_found(struct file_queue *queue, const struct file_directory *directory, ino_t inode, int lock_fd);
+/* Removes one's own queue; those who are just lining up start over. */
+void hfi_file_queue_dissolve(struct file_queue *queue, const struct file_directory *directory, ino_t inode);
+void hfi_file_queue_close(struct file_queue *queue);
+
+/* Removes what a queue that died left behind; lock_fd is any descriptor of its lock file. */
 void hfi_file_queue_remove_dead(const struct file_directory *directory, ino_t inode, int lock_fd);
-/* Removes a queue of one's own; those who are just lining up start over. */
-void hfi_file_queue_dissolve(const struct file_directory *directory, ino_t inode, int queue);
+
+/* Whether there is a queue, alive or not; and a knock, if there is one. */
+bool hfi_file_queue_exists(const struct file_directory *directory, ino_t inode);
+void hfi_file_queue_knock(const struct file_directory *directory, ino_t inode);
+/* Forgets the knocks heard so far. */
+void hfi_file_queue_hush(const struct file_queue *queue);
+
 /* Gives the queue, and the lock unless lock_fd is -1, to the first waiter that is alive. False: nobody waits. The caller
  * closes its own descriptors either way. */
-bool hfi_file_queue_pass(int queue, int lock_fd);
-/* Takes what hfi_file_queue_pass() sent; both -1 and false: nothing has come (errno EAGAIN), or the queue is gone. */
-bool hfi_file_queue_take(int place, int *queue, int *lock_fd);
+bool hfi_file_queue_pass(const struct file_queue *queue, int lock_fd);
+/* Takes what hfi_file_queue_pass() sent. False with errno: EAGAIN if nothing has come, else the queue is gone. */
+bool hfi_file_queue_take(int place, struct file_queue *queue, int *lock_fd);
 
 #endif

@@ -45,14 +45,14 @@ void hfi_file_name(char *out, const char *name)
 /* --- opening it --- */
 
 /* Others may put things into a shared directory: links, FIFOs, files with a second name elsewhere. */
-static hf_status check_file(int fd, struct stat *stat, const char *file_name, hf_error *err)
+hf_status hfi_file_examine(int fd, struct stat *stat, const char *name, hf_error *err)
 {
     if (fstat(fd, stat) != 0)
-        return hfi_fail_errno(err, errno, "examine lock file", file_name);
+        return hfi_fail_errno(err, errno, "examine the lock file of", name);
     if (!S_ISREG(stat->st_mode))
-        return hfi_fail(err, HF_DENIED, 0, "%.200s is not a regular file", file_name);
+        return hfi_fail(err, HF_DENIED, 0, "the lock file of %.180s is not a regular file", name);
     if (stat->st_nlink > 1)
-        return hfi_fail(err, HF_DENIED, 0, "%.200s has a second name elsewhere; it would be overwritten", file_name);
+        return hfi_fail(err, HF_DENIED, 0, "the lock file of %.150s has a second name elsewhere", name);
     return HF_OK;
 }
 
@@ -77,28 +77,20 @@ static int open_or_make(const struct file_directory *directory, const char *file
     return -1;
 }
 
-hf_status hfi_file_open(int *fd, struct stat *stat, const struct file_directory *directory, const char *name,
-                        hf_error *err)
+hf_status hfi_file_open(int *fd, const struct file_directory *directory, const char *name, hf_error *err)
 {
     char file_name[HFI_FILE_NAME_MAX + 1];
     hfi_file_name(file_name, name);
     *fd = open_or_make(directory, file_name);
     if (*fd < 0 && errno == ELOOP)
-        return hfi_fail(err, HF_DENIED, ELOOP, "%.200s is a symbolic link", file_name);
-    if (*fd < 0)
-        return hfi_fail_errno(err, errno, "open lock file", file_name);
-    const hf_status status = check_file(*fd, stat, file_name, err);
-    if (status != HF_OK) {
-        hfi_fd_close(*fd);
-        *fd = -1;
-    }
-    return status;
+        return hfi_fail(err, HF_DENIED, ELOOP, "the lock file of %.180s is a symbolic link", name);
+    return *fd < 0 ? hfi_fail_errno(err, errno, "open lock file", file_name) : HF_OK;
 }
 
 int hfi_file_open_to_look(const struct file_directory *directory, const char *file_name, struct stat *stat)
 {
     const int fd = HFI_FD(openat(directory->fd, file_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-    if (fd >= 0 && check_file(fd, stat, file_name, NULL) == HF_OK)
+    if (fd >= 0 && hfi_file_examine(fd, stat, file_name, NULL) == HF_OK)
         return fd;
     hfi_fd_close(fd);
     return -1;

@@ -3,7 +3,8 @@
  * queue.c: the waiters of one lock are the backlog of a listening Unix socket, in the order in which they connected. Its
  * owner is the holder, or the first waiter while the holder took the lock before anybody waited. A release accepts the
  * first connection and sends the locked file and the listening socket itself over it (SCM_RIGHTS): the lock is never
- * free in between, one process wakes, and the rest of the queue moves on with it.
+ * free in between, one process wakes, and the rest of the queue moves on with it. A holder that does not own the queue
+ * knocks on a FIFO beside it when it has let go.
  *
  * The kernel does the tidying: a waiter that died or gave up is a connection that cannot be sent to; a message to a waiter
  * that dies before it reads closes the descriptors in it; a holder that dies closes the socket, and its waiters, who see
@@ -22,15 +23,18 @@
 
 enum { LOCK_AND_QUEUE = 'L', QUEUE_ONLY = 'Q' };
 
-static void queue_name(char out[32], ino_t inode)
+#define MOST 3 /* descriptors in a message: line, knocks, lock */
+
+/* ".q-…" is the socket, ".k-…" the FIFO. */
+static void queue_name(char out[32], char kind, ino_t inode)
 {
-    snprintf(out, 32, ".q-%llx", (unsigned long long)inode);
+    snprintf(out, 32, ".%c-%llx", kind, (unsigned long long)inode);
 }
 
 static int queue_socket(struct sockaddr_un *address, const struct file_directory *directory, ino_t inode)
 {
     char name[32];
-    queue_name(name, inode);
+    queue_name(name, 'q', inode);
     *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
     const size_t room = sizeof address->sun_path;
     /* sun_path is short: a long directory is reached through its descriptor. */
@@ -46,13 +50,6 @@ static int close_with(int fd, int number)
     return -1;
 }
 
-bool hfi_file_queue_exists(const struct file_directory *directory, ino_t inode)
-{
-    char name[32];
-    queue_name(name, inode);
-    return faccessat(directory->fd, name, F_OK, 0) == 0;
-}
-
 int hfi_file_queue_join(const struct file_directory *directory, ino_t inode)
 {
     struct sockaddr_un address;
@@ -66,7 +63,7 @@ int hfi_file_queue_join(const struct file_directory *directory, ino_t inode)
 
 /* --- setting up and removing --- */
 
-/* With the queue's lock: true if a live queue is there after all. */
+/* With the queue's lock: true if a live queue is there. */
 static bool is_alive(const struct file_directory *directory, ino_t inode)
 {
     const int place = hfi_file_queue_join(directory, inode);
@@ -75,61 +72,115 @@ static bool is_alive(const struct file_directory *directory, ino_t inode)
     return alive;
 }
 
-int hfi_file_queue_found(const struct file_directory *directory, ino_t inode, int lock_fd)
+static void unlink_both(const struct file_directory *directory, ino_t inode)
+{
+    char name[32];
+    queue_name(name, 'k', inode);
+    unlinkat(directory->fd, name, 0);
+    queue_name(name, 'q', inode);
+    unlinkat(directory->fd, name, 0);
+}
+
+void hfi_file_queue_close(struct file_queue *queue)
+{
+    hfi_fd_close(queue->line);
+    hfi_fd_close(queue->knocks);
+    *queue = HFI_FILE_NO_QUEUE;
+}
+
+/* With the queue's lock, and nothing in the way. */
+static bool set_up(struct file_queue *queue, const struct file_directory *directory, ino_t inode)
 {
     char name[32];
     struct sockaddr_un address;
-    if (!hfi_file_lock_queue(lock_fd)) {
-        errno = EAGAIN;
-        return -1;
-    }
-    int queue = -1;
+    queue_name(name, 'k', inode);
+    if (mkfifoat(directory->fd, name, 0600) != 0)
+        return false;
+    queue->knocks = HFI_FD(openat(directory->fd, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    if (queue->knocks < 0 || fchmod(queue->knocks, directory->mode) != 0)
+        return false;
+    queue_name(name, 'q', inode);
+    queue->line = queue_socket(&address, directory, inode);
+    return queue->line >= 0 && bind(queue->line, (const struct sockaddr *)&address, sizeof address) == 0 &&
+           fchmodat(directory->fd, name, directory->mode, 0) == 0 && listen(queue->line, SOMAXCONN) == 0;
+}
+
+bool hfi_file_queue_found(struct file_queue *queue, const struct file_directory *directory, ino_t inode, int lock_fd)
+{
+    *queue = HFI_FILE_NO_QUEUE;
     int failure = EAGAIN;
-    if (!is_alive(directory, inode)) {
-        queue_name(name, inode);
-        unlinkat(directory->fd, name, 0);
-        queue = queue_socket(&address, directory, inode);
-        if (queue < 0 || bind(queue, (const struct sockaddr *)&address, sizeof address) != 0 ||
-            fchmodat(directory->fd, name, directory->mode, 0) != 0 || listen(queue, SOMAXCONN) != 0)
-            failure = errno;
-        else
-            failure = 0;
+    if (hfi_file_lock_queue(lock_fd) && !is_alive(directory, inode)) {
+        unlink_both(directory, inode);
+        failure = set_up(queue, directory, inode) ? 0 : errno;
+        if (failure) {
+            unlink_both(directory, inode);
+            hfi_file_queue_close(queue);
+        }
     }
     hfi_file_unlock_queue(lock_fd);
-    return failure ? close_with(queue, failure) : queue;
+    errno = failure;
+    return failure == 0;
+}
+
+void hfi_file_queue_dissolve(struct file_queue *queue, const struct file_directory *directory, ino_t inode)
+{
+    unlink_both(directory, inode); /* they are ours: a queue that answers is never replaced */
+    hfi_file_queue_close(queue);
 }
 
 void hfi_file_queue_remove_dead(const struct file_directory *directory, ino_t inode, int lock_fd)
 {
-    char name[32];
     if (!hfi_file_lock_queue(lock_fd))
         return;
-    if (!is_alive(directory, inode)) {
-        queue_name(name, inode);
-        unlinkat(directory->fd, name, 0);
-    }
+    if (!is_alive(directory, inode))
+        unlink_both(directory, inode);
     hfi_file_unlock_queue(lock_fd);
 }
 
-void hfi_file_queue_dissolve(const struct file_directory *directory, ino_t inode, int queue)
+/* --- knocking --- */
+
+bool hfi_file_queue_exists(const struct file_directory *directory, ino_t inode)
 {
     char name[32];
-    queue_name(name, inode);
-    unlinkat(directory->fd, name, 0); /* it is ours: a queue that answers is never replaced */
-    hfi_fd_close(queue);
+    queue_name(name, 'k', inode);
+    return faccessat(directory->fd, name, F_OK, 0) == 0;
+}
+
+void hfi_file_queue_knock(const struct file_directory *directory, ino_t inode)
+{
+    char name[32];
+    queue_name(name, 'k', inode);
+    /* For reading too, so that a knock on the door of a dead queue raises no SIGPIPE. */
+    const int door = HFI_FD(openat(directory->fd, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    if (door < 0)
+        return;
+    ssize_t sent;
+    do
+        sent = write(door, "", 1);
+    while (sent < 0 && errno == EINTR); /* EAGAIN: a pipe full of knocks is knock enough */
+    hfi_fd_close(door);
+}
+
+void hfi_file_queue_hush(const struct file_queue *queue)
+{
+    char knocks[512];
+    ssize_t length;
+    do
+        length = read(queue->knocks, knocks, sizeof knocks);
+    while (length == (ssize_t)sizeof knocks || (length < 0 && errno == EINTR));
 }
 
 /* --- passing on --- */
 
-static bool send_to(int place, int queue, int lock_fd)
+static bool send_to(int place, const struct file_queue *queue, int lock_fd)
 {
     char kind = lock_fd >= 0 ? LOCK_AND_QUEUE : QUEUE_ONLY;
     union {
         struct cmsghdr header;
-        char room[CMSG_SPACE(2 * sizeof(int))];
+        char room[CMSG_SPACE(MOST * sizeof(int))];
     } control = { .room = { 0 } };
-    const int fds[2] = { queue, lock_fd };
-    const size_t size = (lock_fd >= 0 ? 2 : 1) * sizeof(int);
+    const int fds[MOST] = { queue->line, queue->knocks, lock_fd };
+    const size_t size = (lock_fd >= 0 ? MOST : MOST - 1) * sizeof(int);
     struct iovec text = { .iov_base = &kind, .iov_len = 1 };
     struct msghdr message = {
         .msg_iov = &text, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = CMSG_SPACE(size)
@@ -146,10 +197,10 @@ static bool send_to(int place, int queue, int lock_fd)
     return sent == 1;
 }
 
-bool hfi_file_queue_pass(int queue, int lock_fd)
+bool hfi_file_queue_pass(const struct file_queue *queue, int lock_fd)
 {
     for (int tries = 0; tries < SKIP_MOST; tries++) {
-        const int place = HFI_FD(accept4(queue, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        const int place = HFI_FD(accept4(queue->line, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (place < 0 && (errno == EINTR || errno == ECONNABORTED))
             continue;
         if (place < 0)
@@ -162,49 +213,52 @@ bool hfi_file_queue_pass(int queue, int lock_fd)
     return false;
 }
 
-/* Receives one message and registers what came with it, in one step as far as fork() is concerned. */
-static ssize_t receive(int place, int fds[2])
+/* Receives one message and registers what came with it, in one step as far as fork() is concerned. How many descriptors
+ * came; -1 with errno, ECONNRESET if the queue is gone. */
+static int receive(int place, char *kind, int fds[MOST])
 {
-    char kind = 0;
     union {
         struct cmsghdr header;
-        char room[CMSG_SPACE(2 * sizeof(int))];
+        char room[CMSG_SPACE(MOST * sizeof(int))];
     } control;
-    struct iovec text = { .iov_base = &kind, .iov_len = 1 };
+    struct iovec text = { .iov_base = kind, .iov_len = 1 };
     struct msghdr message = {
         .msg_iov = &text, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
     };
-    fds[0] = fds[1] = -1;
+    int count = -1;
     ssize_t length;
     hfi_fd_begin();
     do
         length = recvmsg(place, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     while (length < 0 && errno == EINTR);
     const struct cmsghdr *rights = length > 0 ? CMSG_FIRSTHDR(&message) : NULL;
-    if (rights && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS)
-        memcpy(fds, CMSG_DATA(rights), rights->cmsg_len - CMSG_LEN(0));
-    fds[0] = hfi_fd_note(fds[0]);
-    fds[1] = hfi_fd_end(fds[1]);
-    const size_t wanted = kind == LOCK_AND_QUEUE ? 2 : 1;
-    const size_t came = (size_t)(fds[0] >= 0) + (size_t)(fds[1] >= 0);
-    if (length > 0 && came != wanted) { /* no descriptors left: the kernel has closed what did not fit */
-        hfi_fd_close(fds[0]);
-        hfi_fd_close(fds[1]);
-        errno = EMFILE;
-        return -1;
+    if (rights && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS) {
+        count = (int)((rights->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(fds, CMSG_DATA(rights), (size_t)count * sizeof(int));
+        for (int i = 0; i < count; i++)
+            fds[i] = hfi_fd_note(fds[i]);
+    } else if (length >= 0) {
+        errno = length == 0 ? ECONNRESET : EMFILE;
     }
-    return length;
+    hfi_fd_end(-1);
+    return count;
 }
 
-bool hfi_file_queue_take(int place, int *queue, int *lock_fd)
+bool hfi_file_queue_take(int place, struct file_queue *queue, int *lock_fd)
 {
-    int fds[2];
-    const ssize_t length = receive(place, fds);
-    if (length == 0)
-        errno = ECONNRESET;
-    if (length <= 0)
+    int fds[MOST] = { -1, -1, -1 };
+    char kind = 0;
+    const int count = receive(place, &kind, fds);
+    if (count < 0)
         return false;
-    *queue = fds[0];
-    *lock_fd = fds[1];
+    if (count != (kind == LOCK_AND_QUEUE ? MOST : MOST - 1) || fds[0] < 0 || fds[1] < 0 ||
+        (count == MOST && fds[2] < 0)) {
+        for (int i = 0; i < MOST; i++)
+            hfi_fd_close(fds[i]);
+        errno = EMFILE; /* no room for them: the kernel has closed what did not fit */
+        return false;
+    }
+    *queue = (struct file_queue){ .line = fds[0], .knocks = fds[1] };
+    *lock_fd = fds[2];
     return true;
 }

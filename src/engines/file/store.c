@@ -76,6 +76,7 @@ hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const str
         return status;
     /* Far above "in transit", and below the bytes that stand for the queue and the waiters. */
     store->id = (env->client & (((uint64_t)1 << 62) - 1)) | (uint64_t)1 << 32;
+    store->pid = getpid();
     gethostname(store->host, sizeof store->host - 1);
     *shown = url_of(store->directory.path);
     return *shown ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");

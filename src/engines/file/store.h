@@ -19,10 +19,10 @@ enum file_state {
 struct file_lock {
     enum file_state state;
     ino_t inode;
-    int fd;                 /* the lock file */
-    int queue;              /* the listening socket, while it is ours; -1 */
+    int fd; /* the lock file */
+    struct file_queue queue;
     int place;              /* -1 */
-    int knocks, watch;      /* of FIRST: epoll on the queue; the holder's lifeline; -1 */
+    int watch;              /* of FIRST: the holder's lifeline; -1 */
     uint64_t watched;       /* whose lifeline */
     hfi_time soon_ns;       /* the last short pause */
     struct file_lock *next; /* in the store's list of held ones */
@@ -34,6 +34,7 @@ struct file_store {
     const struct hfi_env *env;
     struct file_directory directory;
     uint64_t id; /* of this client's lifeline, and so the length of its locks */
+    int64_t pid;
     char host[65];
     pthread_mutex_t mutex;
     struct file_lifeline lifeline;
