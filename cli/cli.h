@@ -59,7 +59,7 @@ int hfc_fail(const hf_error *err);
 /* What getopt_long() did not understand; call it when that returned '?' or ':' (the option string starts with "+:",
  * or with ":" where options may follow names). Returns HFC_EXIT_USAGE. */
 int hfc_bad_option(const char *command, char **argv);
-/* Flushes stdout: HFC_EXIT_OK, or HFC_EXIT_INTERNAL with a sentence if the output could not be written (a full disk). */
+/* Flushes stdout: HFC_EXIT_OK, or HFC_EXIT_INTERNAL with a sentence if that could not be written (a full disk). */
 int hfc_finish_output(void);
 
 /* --- arguments (duration.c) --- */
@@ -78,7 +78,7 @@ int hfc_open(hf_client **out, const struct hfc_globals *globals);
 
 /* --- output (output.c) --- */
 
-/* A JSON string, quoted; bytes that are not UTF-8 become U+FFFD, so that the output is always valid JSON. NULL: null. */
+/* A JSON string, quoted; bytes that are not UTF-8 become U+FFFD, so that it is always valid. NULL: null. */
 void hfc_json_string(FILE *out, const char *text);
 /* `"key": ` of a JSON object, with a comma before it unless *first; clears *first. */
 void hfc_json_key(FILE *out, const char *key, bool *first);

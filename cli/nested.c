@@ -2,10 +2,10 @@
  *
  * nested.c: `holdfast run NAME` inside of `holdfast run NAME`.
  *
- * HOLDFAST_HELD lists what the outer runs hold, as entries of the form token:pid:url:name, percent-encoded and separated
- * by blanks. An entry counts only if the process that holds the lock is an ancestor of this one: then it waits for us,
- * and ends us if the lock is lost. The variable alone proves nothing, because it is also inherited by what outlives the
- * outer run.
+ * HOLDFAST_HELD lists what the outer runs hold, as entries of the form token:pid:url:name, percent-encoded and
+ * separated by blanks. An entry counts only if the process that holds the lock is an ancestor of this one: then it
+ * waits for us, and ends us if the lock is lost. The variable alone proves nothing, because it is also inherited by
+ * what outlives the outer run.
  */
 #include "run.h"
 

@@ -41,7 +41,7 @@ bool hfc_signals_deadly(int number);
 /* Ends this process as that signal would have, so that the caller sees what happened. */
 _Noreturn void hfc_signals_die(int number);
 
-/* --- acquire.c --- */
+/* --- waiting.c --- */
 
 struct hfc_acquire {
     const char *name;

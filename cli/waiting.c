@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * acquire.c: waiting for a lock in such a way that ^C ends the wait and leaves nothing in the store.
+ * waiting.c: waiting for a lock in such a way that ^C ends the wait and leaves nothing in the store.
  */
 #include "run.h"
 

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+#
+# A thin front to Meson. `make demo` and `make test` are all that a newcomer needs; `make help` lists the rest.
+
+PREFIX ?= /usr/local
+BUILD ?= build/plain
+SOAK_MINUTES ?= 20
+
+.PHONY: all build demo test check lint format bench soak install clean help
+.NOTPARALLEL:
+
+all: build
+	@echo "built: $(BUILD)/cli/holdfast (see it work with 'make demo')"
+
+build:
+	@tools/setup build
+	@tools/build $(BUILD)
+
+demo: build
+	@tools/demo $(BUILD)
+
+test:
+	@tools/setup test
+	@tools/test
+
+check:
+	@tools/setup test
+	@tools/test plain
+
+lint:
+	@tools/setup test
+	@tools/test lint
+
+format:
+	@tools/setup test
+	@find include src cli tests examples demo bench -name '*.[ch]' -exec clang-format -i {} +
+
+bench:
+	@tools/setup bench
+	@tools/build $(BUILD)
+	@bench/run $(BUILD)
+
+soak:
+	@tools/setup test
+	@tools/test --minutes=$(SOAK_MINUTES) soak
+
+install:
+	@tools/setup build
+	@tools/build $(BUILD) -Dprefix=$(PREFIX)
+	@DESTDIR="$(DESTDIR)" meson install -C $(BUILD) --no-rebuild --quiet
+	@# The loader finds a new library in /usr/local only through its cache.
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" -ne 0 ] || ldconfig
+	@echo "installed: $(DESTDIR)$(PREFIX)"
+
+clean:
+	@rm -rf build
+
+help:
+	@echo "make            build the library and the command in $(BUILD)"
+	@echo "make demo       build, then watch processes compete for the last items of a stock"
+	@echo "make test       every check: lint, tests, sanitizers, valgrind, install (some minutes)"
+	@echo "make check      the tests once, on the plain build (quick)"
+	@echo "make lint       format, own rules, static analysis, manual pages"
+	@echo "make format     lay out the sources as clang-format 14 does"
+	@echo "make bench      measure, beside what the system itself offers"
+	@echo "make soak       unit and conformance tests over and over; SOAK_MINUTES=20"
+	@echo "make install    into PREFIX=/usr/local, below DESTDIR if that is set"
+	@echo "make clean      remove build/"

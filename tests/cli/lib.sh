@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+#
+# lib.sh: what the tests of the command share. Read with: . "$HERE/lib.sh"
+
+fail()
+{
+    echo "FAIL: $*"
+    for file in "$TMP/out" "$TMP/err"; do
+        [ ! -s "$file" ] || { echo "--- $file"; cat "$file"; }
+    done
+    exit 1
+}
+
+# expect CODE COMMAND ...: fails unless COMMAND exits with CODE. Its output is in $TMP/out and $TMP/err.
+expect()
+{
+    expected=$1
+    shift
+    code=0
+    "$@" >"$TMP/out" 2>"$TMP/err" || code=$?
+    [ "$code" -eq "$expected" ] || fail "exit code $code instead of $expected: $*"
+}
+
+# said TEXT: the last command said one line on stderr, and TEXT is in it.
+said()
+{
+    [ "$(wc -l <"$TMP/err")" -eq 1 ] || fail "not one line on stderr"
+    grep -q '^holdfast: ' "$TMP/err" || fail "the line on stderr does not start with 'holdfast: '"
+    grep -qF -- "$1" "$TMP/err" || fail "stderr does not contain: $1"
+}
+
+# printed TEXT: it is in the output of the last command.
+printed()
+{
+    grep -qF -- "$1" "$TMP/out" || fail "the output does not contain: $1"
+}
+
+same()
+{
+    [ "$1" = "$2" ] || fail "'$1' instead of '$2'${3:+ ($3)}"
+}
+
+# until_true CONDITION: waits for it, for 30 seconds at the most, which only a failure takes.
+until_true()
+{
+    turns=0
+    until eval "$1"; do
+        turns=$((turns + 1))
+        [ $turns -lt 1500 ] || fail "did not come true: $1"
+        sleep 0.02
+    done
+}
+
+# The state letter of a process in /proc; nothing if there is none.
+state_of()
+{
+    sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null || :
+}
+
+# gone PID: there is no such process, or it is dead and nobody has looked yet.
+gone()
+{
+    case $(state_of "$1") in
+    '' | Z | X) return 0 ;;
+    esac
+    return 1
+}
+
+free()
+{
+    code=0
+    "$HOLDFAST" status "$1" >/dev/null || code=$?
+    [ $code -eq 1 ]
+}
+
+held()
+{
+    "$HOLDFAST" status "$1" >/dev/null
+}
+
+# json EXPRESSION: the output of the last command is JSON, and the Python expression about it, `it`, is true.
+json()
+{
+    python3 -m json.tool "$TMP/out" >/dev/null || fail "not JSON"
+    python3 -c 'import json, sys
+it = json.load(open(sys.argv[1]))
+sys.exit(not eval(sys.argv[2]))' "$TMP/out" "$1" || fail "not true of the output: $1"
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Promise 6, renewal: a lock that is held stays held for as many times-to-live as it takes, unless it is a plain lease or
+ * was given a longest time.
+ */
+#include "conformance.h"
+
+#define LIVES 4
+
+PROMISE(p06_a_renewed_lock_outlives_its_time, 0)
+{
+    struct name name = unique_name("x");
+    hf_client *holder = open_client(), *other = open_client();
+    hf_options options = HF_OPTIONS_INIT, patience = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    hf_lock *none = NULL;
+    options.ttl_ms = short_ttl_ms();
+    record_loss(&options, &loss);
+    patience.wait_ms = LIVES * short_ttl_ms();
+    hf_lock *lock = must_acquire(holder, name.text, &options);
+    CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, name.text, &patience, NULL), NULL);
+    CHECK(hf_remaining_ms(lock) > 0);
+    CHECK_INT(0, gate_count(&loss.told));
+    must_release(lock);
+    check_becomes_free(other, name.text);
+    hf_close(holder);
+    hf_close(other);
+}
+
+PROMISE(p06_many_locks_are_renewed_together, 0)
+{
+    enum { COUNT = 50 };
+    hf_client *holder = open_client(), *other = open_client();
+    hf_options options = HF_OPTIONS_INIT, patience = HF_OPTIONS_INIT;
+    struct name names[COUNT];
+    struct loss loss = { 0 };
+    hf_lock *locks[COUNT], *none = NULL;
+    options.ttl_ms = 2 * short_ttl_ms();
+    record_loss(&options, &loss);
+    for (unsigned i = 0; i < COUNT; i++) {
+        names[i] = numbered_name("many", i);
+        locks[i] = must_acquire(holder, names[i].text, &options);
+    }
+    patience.wait_ms = 2 * options.ttl_ms;
+    CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, names[0].text, &patience, NULL), NULL);
+    for (unsigned i = 0; i < COUNT; i++) {
+        check_busy(other, names[i].text);
+        CHECK(hf_remaining_ms(locks[i]) > 0);
+    }
+    CHECK_INT(0, gate_count(&loss.told));
+    for (unsigned i = 0; i < COUNT; i++)
+        must_release(locks[i]);
+    hf_close(holder);
+    hf_close(other);
+}
+
+PROMISE(p06_a_lease_lives_as_long_as_it_is_renewed_by_hand, 0)
+{
+    struct name name = unique_name("x");
+    hf_client *holder = open_client(), *other = open_client();
+    hf_options options = HF_OPTIONS_INIT, patience = HF_OPTIONS_INIT;
+    hf_lock *none = NULL;
+    hf_error err = { 0 };
+    options.ttl_ms = 2 * short_ttl_ms();
+    options.renew = HF_RENEW_OFF;
+    patience.wait_ms = short_ttl_ms() / 2;
+    hf_lock *lock = must_acquire(holder, name.text, &options);
+    for (int i = 0; i < 2 * LIVES; i++) {
+        CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, name.text, &patience, NULL), NULL);
+        REQUIRE_STATUS(HF_OK, hf_renew(lock, 0, &err), &err);
+        CHECK(hf_remaining_ms(lock) > 0);
+        CHECK(hf_remaining_ms(lock) <= options.ttl_ms);
+    }
+    /* And no longer. */
+    hf_lock *next = must_acquire(other, name.text, NULL);
+    CHECK(hf_remaining_ms(lock) <= 0);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    must_release(next);
+    hf_close(holder);
+    hf_close(other);
+}
+
+PROMISE(p06_renewing_by_hand_can_lengthen_a_lease, 0)
+{
+    struct name name = unique_name("x");
+    hf_client *holder = open_client(), *other = open_client();
+    hf_options options = HF_OPTIONS_INIT, patience = HF_OPTIONS_INIT;
+    hf_lock *none = NULL;
+    hf_error err = { 0 };
+    options.ttl_ms = short_ttl_ms();
+    options.renew = HF_RENEW_OFF;
+    hf_lock *lock = must_acquire(holder, name.text, &options);
+    REQUIRE_STATUS(HF_OK, hf_renew(lock, endless_ttl_ms(), &err), &err);
+    CHECK(hf_remaining_ms(lock) > options.ttl_ms);
+    patience.wait_ms = 2 * options.ttl_ms;
+    CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, name.text, &patience, NULL), NULL);
+    CHECK(hf_remaining_ms(lock) > options.ttl_ms);
+    must_release(lock);
+    check_becomes_free(other, name.text);
+    hf_close(holder);
+    hf_close(other);
+}
+
+PROMISE(p06_a_longest_time_ends_a_lock_that_is_renewed, 0)
+{
+    struct name name = unique_name("x");
+    hf_client *holder = open_client(), *other = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    options.ttl_ms = short_ttl_ms() / 2;
+    options.max_hold_ms = 2 * short_ttl_ms();
+    record_loss(&options, &loss);
+    int64_t asked_ns = test_now_ns();
+    hf_lock *lock = must_acquire(holder, name.text, &options);
+    CHECK(hf_remaining_ms(lock) <= options.max_hold_ms);
+    hf_lock *next = must_acquire(other, name.text, NULL);
+    /* Held for its longest time, which is several times-to-live; less what drift takes off. */
+    CHECK(test_now_ns() - asked_ns >= options.max_hold_ms * 900000LL);
+    CHECK_INT(1, gate_count(&loss.told));
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    must_release(next);
+    hf_close(holder);
+    hf_close(other);
+}
+
+PROMISE(p06_renewal_by_hand_does_not_pass_the_longest_time, 0)
+{
+    struct name name = unique_name("x");
+    hf_client *holder = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err = { 0 };
+    options.max_hold_ms = short_ttl_ms();
+    hf_lock *lock = must_acquire(holder, name.text, &options);
+    REQUIRE_STATUS(HF_OK, hf_renew(lock, endless_ttl_ms(), &err), &err);
+    CHECK(hf_remaining_ms(lock) <= options.max_hold_ms);
+    await_lost_fd(lock);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(holder);
+}
+
+PROMISE(p06_a_process_renews_while_it_does_something_else, HF_CAP_PROCESSES)
+{
+    struct holder *holder = holder_new("x");
+    holder->options.ttl_ms = short_ttl_ms();
+    pid_t pid = holder_start(holder);
+    hf_client *client = open_client();
+    hf_options patience = HF_OPTIONS_INIT;
+    hf_lock *none = NULL;
+    patience.wait_ms = 3 * short_ttl_ms();
+    CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, client, holder->name.text, &patience, NULL), NULL);
+    holder_finish(holder, pid, HF_OK);
+    CHECK_INT(0, gate_count(&holder->told));
+    hf_close(client);
+}

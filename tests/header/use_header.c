@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * use_header.c: a program that uses everything in holdfast.h, which is all it includes at first, as C99, C11 and C++.
+ * The header test compiles it; the install test links it with the installed library and runs it.
+ */
+#include <holdfast.h>
+
+#include <stdio.h>
+
+#if HF_VERSION_MAJOR != 0 || HF_VERSION_MINOR < 1 || HF_VERSION_PATCH < 0
+#error "the version macros are not numbers that the preprocessor can compare"
+#endif
+
+static void when_lost(hf_lock *lock, const char *why, void *arg)
+{
+    (void)lock;
+    (void)why;
+    (void)arg;
+}
+
+static int count_lock(const hf_info *info, void *arg)
+{
+    int *count = (int *)arg;
+
+    if (info->size >= sizeof(hf_info) && info->token > 0 && info->name[0] != '\0')
+        (*count)++;
+    return 0;
+}
+
+static void count_engine(const hf_engine_info *info, void *arg)
+{
+    int *count = (int *)arg;
+
+    if (info->present && info->missing[0] == '\0' && (info->caps & HF_CAP_FAIR) != 0)
+        (*count)++;
+}
+
+/* Fails by its line, which is all that a program of this size needs. */
+#define MUST(condition)                                                                                                \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            printf("line %d: %s (%s)\n", __LINE__, #condition, err.message);                                           \
+            return 1;                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static int use_lock(hf_client *client)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err = { HF_OK, 0, "" };
+    hf_lock *lock = NULL;
+    hf_lock *second = NULL;
+    int locks = 0;
+
+    options.ttl_ms = 60000;
+    options.owner = HF_OWNER_HANDLE;
+    options.on_lost = when_lost;
+    options.note = "header test";
+    MUST(hf_acquire(&lock, client, "header", &options, &err) == HF_OK);
+    MUST(hf_try_acquire(&second, client, "header", &options, &err) == HF_BUSY && second == NULL);
+    MUST(hf_renew(lock, 0, &err) == HF_OK);
+    MUST(hf_token(lock) > 0);
+    MUST(hf_remaining_ms(lock) > 0);
+    MUST(hf_lost_fd(lock) >= 0);
+    MUST(hf_inspect(client, "header", count_lock, &locks, &err) == HF_OK && locks == 1);
+    MUST(hf_cancel(client, "header") == HF_OK);
+    MUST(hf_break(client, "header", &err) == HF_OK);
+    MUST(hf_release(lock, &err) == HF_LOST);
+    return 0;
+}
+
+int main(void)
+{
+    hf_client_options options = HF_CLIENT_OPTIONS_INIT;
+    hf_error err = { HF_OK, 0, "" };
+    hf_client *client = NULL;
+    int engines = 0;
+    int status;
+
+    MUST(hf_open(&client, "mem:", &options, &err) == HF_OK);
+    MUST((hf_capabilities(client) & HF_CAP_INSPECT) != 0);
+    MUST(hf_url(client)[0] == 'm');
+    hf_engines(count_engine, &engines);
+    MUST(engines >= 1);
+    status = use_lock(client);
+    hf_close(client);
+    if (status == 0)
+        printf("holdfast %s: %s\n", hf_version(), hf_status_name(HF_OK));
+    return status;
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * script_server.c: runs a script against whoever connects; see script_server.h.
+ */
+#include "script_server.h"
+
+#include "script_parse.h"
+#include "shared.h"
+#include "test.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define CONNECTIONS_MOST 16
+#define BUFFER_SIZE 65536
+
+struct connection {
+    int fd; /* -1: none, or cut */
+    char name[SCRIPT_NAME_MOST];
+    char received[BUFFER_SIZE]; /* and not yet expected */
+    size_t used;
+    bool closed; /* the client has */
+};
+
+struct script_server {
+    pthread_t thread;
+    int listener;
+    int port; /* 0: a Unix socket */
+    char path[sizeof((struct sockaddr_un *)0)->sun_path];
+    _Atomic unsigned patience_ms;
+    struct script script;
+    struct gate stalled, go, ended;
+    unsigned stalls;
+    struct connection connections[CONNECTIONS_MOST];
+    size_t connection_count;
+    struct connection *current;
+    char why[1000]; /* "": all as expected */
+};
+
+static bool mismatch(struct script_server *server, const struct script_step *step, const char *what)
+{
+    char wanted[300], came[300] = "";
+    script_show(wanted, sizeof wanted, step->bytes ? step->bytes : "", step->bytes ? step->length : 0);
+    if (server->current)
+        script_show(came, sizeof came, server->current->received, server->current->used);
+    snprintf(server->why, sizeof server->why, "line %d: %s; expected \"%s\", received \"%s\"", step->line, what, wanted,
+             came);
+    return false;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- receiving */
+
+static int64_t step_deadline_ns(const struct script_server *server)
+{
+    return test_now_ns() + server->patience_ms * 1000000LL;
+}
+
+static bool wait_readable(int fd, int64_t deadline_ns)
+{
+    struct pollfd ear = { .fd = fd, .events = POLLIN };
+    for (;;) {
+        int64_t left_ms = (deadline_ns - test_now_ns() + 999999) / 1000000;
+        int ready = poll(&ear, 1, left_ms > 0 ? (int)left_ms : 0);
+        if (ready > 0)
+            return true;
+        if (ready == 0 || errno != EINTR)
+            return false;
+    }
+}
+
+/* Reads what there is. False: nothing came in time, or nothing will come any more. */
+static bool receive_more(struct connection *connection, int64_t deadline_ns)
+{
+    if (connection->closed || connection->used == BUFFER_SIZE || !wait_readable(connection->fd, deadline_ns))
+        return false;
+    ssize_t got = recv(connection->fd, connection->received + connection->used, BUFFER_SIZE - connection->used, 0);
+    if (got <= 0) {
+        connection->closed = true;
+        return false;
+    }
+    connection->used += (size_t)got;
+    return true;
+}
+
+static void consume(struct connection *connection, size_t length)
+{
+    connection->used -= length;
+    memmove(connection->received, connection->received + length, connection->used);
+}
+
+static const char *what_is_missing(const struct connection *connection)
+{
+    return connection->closed ? "the client closed the connection" : "not enough came in time";
+}
+
+static bool do_expect(struct script_server *server, const struct script_step *step)
+{
+    struct connection *connection = server->current;
+    int64_t deadline_ns = step_deadline_ns(server);
+    for (;;) {
+        /* At every byte, so that a client which sent the wrong thing and waits for the answer is told of at once. */
+        for (size_t i = 0; i < connection->used && i < step->length; i++)
+            if (!step->any[i] && connection->received[i] != step->bytes[i])
+                return mismatch(server, step, "other bytes came");
+        if (connection->used >= step->length)
+            break;
+        if (!receive_more(connection, deadline_ns))
+            return mismatch(server, step, what_is_missing(connection));
+    }
+    consume(connection, step->length);
+    return true;
+}
+
+static bool do_expect_up_to(struct script_server *server, const struct script_step *step)
+{
+    struct connection *connection = server->current;
+    int64_t deadline_ns = step_deadline_ns(server);
+    for (;;) {
+        const char *found = memmem(connection->received, connection->used, step->bytes, step->length);
+        if (found) {
+            consume(connection, (size_t)(found - connection->received) + step->length);
+            return true;
+        }
+        if (!receive_more(connection, deadline_ns))
+            return mismatch(server, step, what_is_missing(connection));
+    }
+}
+
+static bool do_skip(struct script_server *server, const struct script_step *step)
+{
+    int64_t deadline_ns = step_deadline_ns(server);
+    while (server->current->used < step->length)
+        if (!receive_more(server->current, deadline_ns))
+            return mismatch(server, step, what_is_missing(server->current));
+    consume(server->current, step->length);
+    return true;
+}
+
+static bool do_eof(struct script_server *server, const struct script_step *step)
+{
+    if (server->current->used == 0)
+        receive_more(server->current, step_deadline_ns(server));
+    if (server->current->used > 0)
+        return mismatch(server, step, "bytes came where an end was expected");
+    return server->current->closed || mismatch(server, step, "the client did not close the connection in time");
+}
+
+/* ------------------------------------------------------------------------------------------------------- all the rest */
+
+static bool do_accept(struct script_server *server, const struct script_step *step)
+{
+    int one = 1;
+    server->current = NULL;
+    if (server->listener < 0 || server->connection_count == CONNECTIONS_MOST)
+        return mismatch(server, step, "there can be no further connection");
+    if (!wait_readable(server->listener, step_deadline_ns(server)))
+        return mismatch(server, step, "nobody connected in time");
+    int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0)
+        return mismatch(server, step, strerror(errno));
+    if (server->port)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    server->current = &server->connections[server->connection_count++];
+    server->current->fd = fd;
+    memcpy(server->current->name, step->name, sizeof step->name);
+    return true;
+}
+
+static bool do_use(struct script_server *server, const struct script_step *step)
+{
+    /* The newest of that name. */
+    for (size_t i = server->connection_count; i-- > 0;) {
+        if (strcmp(server->connections[i].name, step->name) == 0) {
+            server->current = &server->connections[i];
+            return true;
+        }
+    }
+    return mismatch(server, step, "there is no connection of that name");
+}
+
+static bool do_send(struct script_server *server, const struct script_step *step)
+{
+    const size_t portion = step->verb == SCRIPT_DRIBBLE ? 1 : step->length;
+    for (size_t sent = 0; sent < step->length;) {
+        size_t left = step->length - sent;
+        ssize_t now = send(server->current->fd, step->bytes + sent, left < portion ? left : portion, MSG_NOSIGNAL);
+        if (now < 0)
+            return mismatch(server, step, strerror(errno));
+        sent += (size_t)now;
+    }
+    return true;
+}
+
+static void close_connection(struct connection *connection, bool reset)
+{
+    const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };
+    if (connection->fd < 0)
+        return;
+    if (reset)
+        setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    close(connection->fd);
+    connection->fd = -1;
+}
+
+static bool do_stall(struct script_server *server, const struct script_step *step)
+{
+    unsigned number = ++server->stalls;
+    gate_pass(&server->stalled);
+    int64_t left_ms = (test_deadline_ns() - test_now_ns()) / 1000000;
+    return gate_await_for(&server->go, number, left_ms > 0 ? (uint32_t)left_ms : 0) ||
+           mismatch(server, step, "nobody ended the stall");
+}
+
+static bool do_step(struct script_server *server, const struct script_step *step)
+{
+    bool needs_connection = step->verb != SCRIPT_ACCEPT && step->verb != SCRIPT_USE && step->verb != SCRIPT_STALL &&
+                            step->verb != SCRIPT_REFUSE;
+    if (needs_connection && (!server->current || server->current->fd < 0))
+        return mismatch(server, step, "there is no connection");
+    switch (step->verb) {
+    case SCRIPT_ACCEPT:
+        return do_accept(server, step);
+    case SCRIPT_USE:
+        return do_use(server, step);
+    case SCRIPT_EXPECT:
+        return do_expect(server, step);
+    case SCRIPT_EXPECT_UP_TO:
+        return do_expect_up_to(server, step);
+    case SCRIPT_SKIP:
+        return do_skip(server, step);
+    case SCRIPT_EOF:
+        return do_eof(server, step);
+    case SCRIPT_SEND:
+    case SCRIPT_DRIBBLE:
+        return do_send(server, step);
+    case SCRIPT_STALL:
+        return do_stall(server, step);
+    case SCRIPT_CUT:
+    case SCRIPT_RESET:
+        close_connection(server->current, step->verb == SCRIPT_RESET);
+        return true;
+    case SCRIPT_REFUSE:
+        close(server->listener);
+        server->listener = -1;
+        return true;
+    }
+    return false;
+}
+
+static void *run_script(void *arg)
+{
+    struct script_server *server = arg;
+    for (size_t i = 0; i < server->script.count; i++) {
+        if (!do_step(server, &server->script.steps[i])) {
+            /* The client must not wait for a server that has given up. */
+            for (size_t j = 0; j < server->connection_count; j++)
+                close_connection(&server->connections[j], false);
+            break;
+        }
+    }
+    gate_pass(&server->ended);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------------ what is called */
+
+static struct script_server *server_new(const char *script)
+{
+    char why[300];
+    struct script_server *server = calloc(1, sizeof *server);
+    REQUIRE(server != NULL);
+    if (!script_parse(&server->script, script, why, sizeof why)) {
+        FAIL("%s", why);
+        test_abort();
+    }
+    server->patience_ms = test_ms(5000);
+    return server;
+}
+
+static struct script_server *server_run(struct script_server *server, const struct sockaddr *address, socklen_t length)
+{
+    server->listener = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    REQUIRE(server->listener >= 0);
+    REQUIRE_INT(0, bind(server->listener, address, length));
+    REQUIRE_INT(0, listen(server->listener, CONNECTIONS_MOST));
+    if (address->sa_family == AF_INET) {
+        struct sockaddr_in own = { 0 };
+        socklen_t size = sizeof own;
+        REQUIRE_INT(0, getsockname(server->listener, (struct sockaddr *)&own, &size));
+        server->port = ntohs(own.sin_port);
+    }
+    REQUIRE_INT(0, pthread_create(&server->thread, NULL, run_script, server));
+    return server;
+}
+
+struct script_server *script_start(const char *script)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    return server_run(server_new(script), (struct sockaddr *)&address, sizeof address);
+}
+
+struct script_server *script_start_unix(const char *path, const char *script)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    struct script_server *server = server_new(script);
+    REQUIRE(strlen(path) < sizeof address.sun_path);
+    strcpy(address.sun_path, path);
+    strcpy(server->path, path);
+    return server_run(server, (struct sockaddr *)&address, sizeof address);
+}
+
+int script_port(const struct script_server *server)
+{
+    return server->port;
+}
+
+void script_set_patience(struct script_server *server, unsigned ms)
+{
+    server->patience_ms = ms;
+}
+
+void script_await_stall(struct script_server *server, unsigned count)
+{
+    gate_await(&server->stalled, count);
+}
+
+void script_go(struct script_server *server)
+{
+    gate_pass(&server->go);
+}
+
+void script_await_end(struct script_server *server)
+{
+    gate_await(&server->ended, 1);
+}
+
+bool script_finish(struct script_server *server, char *why, size_t size)
+{
+    for (size_t i = 0; i < server->script.count; i++)
+        script_go(server);
+    pthread_join(server->thread, NULL);
+    for (size_t i = 0; i < server->connection_count; i++)
+        close_connection(&server->connections[i], false);
+    if (server->listener >= 0)
+        close(server->listener);
+    if (*server->path)
+        unlink(server->path);
+    snprintf(why, size, "%s", server->why);
+    bool as_expected = *server->why == '\0';
+    script_free(&server->script);
+    free(server);
+    return as_expected;
+}
+
+void script_check(struct script_server *server)
+{
+    char why[1000];
+    if (!script_finish(server, why, sizeof why))
+        FAIL("the script at %s", why);
+}
