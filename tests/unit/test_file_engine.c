@@ -293,7 +293,7 @@ TEST(running_out_of_descriptors_is_named)
 /* --- waiting --- */
 
 struct crowd {
-    struct gate started, served;
+    struct gate turns, started, served;
     _Atomic int order[128];
     _Atomic int number;
     struct witness witness;
@@ -304,6 +304,7 @@ static struct crowd *crowd;
 static void wait_in_line(void *arg)
 {
     const int who = (int)(intptr_t)arg;
+    gate_await(&crowd->turns, (uint32_t)who + 1);
     hf_client *client = open_client();
     gate_pass(&crowd->started);
     hf_lock *lock = take(client, "line");
@@ -315,15 +316,23 @@ static void wait_in_line(void *arg)
     hf_close(client);
 }
 
+/* Before this process has threads: a sanitizer for threads cannot follow a fork after that. */
+static void start_line(pid_t *helpers, int count)
+{
+    for (int i = 0; i < count; i++)
+        helpers[i] = helper_start(wait_in_line, (void *)(intptr_t)i);
+}
+
 TEST_LIMIT(sixty_four_processes_are_served_in_order_of_arrival, 60)
 {
     pid_t helpers[64];
     set_up();
     crowd = shared_new(sizeof *crowd);
+    start_line(helpers, 64);
     hf_client *client = open_client();
     hf_lock *lock = take(client, "line");
     for (int i = 0; i < 64; i++) {
-        helpers[i] = helper_start(wait_in_line, (void *)(intptr_t)i);
+        gate_pass(&crowd->turns);
         await_waiters(client, "line", i + 1);
     }
     hf_release(lock, NULL);
@@ -342,10 +351,11 @@ TEST_LIMIT(dead_waiters_are_skipped_and_the_order_kept, 60)
     pid_t helpers[12];
     set_up();
     crowd = shared_new(sizeof *crowd);
+    start_line(helpers, 12);
     hf_client *client = open_client();
     hf_lock *lock = take(client, "line");
     for (int i = 0; i < 12; i++) {
-        helpers[i] = helper_start(wait_in_line, (void *)(intptr_t)i);
+        gate_pass(&crowd->turns);
         await_waiters(client, "line", i + 1);
     }
     helper_kill(helpers[1]);
@@ -382,13 +392,14 @@ TEST(the_first_waiter_gives_up_and_the_order_is_kept)
     pthread_t first;
     set_up();
     crowd = shared_new(sizeof *crowd);
+    start_line(helpers, 3);
     hf_client *holder = open_client();
     hf_lock *lock = take(holder, "line");
     hf_client *client = open_client();
     pthread_create(&first, NULL, give_up_first, client);
     await_waiters(holder, "line", 1);
     for (int i = 0; i < 3; i++) {
-        helpers[i] = helper_start(wait_in_line, (void *)(intptr_t)i);
+        gate_pass(&crowd->turns);
         await_waiters(holder, "line", i + 2);
     }
     hf_cancel(client, "line");
@@ -423,6 +434,8 @@ TEST(the_death_of_the_holder_wakes_the_waiters)
     for (int round = 0; round < 20; round++) {
         const pid_t holder = helper_start(hold_until_killed, (char *)"line");
         gate_await(&crowd->started, (uint32_t)(3 * round + 1));
+        gate_pass(&crowd->turns);
+        gate_pass(&crowd->turns);
         const pid_t one = helper_start(wait_in_line, (void *)(intptr_t)(2 * round));
         const pid_t two = helper_start(wait_in_line, (void *)(intptr_t)(2 * round + 1));
         gate_await(&crowd->started, (uint32_t)(3 * round + 3));
@@ -458,6 +471,7 @@ TEST(a_holder_in_another_pid_namespace_is_noticed_when_it_dies)
         _exit(WIFSIGNALED(status) ? 0 : 4);
     }
     gate_await(&crowd->started, 1);
+    gate_pass(&crowd->turns);
     const pid_t waiter = helper_start(wait_in_line, (void *)(intptr_t)0);
     await_waiters(client, "line", 1);
     char children[128];
