@@ -102,10 +102,9 @@ hf_status hf_open(hf_client **out, const char *url, const hf_client_options *opt
     struct hfi_url split = { .scheme = scheme };
     const struct hfi_engine *engine;
     *out = NULL;
+    const char *named = getenv("HOLDFAST_URL");
     if (!url)
-        url = getenv("HOLDFAST_URL");
-    if (!url || !*url)
-        url = "file:";
+        url = named && *named ? named : "file:";
     hf_status status = hfi_url_split(scheme, &split.rest, url, err);
     if (status == HF_OK)
         status = hfi_registry_find(&engine, scheme, err);

@@ -19,25 +19,29 @@
 #define SMB2_MAGIC 0xfe534d42u
 #define CEPH_MAGIC 0x00c36400u
 
-static const char *home(void)
+static bool home(char *out, size_t size)
 {
     const char *directory = getenv("HOME");
-    if (directory && *directory == '/')
-        return directory;
-    const struct passwd *user = getpwuid(geteuid());
-    return user ? user->pw_dir : NULL;
+    struct passwd user, *found = NULL;
+    char buffer[4096];
+    if (!directory || *directory != '/') {
+        getpwuid_r(geteuid(), &user, buffer, sizeof buffer, &found);
+        directory = found ? user.pw_dir : NULL;
+    }
+    return directory && snprintf(out, size, "%s", directory) < (int)size;
 }
 
 static hf_status default_path(char *out, size_t size, hf_error *err)
 {
     const char *state = getenv("XDG_STATE_HOME");
+    char mine[PATH_MAX];
     int length;
     if (geteuid() == 0)
         length = snprintf(out, size, "/var/lib/holdfast");
     else if (state && *state == '/')
         length = snprintf(out, size, "%s/holdfast", state);
-    else if (home())
-        length = snprintf(out, size, "%s/.local/state/holdfast", home());
+    else if (home(mine, sizeof mine))
+        length = snprintf(out, size, "%s/.local/state/holdfast", mine);
     else
         return hfi_fail(err, HF_INVALID, 0, "there is no home directory for lock files; name one as file:///DIRECTORY");
     return length < (int)size ? HF_OK

@@ -78,8 +78,9 @@ static void let_go(struct file_store *store, struct file_lock *lock)
         }
         hfi_file_queue_dissolve(&lock->queue, &store->directory, inode);
     }
-    hfi_fd_close(lock->fd); /* only now: whoever hears the knock must find it free */
-    lock->fd = -1;
+    /* Closing would not do: a process that is being forked right now may still have a copy, and the lock would become free
+     * when that is closed, after the knock. */
+    hfi_file_unlock(lock->fd);
     hfi_file_queue_knock(&store->directory, inode);
     close_all(lock);
 }
