@@ -162,6 +162,7 @@ static hf_status ask_once(struct contest *contest, hf_error *err)
         contest->request.deadline_ns = later(contest->want->deadline_ns, now + LAST_PATIENCE);
     contest->grant.token = 0;
     contest->grant.counted_from_ns = now;
+    contest->grant.valid_ms = 0;
     contest->grant.holder[0] = 0;
     contest->grant.holder_left_ms = -1;
     return client->engine->attempt(client->store, contest->hold->engine_lock, &contest->request, &contest->grant, err);
@@ -173,7 +174,7 @@ static bool start_lease(struct contest *contest)
     struct hfi_hold *hold = contest->hold;
     const struct hfi_terms terms = hold->lease.terms;
     hold->token = contest->grant.token;
-    hfi_lease_start(&hold->lease, &terms, contest->grant.counted_from_ns, contest->grant.counted_from_ns);
+    hfi_lease_start(&hold->lease, &terms, contest->grant.valid_ms, contest->grant.counted_from_ns);
     return hold->lease.deadline_ns == HFI_NEVER || hfi_now_ns() < hold->lease.deadline_ns;
 }
 

@@ -66,6 +66,8 @@ struct hfi_grant {
     /* The moment from which the store counts the time-to-live, or an earlier one. The core sets it to the moment before the
      * call; an engine that knows better, or must ask for less, may change it. */
     hfi_time counted_from_ns;
+    /* 0: granted for the whole time-to-live. Else for so long only, unless it is renewed: the core sees to that. */
+    uint32_t valid_ms;
     /* After HF_BUSY, for people: who holds it, "" if not known; and how long still, -1 if not known. */
     char holder[160];
     int64_t holder_left_ms;

@@ -31,11 +31,13 @@ static void count_from(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time counte
         lease->renew_at_ns = counted_from_ns + ttl_ns / 3;
 }
 
-void hfi_lease_start(struct hfi_lease *lease, const struct hfi_terms *terms, hfi_time counted_from_ns, hfi_time now_ns)
+void hfi_lease_start(struct hfi_lease *lease, const struct hfi_terms *terms, uint32_t valid_ms, hfi_time granted_ns)
 {
     lease->terms = *terms;
-    lease->end_by_ns = terms->max_hold_ms ? now_ns + (hfi_time)terms->max_hold_ms * HFI_MS : HFI_NEVER;
-    count_from(lease, terms->ttl_ms, counted_from_ns);
+    lease->end_by_ns = terms->max_hold_ms ? granted_ns + (hfi_time)terms->max_hold_ms * HFI_MS : HFI_NEVER;
+    count_from(lease, valid_ms ? valid_ms : terms->ttl_ms, granted_ns);
+    if (valid_ms) /* also without renewal: its first part is not the whole yet */
+        lease->renew_at_ns = granted_ns + (hfi_time)valid_ms * HFI_MS / 3;
 }
 
 enum hfi_step hfi_lease_step(const struct hfi_lease *lease, hfi_time now_ns, hfi_time early_ns)

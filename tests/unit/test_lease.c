@@ -133,11 +133,22 @@ TEST(a_slow_answer_counts_from_when_the_question_was_sent)
 {
     struct hfi_lease lease;
     const struct hfi_terms terms = { .ttl_ms = 1000, .renew = true, .store_expires = true };
-    hfi_lease_start(&lease, &terms, 100 * HFI_MS, 900 * HFI_MS);
+    hfi_lease_start(&lease, &terms, 0, 100 * HFI_MS);
     CHECK_INT((100 + 988) * HFI_MS, lease.deadline_ns);
     CHECK_INT(HFI_STEP_RENEW, hfi_lease_step(&lease, 900 * HFI_MS, 0)); /* overdue already */
     hfi_lease_renewed(&lease, 1000, 900 * HFI_MS);
     CHECK_INT((900 + 988) * HFI_MS, lease.deadline_ns);
+}
+
+TEST(a_gift_is_made_whole_by_its_first_renewal)
+{
+    struct hfi_lease lease;
+    const struct hfi_terms terms = { .ttl_ms = 30000, .renew = false, .store_expires = true };
+    hfi_lease_start(&lease, &terms, 2000, 0);
+    CHECK_INT(1978 * HFI_MS, lease.deadline_ns);
+    CHECK_INT(2000 * HFI_MS / 3, hfi_lease_due(&lease)); /* though it is not to be renewed otherwise */
+    hfi_lease_renewed(&lease, 30000, 700 * HFI_MS);
+    CHECK_INT((700 + 29698) * HFI_MS, hfi_lease_due(&lease));
 }
 
 TEST(renewals_that_are_nearly_due_share_an_exchange)

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_answer.c: what the server's error replies mean, and what mends them.
+ */
+#include "redis.h"
+#include <stdio.h>
+#include <string.h>
+
+bool hfi_redis_is_error(const redisReply *reply, const char *code)
+{
+    const size_t length = strlen(code);
+    return reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, code, length) == 0 &&
+           (reply->str[length] == ' ' || reply->str[length] == 0);
+}
+
+/* An error inside of a script comes wrapped: "ERR Error running script … -OOM command not allowed …" on old servers. */
+static const char *find_code(const char *text, const char *code)
+{
+    const char *place = strstr(text, code);
+    return place && (place == text || place[-1] == ' ' || place[-1] == '-' || place[-1] == '@') ? place : NULL;
+}
+
+static const struct {
+    const char *code;
+    hf_status status;
+    const char *words; /* %.60s: the key */
+} meanings[] = {
+    { "LOADING", HF_UNAVAILABLE, "the server is still loading its data" },
+    { "BUSY ", HF_UNAVAILABLE, "the server is busy with a script that does not end (SCRIPT KILL)" },
+    { "MASTERDOWN", HF_UNAVAILABLE, "the server is a replica that has lost its master" },
+    { "CLUSTERDOWN", HF_UNAVAILABLE, "the cluster is down" },
+    { "TRYAGAIN", HF_UNAVAILABLE, "the keys are just being moved to another node" },
+    { "READONLY", HF_UNAVAILABLE, "the server is a read-only replica; the URL must name its master" },
+    { "MISCONF", HF_UNAVAILABLE, "the server cannot save to disk and refuses writes (stop-writes-on-bgsave-error)" },
+    { "NOREPLICAS", HF_UNAVAILABLE, "the server has too few good replicas to accept writes (min-replicas-to-write)" },
+    { "OOM", HF_UNAVAILABLE, "the server is out of memory (maxmemory)" },
+    { "NOPERM", HF_DENIED, "the ACL user may not do this; it needs +eval +evalsha +subscribe +ping ~PREFIX* &hf:c:*" },
+    { "NOAUTH", HF_DENIED, "the server wants a password (URL, HOLDFAST_PASSWORD or password_file)" },
+    { "WRONGPASS", HF_DENIED, "the server refuses the user name or password" },
+    { "WRONGTYPE", HF_DENIED, "another program uses the key for data of another type" },
+    { "MOVED", HF_UNSUPPORTED, "the server is part of a cluster; use redis+cluster://" },
+    { "ASK ", HF_UNSUPPORTED, "the server is part of a cluster; use redis+cluster://" },
+    { "CROSSSLOT", HF_UNSUPPORTED, "the server is part of a cluster; use redis+cluster://" },
+    { "unknown command", HF_UNSUPPORTED, "the server lacks a command (renamed, or too old: Redis 6 is needed)" },
+    { "invalid password", HF_DENIED, "the server refuses the password" },
+    { "without any password configured", HF_DENIED, "the URL has a password, but the server wants none" },
+};
+
+hf_status hfi_redis_refusal(const redisReply *reply, const char *key, hf_error *err)
+{
+    if (reply->type != REDIS_REPLY_ERROR)
+        return hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
+    for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++) {
+        if (find_code(reply->str, meanings[i].code))
+            return hfi_fail(err, meanings[i].status, 0, "%s%s%.60s: %.80s", meanings[i].words, *key ? ", key " : "", key,
+                            reply->str);
+    }
+    return hfi_fail(err, HF_INTERNAL, 0, "the server answered: %.180s", reply->str);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_store.c: idle connections, and running a script on one of them.
+ */
+#include "redis.h"
+#include <stdio.h>
+#include <string.h>
+
+#define IDLE_MOST 16
+/* A connection that was idle for longer may have been closed by the server in the meantime: better looked at than used and
+ * the outcome unknown. */
+#define TRUSTED_FOR (200 * HFI_MS)
+
+hf_status hfi_redis_borrow(struct redis_store *store, struct redis_connection **out, hfi_time deadline_ns, hf_error *err)
+{
+    for (;;) {
+        pthread_mutex_lock(&store->mutex);
+        struct redis_connection *connection = store->idle;
+        if (connection) {
+            store->idle = connection->next;
+            store->idle_count--;
+        }
+        pthread_mutex_unlock(&store->mutex);
+        *out = connection;
+        if (!connection)
+            return hfi_redis_connect(out, &store->config, store->tls, deadline_ns, err);
+        if (store->env->now_ns() - connection->used_ns < TRUSTED_FOR || hfi_redis_is_alive(connection))
+            return HF_OK;
+        hfi_redis_disconnect(connection);
+    }
+}
+
+void hfi_redis_give_back(struct redis_store *store, struct redis_connection *connection)
+{
+    pthread_mutex_lock(&store->mutex);
+    const bool keep = store->idle_count < IDLE_MOST;
+    if (keep) {
+        connection->next = store->idle;
+        store->idle = connection;
+        store->idle_count++;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    if (!keep)
+        hfi_redis_disconnect(connection);
+}
+
+static hf_status receive_all(struct redis_connection *connection, redisReply **replies, size_t count, hfi_time deadline_ns,
+                             hf_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        const hf_status status = hfi_redis_receive(connection, &replies[i], deadline_ns, err);
+        if (status != HF_OK) {
+            while (i-- > 0)
+                freeReplyObject(replies[i]);
+            err->status = HF_UNKNOWN; /* HF_TIMEOUT too: it was sent */
+            return HF_UNKNOWN;
+        }
+    }
+    return HF_OK;
+}
+
+static hf_status exchange(struct redis_connection *connection, const struct redis_command *first,
+                          const struct redis_command *behind, redisReply **replies, hfi_time deadline_ns, hf_error *err)
+{
+    const struct redis_command *const commands[2] = { first, behind };
+    const size_t count = behind ? 2 : 1;
+    const hf_status status = hfi_redis_send(connection, commands, count, deadline_ns, err);
+    return status == HF_OK ? receive_all(connection, replies, count, deadline_ns, err) : status;
+}
+
+hf_status hfi_redis_ask(struct redis_store *store, const struct redis_script *script, const struct redis_command *arguments,
+                        const struct redis_command *behind, redisReply **replies, hfi_time deadline_ns, hfi_time *sent_ns,
+                        hf_error *err)
+{
+    struct redis_connection *connection;
+    struct redis_command command;
+    hf_error own;
+    hf_error *words = err ? err : &own;
+    const hfi_time limit = store->config.timeout_ns ? store->env->now_ns() + store->config.timeout_ns : deadline_ns;
+    const hfi_time deadline = limit < deadline_ns ? limit : deadline_ns;
+    hf_status status = hfi_redis_borrow(store, &connection, deadline, words);
+    if (status != HF_OK)
+        return status;
+    command.count = 0;
+    hfi_redis_add(&command, "EVALSHA");
+    hfi_redis_add(&command, script->hash);
+    for (int i = 0; i < arguments->count; i++) {
+        command.text[2 + i] = arguments->text[i];
+        command.length[2 + i] = arguments->length[i];
+    }
+    command.count = 2 + arguments->count;
+    const hfi_time sent = store->env->now_ns();
+    status = exchange(connection, &command, behind, replies, deadline, words);
+    if (status == HF_OK && hfi_redis_is_error(replies[0], "NOSCRIPT")) {
+        /* The server was restarted, or its scripts flushed: nothing was done. */
+        for (size_t i = 0; i < (behind ? 2u : 1u); i++)
+            freeReplyObject(replies[i]);
+        command.count = 0;
+        hfi_redis_add(&command, "EVAL");
+        hfi_redis_add(&command, script->text);
+        command.count = 2 + arguments->count;
+        status = exchange(connection, &command, behind, replies, deadline, words);
+    }
+    if (sent_ns)
+        *sent_ns = sent;
+    if (status != HF_OK) {
+        hfi_redis_disconnect(connection);
+        return status;
+    }
+    connection->used_ns = sent;
+    hfi_redis_give_back(store, connection);
+    return HF_OK;
+}
+
+/* The user's own {tag} is kept. Both forms stay apart: one ends with "}", the other with ":". */
+void hfi_redis_keys(char *key, char *queue, const struct redis_store *store, const char *name)
+{
+    const char *open = strchr(name, '{');
+    const char *close = open ? strchr(open, '}') : NULL;
+    const bool own_tag = close && close > open + 1;
+    if (own_tag)
+        snprintf(key, HFI_REDIS_KEY_MAX, "%s%s:", store->config.prefix, name);
+    else
+        snprintf(key, HFI_REDIS_KEY_MAX, "%s{%s}", store->config.prefix, name);
+    snprintf(queue, HFI_REDIS_KEY_MAX + 2, "%s:q", key);
+}
+
+void hfi_redis_owner(char out[40], struct hfi_owner owner)
+{
+    snprintf(out, 40, "%016llx.%llu", (unsigned long long)owner.client, (unsigned long long)owner.serial);
+}

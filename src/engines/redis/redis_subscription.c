@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_subscription.c: how a waiter hears that the lock was handed to it. One connection per client subscribes to the
+ * client's own channel. One of the waiting threads is on duty: it listens for all of them, so that a message goes from the
+ * socket to the thread it is for without a detour; when it leaves, it wakes another one to take over.
+ */
+#include "redis.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static hf_status open_ear(struct redis_store *store, struct redis_connection **out, hfi_time deadline_ns, hf_error *err)
+{
+    char channel[32];
+    struct redis_command command = { 0 };
+    const struct redis_command *const commands[1] = { &command };
+    redisReply *reply = NULL;
+    snprintf(channel, sizeof channel, "hf:c:%016llx", (unsigned long long)store->env->client);
+    hfi_redis_add(&command, "SUBSCRIBE");
+    hfi_redis_add(&command, channel);
+    hf_status status = hfi_redis_connect(out, &store->config, store->tls, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    status = hfi_redis_send(*out, commands, 1, deadline_ns, err);
+    if (status == HF_OK)
+        status = hfi_redis_receive(*out, &reply, deadline_ns, err);
+    if (status == HF_OK && reply->type == REDIS_REPLY_ERROR)
+        status = hfi_redis_refusal(reply, channel, err);
+    else if (status != HF_OK)
+        status = HF_UNAVAILABLE; /* nothing but a subscription is unknown */
+    freeReplyObject(reply);
+    if (status != HF_OK) {
+        hfi_redis_disconnect(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+hf_status hfi_redis_subscribe(struct redis_store *store, uint64_t *number, hfi_time deadline_ns, hf_error *err)
+{
+    hf_error own;
+    struct redis_connection *ear = NULL;
+    pthread_mutex_lock(&store->mutex);
+    const bool there = store->ear != NULL;
+    *number = store->ear_number;
+    pthread_mutex_unlock(&store->mutex);
+    if (there)
+        return HF_OK;
+    const hf_status status = open_ear(store, &ear, deadline_ns, err ? err : &own);
+    if (status != HF_OK)
+        return status;
+    pthread_mutex_lock(&store->mutex);
+    if (!store->ear) { /* else another thread was faster */
+        store->ear = ear;
+        store->ear_number++;
+        ear = NULL;
+    }
+    *number = store->ear_number;
+    pthread_mutex_unlock(&store->mutex);
+    hfi_redis_disconnect(ear);
+    return HF_OK;
+}
+
+/* --- messages; with the mutex --- */
+
+/* "serial token time" for one of our waiting locks. */
+static void take_message(struct redis_store *store, const char *text)
+{
+    char *end;
+    const uint64_t serial = strtoull(text, &end, 10);
+    const uint64_t token = strtoull(end, &end, 10);
+    const int64_t given_us = strtoll(end, &end, 10);
+    struct redis_lock *lock = store->waiting;
+    while (lock && lock->owner.serial != serial)
+        lock = lock->next;
+    if (!lock || *end) /* it has left: its release() has given the lock back, or is going to */
+        return;
+    lock->token = token;
+    lock->given_us = given_us;
+    lock->state = REDIS_GIVEN;
+    hfi_waker_wake(lock->waker);
+}
+
+/* Whatever is missed from now on must be asked for. */
+static void lose_ear(struct redis_store *store)
+{
+    hfi_redis_disconnect(store->ear);
+    store->ear = NULL;
+    for (struct redis_lock *lock = store->waiting; lock; lock = lock->next)
+        hfi_waker_wake(lock->waker);
+}
+
+static void hear(struct redis_store *store)
+{
+    redisReply *reply = NULL;
+    hf_status status;
+    while ((status = hfi_redis_receive(store->ear, &reply, 0, NULL)) == HF_OK) {
+        if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 && reply->element[2]->type == REDIS_REPLY_STRING)
+            take_message(store, reply->element[2]->str);
+        freeReplyObject(reply);
+    }
+    if (status != HF_TIMEOUT)
+        lose_ear(store);
+}
+
+/* --- waiting --- */
+
+static void join_waiting(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker)
+{
+    lock->waker = waker;
+    lock->next = store->waiting;
+    store->waiting = lock;
+}
+
+static void leave_waiting(struct redis_store *store, struct redis_lock *lock)
+{
+    struct redis_lock **link = &store->waiting;
+    while (*link != lock)
+        link = &(*link)->next;
+    *link = lock->next;
+    lock->waker = NULL;
+    if (!store->on_duty && store->waiting)
+        hfi_waker_wake(store->waiting->waker); /* somebody must go on listening */
+}
+
+bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker, hfi_time deadline_ns)
+{
+    bool in_time = true;
+    pthread_mutex_lock(&store->mutex);
+    join_waiting(store, lock, waker);
+    while (in_time && lock->state != REDIS_GIVEN && store->ear && store->ear_number == lock->ear_number &&
+           !hfi_waker_called_back(waker)) {
+        const bool duty = !store->on_duty;
+        struct pollfd ear = { .fd = store->ear->fd, .events = POLLIN };
+        store->on_duty = true;
+        pthread_mutex_unlock(&store->mutex);
+        in_time = hfi_waker_sleep(waker, &ear, duty ? 1 : 0, deadline_ns);
+        pthread_mutex_lock(&store->mutex);
+        if (duty)
+            store->on_duty = false;
+        if (duty && ear.revents && store->ear && store->ear_number == lock->ear_number)
+            hear(store);
+    }
+    leave_waiting(store, lock);
+    pthread_mutex_unlock(&store->mutex);
+    return in_time || lock->state == REDIS_GIVEN;
+}
