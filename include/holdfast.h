@@ -24,7 +24,7 @@
  *  4. Clients and locks may be used from any thread. A callback runs on the client's keeper thread (or, for a loss noticed
  *     by a call, on that call's thread) with no lock of the library held, so it may call any function but hf_close().
  *  5. Nothing crosses fork(). The child holds nothing: a client from before the fork answers HF_INVALID, a lock HF_LOST,
- *     and hf_close() and hf_release() there only free memory. Open a new client in the child.
+ *     and hf_close() and hf_release() there do nothing. Open a new client in the child.
  *
  * A lock is a promise among those who ask for it. To be safe from a holder that was paused for too long and then goes on
  * writing, pass hf_token() along with every write and let the place that is written to refuse a smaller token than the

@@ -83,7 +83,12 @@ hf_status hfi_open_engine(hf_client **out, const struct hfi_engine *engine, cons
     client->references = 1;
     client->timeout_ns = (options.timeout_ms ? options.timeout_ms : HFI_DEFAULT_TIMEOUT_MS) * HFI_MS;
     client->env = (struct hfi_env){
-        .client = hfi_random(), .now_ns = hfi_now_ns, .random = hfi_random, .lost = hfi_keeper_lost, .core = client
+        .client = hfi_random(),
+        .timeout_ns = client->timeout_ns,
+        .now_ns = hfi_now_ns,
+        .random = hfi_random,
+        .lost = hfi_keeper_lost,
+        .core = client,
     };
     pthread_mutex_init(&client->mutex, NULL);
     pthread_cond_init(&client->changed, NULL);

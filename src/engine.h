@@ -43,7 +43,8 @@ struct hfi_url {
 
 /* What the core gives to an engine. The functions may be called from any thread. */
 struct hfi_env {
-    uint64_t client; /* the random number of every hfi_owner of this client */
+    uint64_t client;     /* the random number of every hfi_owner of this client */
+    hfi_time timeout_ns; /* the longest that open(), and any other exchange without a deadline, may take */
     hfi_time (*now_ns)(void);
     uint64_t (*random)(void);
     /* The store took away what `owner` held: the core tells its user at once. For hear(), and for nothing else. */

@@ -4,6 +4,7 @@
  */
 #include "waker.h"
 #include "core.h"
+#include <assert.h>
 #include <errno.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -55,8 +56,9 @@ void hfi_waker_reset(struct hfi_waker *waker)
 
 bool hfi_waker_sleep(struct hfi_waker *waker, struct pollfd *fds, size_t count, hfi_time deadline_ns)
 {
+    assert(count <= MOST_FDS);
     struct pollfd all[1 + MOST_FDS] = { { .fd = waker->fd, .events = POLLIN } };
-    for (size_t i = 0; i < count && i < MOST_FDS; i++)
+    for (size_t i = 0; i < count; i++)
         all[1 + i] = fds[i];
     int ready;
     do {
@@ -67,7 +69,7 @@ bool hfi_waker_sleep(struct hfi_waker *waker, struct pollfd *fds, size_t count, 
     } while (ready < 0 && errno == EINTR);
     if (all[0].revents)
         hfi_bell_hush(waker->fd);
-    for (size_t i = 0; i < count && i < MOST_FDS; i++)
+    for (size_t i = 0; i < count; i++)
         fds[i].revents = all[1 + i].revents;
     return ready > 0;
 }

@@ -43,7 +43,7 @@ static hf_status redis_open(void *memory, const struct hfi_url *url, const struc
     if (status == HF_OK && store->config.tls)
         status = hfi_redis_tls_new(&store->tls, &store->config, err);
     if (status == HF_OK)
-        status = hfi_redis_borrow(store, &connection, env->now_ns() + 5 * HFI_SECOND, err);
+        status = hfi_redis_borrow(store, &connection, env->now_ns() + env->timeout_ns, err);
     if (status == HF_OK) {
         connection->used_ns = env->now_ns();
         hfi_redis_give_back(store, connection);
@@ -229,7 +229,7 @@ static hf_status redis_wait(void *memory, void *lock_memory, const struct hfi_re
     struct redis_lock *lock = lock_memory;
     if (!lock->queued) {
         uint64_t number;
-        const hfi_time limit = store->env->now_ns() + 5 * HFI_SECOND;
+        const hfi_time limit = store->env->now_ns() + store->env->timeout_ns;
         const hfi_time deadline = limit < request->deadline_ns ? limit : request->deadline_ns;
         return hfi_redis_subscribe(store, &number, deadline, err); /* and then ask again, for a place in the queue */
     }
