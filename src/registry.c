@@ -6,6 +6,8 @@
 #include "registry.h"
 #include "core.h"
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,13 +65,19 @@ static const struct hfi_engine *load(const struct row *row, char *why, size_t si
 {
     char path[4096];
     module_path(path, sizeof path, row);
-    if (access(path, F_OK) != 0) {
-        snprintf(why, size, "this installation has no %.100s", path);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC); /* tells a missing file from one that cannot be opened now */
+    if (fd < 0) {
+        if (errno == ENOENT)
+            snprintf(why, size, "this installation has no %.100s", path);
+        else
+            snprintf(why, size, "%.100s cannot be opened now", path);
         return NULL;
     }
+    close(fd);
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!module) {
         snprintf(why, size, "install %s (%.120s)", row->needs, dlerror());
+        errno = ENOENT;
         return NULL;
     }
     const struct hfi_engine *engine = dlsym(module, MODULE_SYMBOL);
@@ -77,6 +85,7 @@ static const struct hfi_engine *load(const struct row *row, char *why, size_t si
         return engine;
     snprintf(why, size, "%.100s is not a %s module for holdfast %s", path, row->name, hf_version());
     dlclose(module);
+    errno = ENOENT;
     return NULL;
 }
 
@@ -103,7 +112,8 @@ hf_status hfi_registry_find(const struct hfi_engine **out, const char *scheme, h
         return hfi_fail(err, HF_INVALID, 0, "unknown scheme \"%s:\"; `holdfast engines` lists those there are", scheme);
     *out = engine_of(row, why, sizeof why);
     if (!*out)
-        return hfi_fail(err, HF_UNSUPPORTED, 0, "the %s engine is not here: %s", row->name, why);
+        return hfi_fail(err, errno == EMFILE || errno == ENFILE ? HF_NOMEM : HF_UNSUPPORTED, 0,
+                        "the %s engine is not here: %s", row->name, why);
     return HF_OK;
 }
 

@@ -28,7 +28,8 @@
 
 /* --- open and close --- */
 
-static hf_status redis_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, char **shown, hf_error *err)
+static hf_status redis_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, char **shown,
+                            hf_error *err)
 {
     struct redis_store *store = memory;
     struct redis_connection *connection = NULL;
@@ -120,11 +121,11 @@ static hf_status check_replication(const redisReply *reply, const struct redis_c
                     config->replicas, config->replica_ms);
 }
 
-static hf_status take_busy(struct redis_store *store, struct redis_lock *lock, const redisReply *reply, struct hfi_grant *grant,
-                           hf_error *err)
+static hf_status take_busy(struct redis_store *store, struct redis_lock *lock, const redisReply *reply,
+                           struct hfi_grant *grant, hf_error *err)
 {
-    if (reply->elements != 5 || reply->element[2]->type != REDIS_REPLY_INTEGER || reply->element[3]->type != REDIS_REPLY_INTEGER ||
-        reply->element[4]->type != REDIS_REPLY_STRING)
+    if (reply->elements != 5 || reply->element[2]->type != REDIS_REPLY_INTEGER ||
+        reply->element[3]->type != REDIS_REPLY_INTEGER || reply->element[4]->type != REDIS_REPLY_STRING)
         return hfi_redis_refusal(reply, "", err);
     const int64_t left_ms = reply->element[2]->integer;
     const int64_t place = reply->element[3]->integer;
@@ -152,14 +153,14 @@ static hf_status take_answer(struct redis_store *store, struct redis_lock *lock,
         return hfi_redis_refusal(reply, key, err);
     if (reply->element[0]->integer < 0)
         return take_busy(store, lock, reply, grant, err);
-    lock->state = REDIS_HELD;
+    hfi_redis_expect_no_more(store, lock, REDIS_HELD);
     lock->queued = false;
     grant->token = (uint64_t)reply->element[0]->integer;
     return waited ? check_replication(replies[1], &store->config, err) : HF_OK;
 }
 
-static hf_status ask(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request, bool line_up,
-                     struct hfi_grant *grant, hf_error *err)
+static hf_status ask(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
+                     bool line_up, struct hfi_grant *grant, hf_error *err)
 {
     struct words words;
     struct redis_command command, behind_memory;
@@ -171,9 +172,6 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
     const struct redis_command *behind = replication(&behind_memory, &words, &store->config);
     hf_status status = hfi_redis_ask(store, &store->scripts.acquire, &command, behind, replies, request->deadline_ns,
                                      &lock->sent_ns, err);
-    if (lock->state == REDIS_NEW)
-        lock->state = REDIS_ASKED;
-    lock->owner = request->owner;
     if (status == HF_UNKNOWN)
         lock->unsure = true;
     if (status != HF_OK)
@@ -204,23 +202,23 @@ static bool is_fresh(const struct redis_store *store, const struct redis_lock *l
     return grant->counted_from_ns + CLAIM_NS / 2 > now;
 }
 
-static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi_request *request, struct hfi_grant *grant,
-                               hf_error *err)
+static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
+                               struct hfi_grant *grant, hf_error *err)
 {
     struct redis_store *store = memory;
     struct redis_lock *lock = lock_memory;
-    if (lock->state == REDIS_GIVEN && is_fresh(store, lock, grant)) {
-        lock->state = REDIS_HELD;
+    pthread_mutex_lock(&store->mutex);
+    const bool given = lock->state == REDIS_GIVEN;
+    pthread_mutex_unlock(&store->mutex);
+    if (given && is_fresh(store, lock, grant)) {
+        hfi_redis_expect_no_more(store, lock, REDIS_HELD);
         lock->queued = false;
         return HF_OK;
     }
     grant->valid_ms = 0;
-    pthread_mutex_lock(&store->mutex);
     /* Whoever lines up without being able to hear would be taken for dead, and skipped. */
-    const bool can_hear = store->ear != NULL;
-    lock->ear_number = store->ear_number;
-    pthread_mutex_unlock(&store->mutex);
-    return ask(store, lock, request, request->queue && can_hear, grant, err);
+    const bool line_up = request->queue && hfi_redis_expect(store, lock, request->owner);
+    return ask(store, lock, request, line_up, grant, err);
 }
 
 static hf_status redis_wait(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
@@ -249,8 +247,11 @@ static hf_status redis_release(void *memory, void *lock_memory, const struct hfi
     struct redis_command command;
     redisReply *reply = NULL;
     const bool was_held = lock->state == REDIS_HELD;
-    if (!was_held && lock->state != REDIS_GIVEN && !lock->queued && !lock->unsure)
-        return HF_OK; /* the server knows nothing of it */
+    const bool known = was_held || lock->queued || lock->unsure;
+    if (!was_held)
+        hfi_redis_expect_no_more(store, lock, REDIS_NEW);
+    if (!known)
+        return HF_OK;
     add_common(&command, &words, store, request);
     hf_status status =
         hfi_redis_ask(store, &store->scripts.release, &command, NULL, &reply, request->deadline_ns, NULL, err);
@@ -268,7 +269,8 @@ static hf_status redis_release(void *memory, void *lock_memory, const struct hfi
     return status;
 }
 
-static hf_status redis_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err)
+static hf_status redis_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
+                             hf_error *err)
 {
     enum { MOST = 128 };
     struct redis_store *store = memory;

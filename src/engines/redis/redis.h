@@ -15,7 +15,7 @@
 #define HFI_REDIS_CLAIM_MS 2000
 #define HFI_REDIS_KEY_MAX (HFI_NAME_MAX + 80)
 
-/* --- url.c --- */
+/* --- redis_url.c --- */
 
 struct redis_config {
     bool tls;
@@ -25,9 +25,9 @@ struct redis_config {
     int database;
     char *prefix;
     hfi_time connect_ns, timeout_ns; /* for one connection, for one exchange; 0: the request's own deadline */
-    int replicas; /* 0: do not wait for any */
+    int replicas;                    /* 0: do not wait for any */
     int replica_ms;
-    bool fsync; /* WAITAOF instead of WAIT */
+    bool fsync;                           /* WAITAOF instead of WAIT */
     char *ca_file, *cert_file, *key_file; /* NULL: the system's, none, none */
     bool verify;
 };
@@ -35,7 +35,7 @@ struct redis_config {
 hf_status hfi_redis_config_read(struct redis_config *config, const struct hfi_url *url, hf_error *err);
 void hfi_redis_config_free(struct redis_config *config);
 
-/* --- connection.c --- */
+/* --- redis_connection.c --- */
 
 struct redis_connection {
     struct redis_connection *next; /* in the store's list of idle ones */
@@ -57,8 +57,8 @@ struct redis_command {
 void hfi_redis_add(struct redis_command *command, const char *text);
 
 /* Connects, logs in and selects the database. */
-hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_config *config, SSL_CTX *tls, hfi_time deadline_ns,
-                            hf_error *err);
+hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_config *config, SSL_CTX *tls,
+                            hfi_time deadline_ns, hf_error *err);
 void hfi_redis_disconnect(struct redis_connection *connection);
 /* True if the connection, idle so far, still stands. */
 bool hfi_redis_is_alive(const struct redis_connection *connection);
@@ -70,13 +70,13 @@ hf_status hfi_redis_send(struct redis_connection *connection, const struct redis
 hf_status hfi_redis_receive(struct redis_connection *connection, redisReply **out, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_redis_tls_new(SSL_CTX **out, const struct redis_config *config, hf_error *err);
 
-/* --- answer.c --- */
+/* --- redis_answer.c --- */
 
 /* What an error reply means; "what" was asked of `key`. */
 hf_status hfi_redis_refusal(const redisReply *reply, const char *key, hf_error *err);
 bool hfi_redis_is_error(const redisReply *reply, const char *code);
 
-/* --- script.c --- */
+/* --- redis_script.c --- */
 
 struct redis_script {
     const char *text;
@@ -89,7 +89,7 @@ struct redis_scripts {
 
 void hfi_redis_scripts_init(struct redis_scripts *scripts);
 
-/* --- store.c --- */
+/* --- redis_store.c --- */
 
 struct redis_lock;
 
@@ -104,25 +104,24 @@ struct redis_store {
     struct redis_connection *idle;
     size_t idle_count;
 
-    /* subscription.c */
+    /* redis_subscription.c */
     struct redis_connection *ear;
-    uint64_t ear_number;     /* grows with every new subscription: what came in between was missed */
-    bool on_duty;            /* some waiting thread listens for all */
-    struct redis_lock *waiting;
+    uint64_t ear_number;        /* grows with every new subscription: what came in between was missed */
+    bool on_duty;               /* some waiting thread listens for all */
+    struct redis_lock *waiting; /* those that a gift may come for */
 };
 
 enum redis_state {
-    REDIS_NEW,
-    REDIS_ASKED,  /* not held, as far as we know; may stand in the queue */
-    REDIS_GIVEN,  /* somebody handed it to us */
+    REDIS_NEW,   /* not held, as far as we know; may stand in the queue */
+    REDIS_GIVEN, /* somebody handed it to us */
     REDIS_HELD
 };
 
 struct redis_lock {
-    enum redis_state state;
-    bool queued;          /* it stands in the queue, as far as we know */
-    bool unsure;          /* an answer was lost: the server may know of it */
-    uint64_t ear_number;  /* of the subscription that it lined up under */
+    enum redis_state state; /* becomes REDIS_GIVEN under the store's mutex, at any time while `expected` */
+    bool queued;            /* it stands in the queue, as far as we know */
+    bool unsure;            /* an answer was lost: the server may know of it */
+    uint64_t ear_number;    /* of the subscription that it lined up under */
     struct hfi_owner owner;
     hfi_time ask_again_ns; /* the backstop */
     /* what ties the server's clock to ours: a request that was sent at sent_ns was answered with server_us */
@@ -131,30 +130,38 @@ struct redis_lock {
     /* the gift */
     uint64_t token;
     int64_t given_us;
-    struct hfi_waker *waker; /* while waiting */
-    struct redis_lock *next; /* in store->waiting */
+    bool expected;           /* in store->waiting */
+    struct hfi_waker *waker; /* while its thread sleeps */
+    struct redis_lock *next;
 };
 
 /* Runs a script, or several commands behind it, on an idle connection: one write, `count` replies. The first command is the
  * script's, and is sent again with its text if the server does not know it. *sent_ns, if not NULL: when it was sent. On
  * HF_OK all replies are there, errors among them, and each must be freed. */
-hf_status hfi_redis_ask(struct redis_store *store, const struct redis_script *script, const struct redis_command *arguments,
-                        const struct redis_command *behind, redisReply **replies, hfi_time deadline_ns, hfi_time *sent_ns,
-                        hf_error *err);
-hf_status hfi_redis_borrow(struct redis_store *store, struct redis_connection **out, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_redis_ask(struct redis_store *store, const struct redis_script *script,
+                        const struct redis_command *arguments, const struct redis_command *behind, redisReply **replies,
+                        hfi_time deadline_ns, hfi_time *sent_ns, hf_error *err);
+hf_status hfi_redis_borrow(struct redis_store *store, struct redis_connection **out, hfi_time deadline_ns,
+                           hf_error *err);
 void hfi_redis_give_back(struct redis_store *store, struct redis_connection *connection);
 void hfi_redis_keys(char *key, char *queue, const struct redis_store *store, const char *name);
 /* The owner as the server knows it, and what is shown of it: "host pid note". */
 void hfi_redis_owner(char out[40], struct hfi_owner owner);
 
-/* --- subscription.c --- */
+/* --- redis_subscription.c --- */
 
 /* Makes sure that gifts can reach us. *number: of the subscription. */
 hf_status hfi_redis_subscribe(struct redis_store *store, uint64_t *number, hfi_time deadline_ns, hf_error *err);
+/* Before the server is asked for a place in the queue: a gift for `lock` may come at any time from then on, even before the
+ * answer. False: nobody listens, so no place must be asked for. */
+bool hfi_redis_expect(struct redis_store *store, struct redis_lock *lock, struct hfi_owner owner);
+/* No gift is of interest any more; sets the lock's state. */
+void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state);
 /* Sleeps until `lock` was given to us, the subscription broke, the waker was woken (true), or the deadline came (false). */
-bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker, hfi_time deadline_ns);
+bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker,
+                      hfi_time deadline_ns);
 
-/* --- look.c --- */
+/* --- redis_look.c --- */
 
 hf_status hfi_redis_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                             hf_error *err);

@@ -52,8 +52,8 @@ hf_status hfi_redis_refusal(const redisReply *reply, const char *key, hf_error *
         return hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
     for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++) {
         if (find_code(reply->str, meanings[i].code))
-            return hfi_fail(err, meanings[i].status, 0, "%s%s%.60s: %.80s", meanings[i].words, *key ? ", key " : "", key,
-                            reply->str);
+            return hfi_fail(err, meanings[i].status, 0, "%s%s%.60s: %.80s", meanings[i].words, *key ? ", key " : "",
+                            key, reply->str);
     }
     return hfi_fail(err, HF_INTERNAL, 0, "the server answered: %.180s", reply->str);
 }

@@ -35,7 +35,8 @@ static bool ready_by(int fd, short events, hfi_time deadline_ns)
     int result;
     do {
         const hfi_time left = deadline_ns == HFI_NEVER ? HFI_SECOND : deadline_ns - now_ns();
-        const struct timespec time = { .tv_sec = left > 0 ? left / HFI_SECOND : 0, .tv_nsec = left > 0 ? left % HFI_SECOND : 0 };
+        const struct timespec time = { .tv_sec = left > 0 ? left / HFI_SECOND : 0,
+                                       .tv_nsec = left > 0 ? left % HFI_SECOND : 0 };
         result = ppoll(&one, 1, &time, NULL);
     } while ((result < 0 && errno == EINTR) || (result == 0 && deadline_ns == HFI_NEVER));
     return result > 0;
@@ -165,7 +166,8 @@ hf_status hfi_redis_receive(struct redis_connection *connection, redisReply **ou
     for (;;) {
         void *reply = NULL;
         if (redisReaderGetReply(connection->reader, &reply) != REDIS_OK)
-            return hfi_fail(err, HF_UNKNOWN, 0, "the server's reply is no Redis protocol (%.60s)", connection->reader->errstr);
+            return hfi_fail(err, HF_UNKNOWN, 0, "the server's reply is no Redis protocol (%.60s)",
+                            connection->reader->errstr);
         *out = reply;
         if (reply)
             return HF_OK;
@@ -173,7 +175,8 @@ hf_status hfi_redis_receive(struct redis_connection *connection, redisReply **ou
         if (got < 0 && errno == EAGAIN)
             return hfi_fail(err, HF_TIMEOUT, 0, "the server did not answer in time");
         if (got <= 0)
-            return hfi_fail(err, HF_UNKNOWN, got < 0 ? errno : 0, "the server closed the connection before it answered");
+            return hfi_fail(err, HF_UNKNOWN, got < 0 ? errno : 0,
+                            "the server closed the connection before it answered");
         if (redisReaderFeed(connection->reader, buffer, (size_t)got) != REDIS_OK)
             return hfi_fail(err, HF_UNKNOWN, 0, "no memory for the server's reply");
     }
@@ -185,8 +188,8 @@ static hf_status unreachable(const struct redis_config *config, int number, hf_e
 {
     char reason[80];
     const char *separator = *config->port ? ":" : "";
-    return hfi_fail(err, number == EMFILE || number == ENFILE ? HF_NOMEM : HF_UNAVAILABLE, number, "cannot connect to %.120s%s%s: %s",
-                    config->host, separator, config->port,
+    return hfi_fail(err, number == EMFILE || number == ENFILE ? HF_NOMEM : HF_UNAVAILABLE, number,
+                    "cannot connect to %.120s%s%s: %s", config->host, separator, config->port,
                     number == EAGAIN ? "no answer in time" : strerror_r(number, reason, sizeof reason));
 }
 
@@ -232,7 +235,8 @@ static hf_status open_socket(int *fd, const struct redis_config *config, hfi_tim
     struct addrinfo *found = NULL;
     const int failure = getaddrinfo(config->host, config->port, &hints, &found);
     if (failure)
-        return hfi_fail(err, HF_UNAVAILABLE, failure, "cannot find host %.120s: %s", config->host, gai_strerror(failure));
+        return hfi_fail(err, HF_UNAVAILABLE, failure, "cannot find host %.120s: %s", config->host,
+                        gai_strerror(failure));
     *fd = -1;
     for (const struct addrinfo *one = found; one && *fd < 0; one = one->ai_next)
         *fd = connect_to(one->ai_addr, one->ai_addrlen, deadline_ns);
@@ -250,10 +254,12 @@ static hf_status start_tls(struct redis_connection *connection, const struct red
                            hfi_time deadline_ns, hf_error *err)
 {
     connection->tls = SSL_new(context);
-    if (!connection->tls || SSL_set_fd(connection->tls, connection->fd) != 1 || SSL_set1_host(connection->tls, config->host) != 1)
+    if (!connection->tls || SSL_set_fd(connection->tls, connection->fd) != 1 ||
+        SSL_set1_host(connection->tls, config->host) != 1)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a TLS connection");
     SSL_set_tlsext_host_name(connection->tls, config->host);
-    fcntl(connection->fd, F_SETFL, fcntl(connection->fd, F_GETFL) | O_NONBLOCK); /* deadlines hold in the handshake too */
+    fcntl(connection->fd, F_SETFL,
+          fcntl(connection->fd, F_GETFL) | O_NONBLOCK); /* deadlines hold in the handshake too */
     int done;
     do {
         ERR_clear_error();
@@ -263,10 +269,11 @@ static hf_status start_tls(struct redis_connection *connection, const struct red
         return HF_OK;
     const long verified = SSL_get_verify_result(connection->tls);
     if (verified != X509_V_OK)
-        return hfi_fail(err, HF_DENIED, (int)verified, "the certificate of %.100s is not to be trusted: %s", config->host,
-                        X509_verify_cert_error_string(verified));
+        return hfi_fail(err, HF_DENIED, (int)verified, "the certificate of %.100s is not to be trusted: %s",
+                        config->host, X509_verify_cert_error_string(verified));
     const char *reason = ERR_reason_error_string(ERR_peek_last_error());
-    return hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.100s: %s", config->host, reason ? reason : "no answer in time");
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.100s: %s", config->host,
+                    reason ? reason : "no answer in time");
 }
 
 hf_status hfi_redis_tls_new(SSL_CTX **out, const struct redis_config *config, hf_error *err)
@@ -325,8 +332,8 @@ static hf_status log_in(struct redis_connection *connection, const struct redis_
     return status == HF_UNKNOWN || status == HF_TIMEOUT ? HF_UNAVAILABLE : status;
 }
 
-hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_config *config, SSL_CTX *tls, hfi_time deadline_ns,
-                            hf_error *err)
+hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_config *config, SSL_CTX *tls,
+                            hfi_time deadline_ns, hf_error *err)
 {
     if (config->connect_ns && now_ns() + config->connect_ns < deadline_ns)
         deadline_ns = now_ns() + config->connect_ns;

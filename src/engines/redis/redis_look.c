@@ -36,7 +36,8 @@ static bool name_of(char *out, size_t size, const struct redis_store *store, con
     return strlen(out) == length && strcmp(again, key->str) == 0;
 }
 
-static hf_status look_at(struct redis_store *store, const char *name, redisReply **reply, hfi_time deadline_ns, hf_error *err)
+static hf_status look_at(struct redis_store *store, const char *name, redisReply **reply, hfi_time deadline_ns,
+                         hf_error *err)
 {
     char key[HFI_REDIS_KEY_MAX], queue[HFI_REDIS_KEY_MAX + 2];
     struct redis_command command = { .count = 0 };
@@ -70,8 +71,8 @@ static int show(const redisReply *reply, const char *name, hf_inspect_fn each, v
 }
 
 /* One step of SCAN; *cursor "0" afterwards: it was the last. */
-static hf_status scan(struct redis_store *store, char cursor[24], const char *pattern, redisReply **out, hfi_time deadline_ns,
-                      hf_error *err)
+static hf_status scan(struct redis_store *store, char cursor[24], const char *pattern, redisReply **out,
+                      hfi_time deadline_ns, hf_error *err)
 {
     struct redis_connection *connection;
     struct redis_command command = { .count = 0 };
@@ -108,8 +109,8 @@ static hf_status scan(struct redis_store *store, char cursor[24], const char *pa
     return status;
 }
 
-static hf_status inspect_found(struct redis_store *store, const redisReply *keys, const char *prefix, hf_inspect_fn each,
-                               void *arg, int *stop, hfi_time deadline_ns, hf_error *err)
+static hf_status inspect_found(struct redis_store *store, const redisReply *keys, const char *prefix,
+                               hf_inspect_fn each, void *arg, int *stop, hfi_time deadline_ns, hf_error *err)
 {
     for (size_t i = 0; i < keys->elements && !*stop; i++) {
         char name[HFI_REDIS_KEY_MAX];
@@ -125,7 +126,8 @@ static hf_status inspect_found(struct redis_store *store, const redisReply *keys
     return HF_OK;
 }
 
-hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                            hf_error *err)
 {
     struct redis_store *store = memory;
     char pattern[2 * HFI_REDIS_KEY_MAX];

@@ -39,8 +39,7 @@
 
 /* ARGV owner, "host pid note", ttl, 1 to line up. Held now: { token, now }. Else { -1, now, left, place, holder }. */
 static const char acquire[] =
-    "local h = redis.call('hmget', KEYS[1], 'o', 'u', 't', 'a', 'i')\n" CLOCK
-    "local last = tonumber(h[3]) or 0\n"
+    "local h = redis.call('hmget', KEYS[1], 'o', 'u', 't', 'a', 'i')\n" CLOCK "local last = tonumber(h[3]) or 0\n"
     "local held = h[1] and h[2] - ms > 0\n"
     "if not held and not h[4] then\n"
     "  local token = last < now and now or last + 1\n"
@@ -74,38 +73,35 @@ static const char acquire[] =
     "return { -1, now, h[2] - ms, place, h[5] }\n";
 
 /* ARGV owner, "host pid note". 1: was held, or waited for. 0: neither. */
-static const char release[] =
-    "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n"
-    "local me = ARGV[1]\n"
-    "if h[1] ~= me then return redis.call('zrem', KEYS[2], me .. ' ' .. ARGV[2]) end\n"
-    "redis.call('hdel', KEYS[1], 'o')\n"
-    "if h[2] then\n"
-    "  local last = tonumber(h[3])\n"
-    "  me = nil\n" CLOCK HAND_OVER "end\n"
-    "return 1\n";
+static const char release[] = "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n"
+                              "local me = ARGV[1]\n"
+                              "if h[1] ~= me then return redis.call('zrem', KEYS[2], me .. ' ' .. ARGV[2]) end\n"
+                              "redis.call('hdel', KEYS[1], 'o')\n"
+                              "if h[2] then\n"
+                              "  local last = tonumber(h[3])\n"
+                              "  me = nil\n" CLOCK HAND_OVER "end\n"
+                              "return 1\n";
 
 /* KEYS locks, ARGV owner and ttl of each. One 1 (renewed) or 0 (not its owner's any more) for each. */
-static const char renew[] =
-    CLOCK "local answer = {}\n"
-    "for i, key in ipairs(KEYS) do\n"
-    "  local h = redis.call('hmget', key, 'o', 'u')\n"
-    "  answer[i] = 0\n"
-    "  if h[1] == ARGV[2 * i - 1] and h[2] - ms > 0 then\n"
-    "    redis.call('pexpire', key, ARGV[2 * i] + 86400000)\n"
-    "    redis.call('hset', key, 'u', ms + ARGV[2 * i])\n"
-    "    answer[i] = 1\n"
-    "  end\n"
-    "end\n"
-    "return answer\n";
+static const char renew[] = CLOCK "local answer = {}\n"
+                                  "for i, key in ipairs(KEYS) do\n"
+                                  "  local h = redis.call('hmget', key, 'o', 'u')\n"
+                                  "  answer[i] = 0\n"
+                                  "  if h[1] == ARGV[2 * i - 1] and h[2] - ms > 0 then\n"
+                                  "    redis.call('pexpire', key, ARGV[2 * i] + 86400000)\n"
+                                  "    redis.call('hset', key, 'u', ms + ARGV[2 * i])\n"
+                                  "    answer[i] = 1\n"
+                                  "  end\n"
+                                  "end\n"
+                                  "return answer\n";
 
-static const char evict[] =
-    "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n"
-    "if not h[1] then return 0 end\n"
-    "redis.call('hdel', KEYS[1], 'o')\n"
-    "if h[2] then\n"
-    "  local last = tonumber(h[3])\n"
-    "  local me\n" CLOCK HAND_OVER "end\n"
-    "return 1\n";
+static const char evict[] = "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n"
+                            "if not h[1] then return 0 end\n"
+                            "redis.call('hdel', KEYS[1], 'o')\n"
+                            "if h[2] then\n"
+                            "  local last = tonumber(h[3])\n"
+                            "  local me\n" CLOCK HAND_OVER "end\n"
+                            "return 1\n";
 
 /* { held? , token, left ms, held for ms, "host pid note", waiters… } */
 static const char look[] =

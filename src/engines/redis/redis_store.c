@@ -11,7 +11,8 @@
  * the outcome unknown. */
 #define TRUSTED_FOR (200 * HFI_MS)
 
-hf_status hfi_redis_borrow(struct redis_store *store, struct redis_connection **out, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_redis_borrow(struct redis_store *store, struct redis_connection **out, hfi_time deadline_ns,
+                           hf_error *err)
 {
     for (;;) {
         pthread_mutex_lock(&store->mutex);
@@ -44,8 +45,8 @@ void hfi_redis_give_back(struct redis_store *store, struct redis_connection *con
         hfi_redis_disconnect(connection);
 }
 
-static hf_status receive_all(struct redis_connection *connection, redisReply **replies, size_t count, hfi_time deadline_ns,
-                             hf_error *err)
+static hf_status receive_all(struct redis_connection *connection, redisReply **replies, size_t count,
+                             hfi_time deadline_ns, hf_error *err)
 {
     for (size_t i = 0; i < count; i++) {
         const hf_status status = hfi_redis_receive(connection, &replies[i], deadline_ns, err);
@@ -68,9 +69,9 @@ static hf_status exchange(struct redis_connection *connection, const struct redi
     return status == HF_OK ? receive_all(connection, replies, count, deadline_ns, err) : status;
 }
 
-hf_status hfi_redis_ask(struct redis_store *store, const struct redis_script *script, const struct redis_command *arguments,
-                        const struct redis_command *behind, redisReply **replies, hfi_time deadline_ns, hfi_time *sent_ns,
-                        hf_error *err)
+hf_status hfi_redis_ask(struct redis_store *store, const struct redis_script *script,
+                        const struct redis_command *arguments, const struct redis_command *behind, redisReply **replies,
+                        hfi_time deadline_ns, hfi_time *sent_ns, hf_error *err)
 {
     struct redis_connection *connection;
     struct redis_command command;

@@ -78,7 +78,8 @@ static void take_message(struct redis_store *store, const char *text)
     lock->token = token;
     lock->given_us = given_us;
     lock->state = REDIS_GIVEN;
-    hfi_waker_wake(lock->waker);
+    if (lock->waker)
+        hfi_waker_wake(lock->waker);
 }
 
 /* Whatever is missed from now on must be asked for. */
@@ -86,8 +87,10 @@ static void lose_ear(struct redis_store *store)
 {
     hfi_redis_disconnect(store->ear);
     store->ear = NULL;
-    for (struct redis_lock *lock = store->waiting; lock; lock = lock->next)
-        hfi_waker_wake(lock->waker);
+    for (struct redis_lock *lock = store->waiting; lock; lock = lock->next) {
+        if (lock->waker)
+            hfi_waker_wake(lock->waker);
+    }
 }
 
 static void hear(struct redis_store *store)
@@ -105,29 +108,49 @@ static void hear(struct redis_store *store)
 
 /* --- waiting --- */
 
-static void join_waiting(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker)
+bool hfi_redis_expect(struct redis_store *store, struct redis_lock *lock, struct hfi_owner owner)
 {
-    lock->waker = waker;
-    lock->next = store->waiting;
-    store->waiting = lock;
+    pthread_mutex_lock(&store->mutex);
+    const bool can_hear = store->ear != NULL;
+    lock->ear_number = store->ear_number;
+    if (can_hear && !lock->expected) {
+        lock->owner = owner;
+        lock->expected = true;
+        lock->next = store->waiting;
+        store->waiting = lock;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return can_hear;
 }
 
-static void leave_waiting(struct redis_store *store, struct redis_lock *lock)
+void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state)
 {
+    pthread_mutex_lock(&store->mutex);
     struct redis_lock **link = &store->waiting;
-    while (*link != lock)
+    while (lock->expected && *link != lock)
         link = &(*link)->next;
-    *link = lock->next;
-    lock->waker = NULL;
-    if (!store->on_duty && store->waiting)
-        hfi_waker_wake(store->waiting->waker); /* somebody must go on listening */
+    if (lock->expected)
+        *link = lock->next;
+    lock->expected = false;
+    lock->state = state;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+/* Somebody must go on listening. */
+static void pass_duty_on(const struct redis_store *store)
+{
+    const struct redis_lock *lock = store->waiting;
+    while (lock && !lock->waker)
+        lock = lock->next;
+    if (lock)
+        hfi_waker_wake(lock->waker);
 }
 
 bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker, hfi_time deadline_ns)
 {
     bool in_time = true;
     pthread_mutex_lock(&store->mutex);
-    join_waiting(store, lock, waker);
+    lock->waker = waker;
     while (in_time && lock->state != REDIS_GIVEN && store->ear && store->ear_number == lock->ear_number &&
            !hfi_waker_called_back(waker)) {
         const bool duty = !store->on_duty;
@@ -141,7 +164,10 @@ bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct
         if (duty && ear.revents && store->ear && store->ear_number == lock->ear_number)
             hear(store);
     }
-    leave_waiting(store, lock);
+    lock->waker = NULL;
+    if (!store->on_duty)
+        pass_duty_on(store);
+    const bool given = lock->state == REDIS_GIVEN;
     pthread_mutex_unlock(&store->mutex);
-    return in_time || lock->state == REDIS_GIVEN;
+    return in_time || given;
 }

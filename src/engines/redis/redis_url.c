@@ -124,10 +124,11 @@ static hf_status read_option(struct redis_config *config, const char *name, cons
         status = read_number(&number, value, 0, 1000000, name, err);
         config->database = (int)number;
     } else {
-        return hfi_fail(err, HF_INVALID, 0,
-                        "unknown option \"%.40s\"; there are prefix, db, timeout, connect_timeout, replicas, replica_timeout, "
-                        "fsync, cafile, cert, key, verify, password_file",
-                        name);
+        return hfi_fail(
+            err, HF_INVALID, 0,
+            "unknown option \"%.40s\"; there are prefix, db, timeout, connect_timeout, replicas, replica_timeout, "
+            "fsync, cafile, cert, key, verify, password_file",
+            name);
     }
     return status;
 }
@@ -262,7 +263,7 @@ hf_status hfi_redis_config_read(struct redis_config *config, const struct hfi_ur
 
 void hfi_redis_config_free(struct redis_config *config)
 {
-    char *const all[] = { config->host, config->port,    config->user,      config->password,
+    char *const all[] = { config->host,   config->port,    config->user,      config->password,
                           config->prefix, config->ca_file, config->cert_file, config->key_file };
     if (config->password)
         OPENSSL_cleanse(config->password, strlen(config->password));
