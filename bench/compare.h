@@ -21,7 +21,8 @@ enum judged {
     RATIO_AT_MOST,  /* ours / raw */
     RATIO_AT_LEAST, /* ours / raw */
     OURS_AT_MOST,   /* ours alone; raw, if there is any, stands beside it */
-    OURS_AT_LEAST
+    OURS_AT_LEAST,
+    NOT_JUDGED /* worth knowing, without a bar */
 };
 
 struct row {
@@ -35,13 +36,14 @@ struct row {
     double ratio; /* ours / raw; 0 without a raw side */
 };
 
-#define ROWS_MAX 24
+#define ROWS_MAX 32
 
 struct results {
     struct row row[ROWS_MAX];
     size_t rows;
     /* How many pairs each of the 64 processes had in the last window, all cores; [0] ours, [1] bare flock. */
     uint64_t share[2][CROWD];
+    bool has_shares;
     const char *directory; /* for lock files, ours and raw */
     char url[512];         /* file://directory */
     int cores;             /* 1 or 2: how many are used */
@@ -50,6 +52,7 @@ struct results {
 /* ours / raw is computed here unless `ratio` is given (median of the ratios of the rounds). */
 void results_add(struct results *results, struct row row);
 bool row_within_bar(const struct row *row);
+void results_print(const struct results *results, bool json);
 
 void compare_pairs(struct results *results);
 void compare_heap(struct results *results);
@@ -64,6 +67,8 @@ void must(hf_status status, const hf_error *err, const char *what);
 int64_t now_ns(void);
 /* The calling thread, and what it starts, on one core. -1: on any. */
 void pin_to(int core);
+/* Another process's first thread, which is the one that serves in redis-server. */
+void pin_process_to(int pid, int core);
 /* Sorts `values`. */
 double median(double *values, size_t count);
 /* Waits for at most 30 s, then ends the program. */
@@ -76,6 +81,9 @@ int open_raw_file(const struct results *results);
 int fork_child(void);
 /* Waits for the child; ends the program unless the child ended well. */
 void reap_child(int pid);
+/* Bytes on the heap that are in use. */
+double heap_in_use(void);
+double resident_bytes(void);
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

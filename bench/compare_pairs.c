@@ -9,7 +9,6 @@
 #include "compare.h"
 
 #include <fcntl.h>
-#include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,24 +175,6 @@ void compare_pairs(struct results *results)
 }
 
 /* --------------------------------------------------------------------------------------------------------------- heap */
-
-static double heap_in_use(void)
-{
-    struct mallinfo2 info = mallinfo2();
-
-    return (double)info.uordblks + (double)info.hblkhd;
-}
-
-static double resident_bytes(void)
-{
-    FILE *file = fopen("/proc/self/statm", "r");
-    unsigned long size, resident;
-
-    if (file == NULL || fscanf(file, "%lu %lu", &size, &resident) != 2)
-        die("cannot read /proc/self/statm");
-    fclose(file);
-    return (double)resident * (double)sysconf(_SC_PAGESIZE);
-}
 
 /* The bar for what is resident is a few pages and not zero: a fault that happens to fall into the run is not growth. */
 static void heap_over_a_million(struct results *results, const struct side *side, const char *heap_name,

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -21,7 +22,7 @@ void die(const char *format, ...)
 {
     va_list args;
 
-    fprintf(stderr, "compare: ");
+    fprintf(stderr, "%s: ", program_invocation_short_name);
     va_start(args, format);
     vfprintf(stderr, format, args);
     va_end(args);
@@ -52,7 +53,7 @@ int64_t now_ns(void)
     return (int64_t)now.tv_sec * SECOND_NS + now.tv_nsec;
 }
 
-void pin_to(int core)
+void pin_process_to(int pid, int core)
 {
     cpu_set_t set;
     long cores = sysconf(_SC_NPROCESSORS_CONF);
@@ -61,8 +62,13 @@ void pin_to(int core)
     for (int i = 0; i < cores && i < CPU_SETSIZE; i++)
         if (core < 0 || i == core)
             CPU_SET(i, &set);
-    if (sched_setaffinity(0, sizeof set, &set) != 0)
+    if (sched_setaffinity(pid, sizeof set, &set) != 0)
         die("cannot run on core %d: %s", core, strerror(errno));
+}
+
+void pin_to(int core)
+{
+    pin_process_to(0, core);
 }
 
 static int by_value(const void *left, const void *right)
@@ -136,4 +142,22 @@ void reap_child(int pid)
             die("cannot wait for a child: %s", strerror(errno));
     if (status != 0)
         die("a child ended with wait status %d", status);
+}
+
+double heap_in_use(void)
+{
+    struct mallinfo2 info = mallinfo2();
+
+    return (double)info.uordblks + (double)info.hblkhd;
+}
+
+double resident_bytes(void)
+{
+    FILE *file = fopen("/proc/self/statm", "r");
+    unsigned long size, resident;
+
+    if (file == NULL || fscanf(file, "%lu %lu", &size, &resident) != 2)
+        die("cannot read /proc/self/statm");
+    fclose(file);
+    return (double)resident * (double)sysconf(_SC_PAGESIZE);
 }

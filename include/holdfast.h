@@ -107,7 +107,7 @@ HF_API hf_status hf_open(hf_client **out, const char *url, const hf_client_optio
 
 /* Ends all waits with HF_CANCELED, releases every lock that the client holds, and frees it. Blocks until the waits have
  * ended, and for at most the client's timeout while it releases. Locks that are still in the caller's hands answer
- * HF_LOST from then on; each must still be given to hf_release(), which frees it. */
+ * HF_LOST from then on, without a callback; each must still be given to hf_release(), which frees it. */
 HF_API void hf_close(hf_client *client);
 
 /* -------------------------------------------------------------------------------------------------------------- lock */

@@ -257,9 +257,23 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
     return HF_OK;
 }
 
+/* A callback that tells of a loss may take the lock anew: what it has lost must be given back first, or it would wait for
+ * itself. */
+static void give_back_what_is_being_told(hf_client *client, const struct hfi_want *want)
+{
+    struct hfi_hold *hold = client->holds;
+    while (hold && !(hold->teller == hfi_thread_number() && hold->name_hash == want->name_hash &&
+                     strcmp(hold->name, want->name) == 0))
+        hold = hold->next;
+    if (hold)
+        hfi_undo(hold, client->timeout_ns, NULL);
+}
+
 /* Asks the store on behalf of a new hold. Mutex held; let go of in between. */
 static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *want, hf_error *err)
 {
+    if (client->telling)
+        give_back_what_is_being_told(client, want);
     struct hfi_hold *hold = hfi_hold_new(client, want);
     if (!hold)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
@@ -327,12 +341,14 @@ static hf_status acquire(hf_lock **out, hf_client *client, const char *name, con
         return status;
     if (may_wait && want.options.wait_ms)
         want.deadline_ns = hfi_now_ns() + want.options.wait_ms * HFI_MS;
+    hf_error trouble; /* what went wrong on the way to success is nobody's business */
     hfi_client_lock(client);
-    client->busy++;
-    status = acquire_locked(out, client, &want, err);
-    if (--client->busy == 0 && client->closing)
-        pthread_cond_broadcast(&client->changed);
+    hfi_client_enter(client);
+    status = acquire_locked(out, client, &want, &trouble);
+    hfi_client_leave(client);
     hfi_client_unlock(client);
+    if (status != HF_OK && err)
+        *err = trouble;
     return status;
 }
 

@@ -12,6 +12,17 @@ void hfi_client_lock(hf_client *client)
     pthread_mutex_lock(&client->mutex);
 }
 
+void hfi_client_enter(hf_client *client)
+{
+    client->busy++;
+}
+
+void hfi_client_leave(hf_client *client)
+{
+    if (--client->busy == 0 && client->closing)
+        pthread_cond_broadcast(&client->changed);
+}
+
 static void destroy(hf_client *client)
 {
     for (struct hfi_hold *hold = client->free_holds, *next; hold; hold = next) {
@@ -129,10 +140,13 @@ static void end_waits(hf_client *client)
 static void release_all(hf_client *client)
 {
     const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
-    for (struct hfi_hold *hold = client->holds, *next; hold; hold = next) {
-        hold->pins++; /* keeps it, and so its place in the list, while the mutex is let go */
+    /* All at once: a hf_release() that comes from now on finds it ended, and keeps its hands off the engine. */
+    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
         if (hold->state == HFI_HOLD_HELD)
             hfi_hold_lose(hold, "its client was closed");
+    }
+    for (struct hfi_hold *hold = client->holds, *next; hold; hold = next) {
+        hold->pins++; /* keeps it, and so its place in the list, while the mutex is let go */
         const hfi_time left = deadline - hfi_now_ns();
         hfi_undo(hold, left > 0 ? left : 0, NULL);
         next = hold->next;

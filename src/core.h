@@ -90,6 +90,7 @@ struct hfi_hold {
     hf_lock *handles;
     unsigned pins;   /* threads that use it without the mutex */
     bool engaged;    /* the engine may know of it: it must be released there */
+    bool renewing;   /* an exchange that renews it is under way: two could answer in the wrong order */
     bool undoing;    /* on the keeper's list of releases to be finished */
     uint64_t teller; /* the thread that is inside of a callback for it; 0: none */
     unsigned undo_failures;
@@ -139,7 +140,8 @@ struct hf_client {
     hf_lock *free_locks;
     struct hfi_waker *free_wakers;
     struct hfi_wait *waits;
-    unsigned busy; /* threads inside of hf_acquire() */
+    unsigned telling; /* callbacks under way */
+    unsigned busy;    /* threads inside of a call that uses the store */
 
     /* the keeper */
     pthread_t keeper;
@@ -173,6 +175,9 @@ void hfi_hold_tell(struct hfi_hold *hold);
 hf_lock *hfi_handle_new(hf_client *client); /* NULL: no memory */
 void hfi_handle_attach(hf_lock *handle, struct hfi_hold *hold, const hf_options *options);
 void hfi_handle_free(hf_client *client, hf_lock *handle);
+/* Around a call that uses the store: hf_close() waits for it. Both with the mutex held. */
+void hfi_client_enter(hf_client *client);
+void hfi_client_leave(hf_client *client);
 void hfi_client_lock(hf_client *client);
 void hfi_client_unlock(hf_client *client); /* frees it if that was the last reference */
 uint64_t hfi_thread_number(void);          /* needs no mutex */

@@ -170,10 +170,12 @@ void hfi_hold_tell(struct hfi_hold *hold)
     while ((handle = next_to_tell(hold)) != NULL) {
         handle->told = true;
         hold->teller = hfi_thread_number();
+        client->telling++;
         pthread_mutex_unlock(&client->mutex);
         handle->on_lost(handle, hold->why, handle->arg);
         pthread_mutex_lock(&client->mutex);
         hold->teller = 0;
+        client->telling--;
         pthread_cond_broadcast(&client->changed); /* hf_release() waits for a callback to return before it frees */
     }
     hold->pins--;

@@ -24,6 +24,8 @@ struct batch {
 static bool is_due(const struct hfi_hold *hold, enum hfi_step step, hfi_time now_ns, bool early)
 {
     const hfi_time window = early ? hold->lease.terms.ttl_ms * HFI_MS / 30 : 0;
+    if (step == HFI_STEP_RENEW && hold->renewing)
+        return false;
     return hold->state == HFI_HOLD_HELD && hfi_lease_step(&hold->lease, now_ns, window) == step;
 }
 
@@ -139,7 +141,8 @@ static void renew_what_is_due(hf_client *client)
         const hfi_time now = hfi_now_ns();
         collect(client, &batch, HFI_STEP_RENEW, now, true);
         for (size_t i = 0; i < batch.count; i++) {
-            const struct hfi_hold *hold = batch.holds[i];
+            struct hfi_hold *hold = batch.holds[i];
+            hold->renewing = true;
             renewals[i] = (struct hfi_renewal){ .lock = batch.holds[i]->engine_lock,
                                                 .name = hold->name,
                                                 .owner = hold->owner,
@@ -150,6 +153,8 @@ static void renew_what_is_due(hf_client *client)
         pthread_mutex_unlock(&client->mutex);
         const hf_status status = client->engine->renew(client->store, renewals, batch.count, deadline, NULL);
         pthread_mutex_lock(&client->mutex);
+        for (size_t i = 0; i < batch.count; i++)
+            batch.holds[i]->renewing = false; /* all before the first callback, which may renew another one */
         for (size_t i = 0; i < batch.count; i++) {
             take_answer(batch.holds[i], status == HF_OK ? renewals[i].status : status, &renewals[i]);
             unpin(batch.holds[i]);

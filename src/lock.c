@@ -21,15 +21,16 @@ static bool is_over(const struct hfi_hold *hold)
     return deadline != HFI_NEVER && hfi_now_ns() >= deadline;
 }
 
-/* The handle is detached, and the hold was still held: the last handle gives it back. */
+static void wait_for_callback(const struct hfi_hold *hold)
+{
+    hf_client *client = hold->client;
+    while (hold->teller && hold->teller != hfi_thread_number())
+        pthread_cond_wait(&client->changed, &client->mutex);
+}
+
+/* The last handle of a hold that is held gives it back. */
 static hf_status let_go(struct hfi_hold *hold, hf_error *err)
 {
-    if (is_over(hold)) {
-        hfi_hold_lose(hold, "its time had passed before it was released");
-        hfi_hold_tell(hold);
-        hfi_undo(hold, hold->client->timeout_ns, NULL);
-        return hfi_fail(err, HF_LOST, 0, "%s", hold->why);
-    }
     if (hold->handles)
         return HF_OK;
     hold->state = HFI_HOLD_ENDED;
@@ -48,8 +49,14 @@ hf_status hf_release(hf_lock *lock, hf_error *err)
     hf_status status;
 
     hfi_client_lock(client);
-    while (hold->teller && hold->teller != hfi_thread_number())
-        pthread_cond_wait(&client->changed, &client->mutex);
+    hfi_client_enter(client);
+    wait_for_callback(hold);
+    if (hold->state == HFI_HOLD_HELD && is_over(hold)) {
+        hfi_hold_lose(hold, "its time had passed before it was released");
+        hfi_hold_tell(hold);
+        hfi_undo(hold, client->timeout_ns, NULL);
+        wait_for_callback(hold);
+    }
     detach(hold, lock);
     if (hold->state == HFI_HOLD_HELD)
         status = let_go(hold, err);
@@ -57,8 +64,32 @@ hf_status hf_release(hf_lock *lock, hf_error *err)
         status = hfi_fail(err, HF_LOST, 0, "%s", hold->why);
     hfi_handle_free(client, lock);
     hfi_hold_settle(hold);
+    hfi_client_leave(client);
     hfi_client_unlock(client);
     return status;
+}
+
+/* One exchange. Mutex held; let go of in between. */
+static hf_status renew_now(struct hfi_hold *hold, struct hfi_renewal *renewal, hf_error *err)
+{
+    hf_client *client = hold->client;
+    if (!client->engine->renew)
+        return HF_OK; /* nothing but the core ends it */
+    while (hold->renewing)
+        pthread_cond_wait(&client->changed, &client->mutex);
+    renewal->counted_from_ns = hfi_now_ns();
+    hold->pins++;
+    hold->renewing = true;
+    pthread_mutex_unlock(&client->mutex);
+    hf_status status =
+        client->engine->renew(client->store, renewal, 1, renewal->counted_from_ns + client->timeout_ns, err);
+    pthread_mutex_lock(&client->mutex);
+    hold->renewing = false;
+    hold->pins--;
+    pthread_cond_broadcast(&client->changed);
+    if (status == HF_OK)
+        status = renewal->status;
+    return status == HF_LOST ? hfi_fail(err, HF_LOST, 0, "the store no longer has it") : status;
 }
 
 hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
@@ -69,38 +100,31 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
     hf_client *client = hold->client;
     if (ttl_ms && ttl_ms < HFI_MIN_TTL_MS)
         return hfi_fail(err, HF_INVALID, 0, "ttl_ms is %u; the least is %u", ttl_ms, HFI_MIN_TTL_MS);
-    hf_status status = HF_OK;
+    hf_status status = HF_LOST;
 
     hfi_client_lock(client);
+    hfi_client_enter(client);
     struct hfi_renewal renewal = { .lock = hold->engine_lock,
                                    .name = hold->name,
                                    .owner = hold->owner,
                                    .ttl_ms = ttl_ms ? ttl_ms : hold->lease.terms.ttl_ms,
                                    .counted_from_ns = hfi_now_ns(),
                                    .status = HF_OK };
-    if (hold->state != HFI_HOLD_HELD || is_over(hold)) {
-        status = hfi_fail(err, HF_LOST, 0, "it had ended before it was renewed");
-    } else if (client->engine->renew) {
-        hold->pins++;
-        pthread_mutex_unlock(&client->mutex);
-        status = client->engine->renew(client->store, &renewal, 1, renewal.counted_from_ns + client->timeout_ns, err);
-        pthread_mutex_lock(&client->mutex);
-        hold->pins--;
-        if (status == HF_OK)
-            status = renewal.status;
-        if (status == HF_LOST)
-            hfi_fail(err, HF_LOST, 0, "the store no longer has it");
-    }
+    if (hold->state == HFI_HOLD_HELD && !is_over(hold))
+        status = renew_now(hold, &renewal, err);
     if (status == HF_OK && hold->state == HFI_HOLD_HELD) {
         hfi_lease_renewed(&hold->lease, renewal.ttl_ms, renewal.counted_from_ns);
         hfi_hold_publish(hold);
         if (hfi_lease_due(&hold->lease) != HFI_NEVER)
             hfi_keeper_expect(client, hfi_lease_due(&hold->lease)); /* a shorter ttl than before is due sooner */
     } else if (status == HF_LOST && hold->state == HFI_HOLD_HELD) {
-        hfi_hold_lose(hold, "the store no longer has it");
+        hfi_hold_lose(hold, is_over(hold) ? "its time had passed before it was renewed" : "the store no longer has it");
         hfi_hold_tell(hold);
         hfi_undo(hold, client->timeout_ns, NULL);
     }
+    if (hold->state == HFI_HOLD_ENDED)
+        status = hfi_fail(err, HF_LOST, 0, "%s", hold->why[0] ? hold->why : "it had ended before it was renewed");
+    hfi_client_leave(client);
     hfi_client_unlock(client);
     return status;
 }

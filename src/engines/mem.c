@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #define SHARDS 64
+#define ASK_AGAIN (50 * HFI_MS)
 
 enum mem_state { NEW, WAITING, HOLDING };
 
@@ -35,7 +36,8 @@ struct mem_lock {
     uint64_t token;
     hfi_time since_ns;
     struct mem_store *store;
-    bool broken;                  /* its client is being told */
+    bool broken;                  /* its client is to be told */
+    bool awaited;                 /* somebody waits for its release */
     struct mem_lock *next_holder; /* in the shard */
     struct mem_lock *next_waiter; /* behind the holder */
     struct mem_lock *last_waiter; /* of a holder; garbage if it has none */
@@ -109,7 +111,7 @@ static void hold(struct mem_lock *lock, hfi_time now_ns)
     lock->state = HOLDING;
     lock->token = atomic_fetch_add(&last_token, 1) + 1;
     lock->since_ns = now_ns;
-    lock->broken = false;
+    lock->broken = lock->awaited = false;
 }
 
 static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, const struct hfi_request *request,
@@ -182,7 +184,7 @@ static void hand_over(struct shard *shard, struct mem_lock *lock)
     struct mem_lock **link = find(shard, lock->hash, lock->name);
     struct mem_lock *heir = lock->next_waiter;
     *link = lock->next_holder;
-    if (lock->broken)
+    if (lock->awaited)
         pthread_cond_broadcast(&shard->released);
     if (!heir)
         return;
@@ -297,14 +299,16 @@ static int mem_ear(void *memory)
     return store->bell;
 }
 
-/* The owner of a broken lock of this store; serial 0: none. */
-static struct hfi_owner find_broken(struct shard *shard, const struct mem_store *store)
+/* Takes one broken lock of this store out of the list of those to be told of; serial 0: there is none. */
+static struct hfi_owner next_broken(struct shard *shard, const struct mem_store *store)
 {
     struct hfi_owner owner = { 0 };
     pthread_mutex_lock(&shard->mutex);
-    for (const struct mem_lock *lock = shard->holders; lock; lock = lock->next_holder) {
-        if (lock->broken && lock->store == store)
+    for (struct mem_lock *lock = shard->holders; lock && !owner.serial; lock = lock->next_holder) {
+        if (lock->broken && lock->store == store) {
+            lock->broken = false;
             owner = lock->owner;
+        }
     }
     pthread_mutex_unlock(&shard->mutex);
     return owner;
@@ -316,31 +320,39 @@ static void mem_hear(void *memory)
     hfi_bell_hush(store->bell);
     for (size_t i = 0; i < SHARDS; i++) {
         struct hfi_owner owner;
-        while ((owner = find_broken(&shards[i], store)).serial)
+        while ((owner = next_broken(&shards[i], store)).serial)
             store->env->lost(store->env->core, owner, "it was broken by an administrator");
     }
+}
+
+/* Waits for a release in the shard, for so long at most. */
+static void await_release(struct shard *shard, hfi_time most_ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const hfi_time at = until.tv_sec * HFI_SECOND + until.tv_nsec + most_ns;
+    until = (struct timespec){ .tv_sec = at / HFI_SECOND, .tv_nsec = at % HFI_SECOND };
+    pthread_cond_clockwait(&shard->released, &shard->mutex, CLOCK_MONOTONIC, &until);
 }
 
 static hf_status mem_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
     const struct mem_store *store = memory;
-    hf_status status = HF_OK;
     const uint64_t hash = hfi_name_hash(name);
     struct shard *shard = shard_of(hash);
+    hf_status status = HF_OK;
     pthread_mutex_lock(&shard->mutex);
     struct mem_lock *lock = *find(shard, hash, name);
     const uint64_t token = lock ? lock->token : 0;
-    if (lock) {
-        lock->broken = true;
-        hfi_bell_ring(lock->store->bell);
-    }
     while (lock && lock->token == token && status == HF_OK) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
+        /* Again and again: a holder that has just been granted the lock may not know of it yet. */
+        lock->broken = lock->awaited = true;
+        hfi_bell_ring(lock->store->bell);
         const hfi_time left = deadline_ns - store->env->now_ns();
-        until.tv_sec += left > 0 ? left / HFI_SECOND + 1 : 0;
-        if (left <= 0 || pthread_cond_clockwait(&shard->released, &shard->mutex, CLOCK_MONOTONIC, &until) == ETIMEDOUT)
+        if (left <= 0)
             status = hfi_fail(err, HF_UNAVAILABLE, 0, "the holder of %.100s is busy with a callback", name);
+        else
+            await_release(shard, left < ASK_AGAIN ? left : ASK_AGAIN);
         lock = *find(shard, hash, name);
     }
     pthread_mutex_unlock(&shard->mutex);

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SPECIAL 256
+
 enum argument { NOTHING, NAME, NUMBER, TEXT };
 
 static const struct {
@@ -22,9 +24,10 @@ static const struct {
     { "send", SCRIPT_SEND, TEXT },      { "dribble", SCRIPT_DRIBBLE, TEXT },
     { "stall", SCRIPT_STALL, NOTHING }, { "cut", SCRIPT_CUT, NOTHING },
     { "reset", SCRIPT_RESET, NOTHING }, { "refuse", SCRIPT_REFUSE, NOTHING },
+    { "retry", SCRIPT_RETRY, NOTHING }, { "done", SCRIPT_DONE, NOTHING },
 };
 
-/* One byte or escape from *at. -1: no such escape. 256: any byte. */
+/* One byte or escape from *at. -1: no such escape. 256 and more: no byte itself, but SPECIAL + what it is. */
 static int read_byte(const char **at, const char *end)
 {
     if (**at != '\\')
@@ -43,11 +46,11 @@ static int read_byte(const char **at, const char *end)
     case '\\':
         return '\\';
     case '?':
-        return 256;
+        return SPECIAL + SCRIPT_ANY;
     case 'x':
         break;
     default:
-        return -1;
+        return *escape >= '1' && *escape <= '9' ? SPECIAL + *escape - '0' : -1;
     }
     if (end - escape < 3 || !isxdigit((unsigned char)escape[1]) || !isxdigit((unsigned char)escape[2]))
         return -1;
@@ -59,14 +62,15 @@ static bool read_text(struct script_step *step, const char *text, size_t length)
 {
     const char *end = text + length;
     step->bytes = calloc(1, length + 1);
-    step->any = calloc(length + 1, sizeof *step->any);
-    if (!step->bytes || !step->any)
+    step->special = calloc(1, length + 1);
+    if (!step->bytes || !step->special)
         return false;
     while (text < end) {
         int byte = read_byte(&text, end);
-        if (byte < 0 || (byte == 256 && step->verb != SCRIPT_EXPECT))
+        if (byte < 0 || (byte == SPECIAL + SCRIPT_ANY && step->verb != SCRIPT_EXPECT) ||
+            (byte >= SPECIAL && step->verb == SCRIPT_EXPECT_UP_TO))
             return false;
-        step->any[step->length] = byte == 256;
+        step->special[step->length] = (unsigned char)(byte >= SPECIAL ? byte - SPECIAL : 0);
         step->bytes[step->length++] = (char)byte;
     }
     return step->length > 0;
@@ -109,6 +113,26 @@ static bool read_step(struct script_step *step, const char *line, size_t length)
     return false;
 }
 
+/* Every retry has its done, and none is inside of another. */
+static bool check_blocks(const struct script *script, char *why, size_t size)
+{
+    const struct script_step *open = NULL;
+    for (size_t i = 0; i < script->count; i++) {
+        const struct script_step *step = &script->steps[i];
+        if ((step->verb == SCRIPT_RETRY && open) || (step->verb == SCRIPT_DONE && !open)) {
+            snprintf(why, size, "line %d makes no sense here", step->line);
+            return false;
+        }
+        if (step->verb == SCRIPT_RETRY)
+            open = step;
+        else if (step->verb == SCRIPT_DONE)
+            open = NULL;
+    }
+    if (open)
+        snprintf(why, size, "line %d has no done", open->line);
+    return !open;
+}
+
 bool script_parse(struct script *script, const char *text, char *why, size_t size)
 {
     memset(script, 0, sizeof *script);
@@ -130,14 +154,14 @@ bool script_parse(struct script *script, const char *text, char *why, size_t siz
         }
         text += length + (text[length] == '\n');
     }
-    return true;
+    return check_blocks(script, why, size);
 }
 
 void script_free(struct script *script)
 {
     for (size_t i = 0; i < script->count; i++) {
         free(script->steps[i].bytes);
-        free(script->steps[i].any);
+        free(script->steps[i].special);
     }
     script->count = 0;
 }

@@ -9,6 +9,8 @@
 #include <stddef.h>
 
 #define SCRIPT_STEPS_MOST 256
+#define SCRIPT_GROUPS 10 /* \1 to \9 */
+#define SCRIPT_ANY SCRIPT_GROUPS
 #define SCRIPT_NAME_MOST 32
 
 enum script_verb {
@@ -23,7 +25,9 @@ enum script_verb {
     SCRIPT_STALL,
     SCRIPT_CUT,
     SCRIPT_RESET,
-    SCRIPT_REFUSE
+    SCRIPT_REFUSE,
+    SCRIPT_RETRY,
+    SCRIPT_DONE
 };
 
 struct script_step {
@@ -31,7 +35,7 @@ struct script_step {
     int line;
     char name[SCRIPT_NAME_MOST];
     char *bytes;
-    bool *any; /* for each byte, whether any will do */
+    unsigned char *special; /* for each byte: 0, it stands for itself; 1 to 9, the group it belongs to; SCRIPT_ANY */
     size_t length;
 };
 

@@ -23,6 +23,7 @@
 
 #define CONNECTIONS_MOST 16
 #define BUFFER_SIZE 65536
+#define GROUP_SIZE 128
 
 struct connection {
     int fd; /* -1: none, or cut */
@@ -30,6 +31,12 @@ struct connection {
     char received[BUFFER_SIZE]; /* and not yet expected */
     size_t used;
     bool closed; /* the client has */
+};
+
+/* What the bytes of \1 and so on are, once an expect has met them. */
+struct group {
+    char bytes[GROUP_SIZE];
+    size_t length;
 };
 
 struct script_server {
@@ -44,6 +51,8 @@ struct script_server {
     struct connection connections[CONNECTIONS_MOST];
     size_t connection_count;
     struct connection *current;
+    struct group groups[SCRIPT_GROUPS];
+    bool gave_up;   /* the client closed the connection where something was expected */
     char why[1000]; /* "": all as expected */
 };
 
@@ -98,9 +107,52 @@ static void consume(struct connection *connection, size_t length)
     memmove(connection->received, connection->received + length, connection->used);
 }
 
-static const char *what_is_missing(const struct connection *connection)
+static bool missing(struct script_server *server, const struct script_step *step)
 {
-    return connection->closed ? "the client closed the connection" : "not enough came in time";
+    server->gave_up = server->current->closed;
+    return mismatch(server, step,
+                    server->current->closed ? "the client closed the connection" : "not enough came in time");
+}
+
+/* True if the bytes at `received`, as far as they are there, are those of the step. */
+static bool is_expected(const struct script_server *server, const struct script_step *step, const char *received,
+                        size_t length)
+{
+    size_t seen[SCRIPT_GROUPS] = { 0 };
+    for (size_t i = 0; i < length && i < step->length; i++) {
+        const unsigned char special = step->special[i];
+        if (special == SCRIPT_ANY)
+            continue;
+        if (special == 0) {
+            if (received[i] != step->bytes[i])
+                return false;
+            continue;
+        }
+        const struct group *group = &server->groups[special];
+        const size_t place = seen[special]++;
+        if (group->length && (place >= group->length || received[i] != group->bytes[place]))
+            return false;
+    }
+    return true;
+}
+
+/* Keeps the bytes of groups that were not met before. False: too many. */
+static bool remember_groups(struct script_server *server, const struct script_step *step, const char *received)
+{
+    struct group met[SCRIPT_GROUPS] = { { .length = 0 } };
+    for (size_t i = 0; i < step->length; i++) {
+        const unsigned char special = step->special[i];
+        if (special == 0 || special == SCRIPT_ANY)
+            continue;
+        if (met[special].length == GROUP_SIZE)
+            return false;
+        met[special].bytes[met[special].length++] = received[i];
+    }
+    for (size_t i = 0; i < SCRIPT_GROUPS; i++) {
+        if (met[i].length && !server->groups[i].length)
+            server->groups[i] = met[i];
+    }
+    return true;
 }
 
 static bool do_expect(struct script_server *server, const struct script_step *step)
@@ -109,14 +161,15 @@ static bool do_expect(struct script_server *server, const struct script_step *st
     int64_t deadline_ns = step_deadline_ns(server);
     for (;;) {
         /* At every byte, so that a client which sent the wrong thing and waits for the answer is told of at once. */
-        for (size_t i = 0; i < connection->used && i < step->length; i++)
-            if (!step->any[i] && connection->received[i] != step->bytes[i])
-                return mismatch(server, step, "other bytes came");
+        if (!is_expected(server, step, connection->received, connection->used))
+            return mismatch(server, step, "other bytes came");
         if (connection->used >= step->length)
             break;
         if (!receive_more(connection, deadline_ns))
-            return mismatch(server, step, what_is_missing(connection));
+            return missing(server, step);
     }
+    if (!remember_groups(server, step, connection->received))
+        return mismatch(server, step, "a group is too long");
     consume(connection, step->length);
     return true;
 }
@@ -132,7 +185,7 @@ static bool do_expect_up_to(struct script_server *server, const struct script_st
             return true;
         }
         if (!receive_more(connection, deadline_ns))
-            return mismatch(server, step, what_is_missing(connection));
+            return missing(server, step);
     }
 }
 
@@ -141,7 +194,7 @@ static bool do_skip(struct script_server *server, const struct script_step *step
     int64_t deadline_ns = step_deadline_ns(server);
     while (server->current->used < step->length)
         if (!receive_more(server->current, deadline_ns))
-            return mismatch(server, step, what_is_missing(server->current));
+            return missing(server, step);
     consume(server->current, step->length);
     return true;
 }
@@ -172,6 +225,8 @@ static bool do_accept(struct script_server *server, const struct script_step *st
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     server->current = &server->connections[server->connection_count++];
     server->current->fd = fd;
+    server->current->used = 0;
+    server->current->closed = false;
     memcpy(server->current->name, step->name, sizeof step->name);
     return true;
 }
@@ -188,14 +243,35 @@ static bool do_use(struct script_server *server, const struct script_step *step)
     return mismatch(server, step, "there is no connection of that name");
 }
 
+/* Puts in what the groups stand for. */
+static bool fill_in(const struct script_server *server, const struct script_step *step)
+{
+    size_t seen[SCRIPT_GROUPS] = { 0 };
+    for (size_t i = 0; i < step->length; i++) {
+        const unsigned char special = step->special[i];
+        if (special == 0)
+            continue;
+        const struct group *group = &server->groups[special];
+        const size_t place = seen[special]++;
+        if (place >= group->length)
+            return false;
+        step->bytes[i] = group->bytes[place];
+    }
+    return true;
+}
+
 static bool do_send(struct script_server *server, const struct script_step *step)
 {
     const size_t portion = step->verb == SCRIPT_DRIBBLE ? 1 : step->length;
+    if (!fill_in(server, step))
+        return mismatch(server, step, "a group was not met before");
     for (size_t sent = 0; sent < step->length;) {
         size_t left = step->length - sent;
         ssize_t now = send(server->current->fd, step->bytes + sent, left < portion ? left : portion, MSG_NOSIGNAL);
-        if (now < 0)
+        if (now < 0) {
+            server->gave_up = errno == EPIPE || errno == ECONNRESET;
             return mismatch(server, step, strerror(errno));
+        }
         sent += (size_t)now;
     }
     return true;
@@ -224,7 +300,7 @@ static bool do_stall(struct script_server *server, const struct script_step *ste
 static bool do_step(struct script_server *server, const struct script_step *step)
 {
     bool needs_connection = step->verb != SCRIPT_ACCEPT && step->verb != SCRIPT_USE && step->verb != SCRIPT_STALL &&
-                            step->verb != SCRIPT_REFUSE;
+                            step->verb != SCRIPT_REFUSE && step->verb != SCRIPT_RETRY && step->verb != SCRIPT_DONE;
     if (needs_connection && (!server->current || server->current->fd < 0))
         return mismatch(server, step, "there is no connection");
     switch (step->verb) {
@@ -253,20 +329,45 @@ static bool do_step(struct script_server *server, const struct script_step *step
         close(server->listener);
         server->listener = -1;
         return true;
+    case SCRIPT_RETRY:
+    case SCRIPT_DONE:
+        return true;
     }
     return false;
+}
+
+/* The client came too late for this connection: its place is free for the next one. */
+static void start_block_again(struct script_server *server)
+{
+    close_connection(server->current, false);
+    if (server->current == &server->connections[server->connection_count - 1])
+        server->connection_count--;
+    server->current = NULL;
+    server->why[0] = '\0';
 }
 
 static void *run_script(void *arg)
 {
     struct script_server *server = arg;
+    const struct script_step *steps = server->script.steps;
+    size_t block = SIZE_MAX; /* where the retry block begins that we are in */
     for (size_t i = 0; i < server->script.count; i++) {
-        if (!do_step(server, &server->script.steps[i])) {
-            /* The client must not wait for a server that has given up. */
-            for (size_t j = 0; j < server->connection_count; j++)
-                close_connection(&server->connections[j], false);
-            break;
+        if (steps[i].verb == SCRIPT_RETRY)
+            block = i;
+        else if (steps[i].verb == SCRIPT_DONE)
+            block = SIZE_MAX;
+        server->gave_up = false;
+        if (do_step(server, &steps[i]))
+            continue;
+        if (server->gave_up && block != SIZE_MAX && test_now_ns() < test_deadline_ns()) {
+            start_block_again(server);
+            i = block;
+            continue;
         }
+        /* The client must not wait for a server that has given up. */
+        for (size_t j = 0; j < server->connection_count; j++)
+            close_connection(&server->connections[j], false);
+        break;
     }
     gate_pass(&server->ended);
     return NULL;

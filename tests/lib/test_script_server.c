@@ -209,7 +209,62 @@ TEST(a_unix_socket)
     CHECK_INT(0, rmdir(directory));
 }
 
+TEST(bytes_that_come_again)
+{
+    struct script_server *server = script_start("accept\nexpect id=\\1\\1\\1 in \\2\\2;\nsend hello \\1\\1\\1\n"
+                                                "expect \\2\\2 \\1\\1\\1;\nsend bye\n");
+    int fd = connect_to(server);
+    say(fd, "id=abc in DE;");
+    hear(fd, "hello abc");
+    say(fd, "DE abc;");
+    hear(fd, "bye");
+    close(fd);
+    script_check(server);
+}
+
+TEST(a_client_that_gives_up_may_come_again)
+{
+    struct script_server *server =
+        script_start("retry\naccept\nexpect hello\nsend welcome\nexpect bye\ndone\nsend end\n");
+    int first = connect_to(server);
+    say(first, "hel");
+    close(first);
+    int second = connect_to(server);
+    say(second, "hello");
+    hear(second, "welcome");
+    close(second);
+    int third = connect_to(server);
+    say(third, "hellobye");
+    hear(third, "welcome");
+    hear(third, "end");
+    close(third);
+    script_check(server);
+}
+
 /* --------------------------------------------------------------------------------------------------------- mismatches */
+
+TEST(other_bytes_than_before_are_reported)
+{
+    struct script_server *server = script_start("accept\nexpect \\1\\1\nexpect \\1\\1\n");
+    int fd = connect_to(server);
+    say(fd, "abac");
+    expect_mismatch(server, "line 3: other bytes came");
+    close(fd);
+    server = script_start("accept\nsend \\3\n");
+    fd = connect_to(server);
+    expect_mismatch(server, "line 2: a group was not met before");
+    close(fd);
+}
+
+TEST(coming_again_with_other_bytes_is_reported)
+{
+    struct script_server *server = script_start("retry\naccept\nexpect hello\ndone\n");
+    int fd = connect_to(server);
+    say(fd, "help");
+    hear_end(fd);
+    close(fd);
+    expect_mismatch(server, "line 3: other bytes came");
+}
 
 TEST(other_bytes_are_reported_at_once)
 {
@@ -281,4 +336,10 @@ TEST(scripts_that_make_no_sense)
     }
     CHECK(script_parse(&script, "", why, sizeof why));
     CHECK_INT(0, script.count);
+    static const char *const unbalanced[] = { "retry\n", "done\n", "retry\nretry\ndone\n" };
+    for (size_t i = 0; i < sizeof unbalanced / sizeof *unbalanced; i++) {
+        if (!CHECK(!script_parse(&script, unbalanced[i], why, sizeof why)))
+            test_note("for %s", unbalanced[i]);
+        script_free(&script);
+    }
 }

@@ -33,6 +33,8 @@
  * for but the kernel: look again soon. */
 #define SOON_FIRST (50 * (HFI_MS / 1000))
 #define SOON_MOST (10 * HFI_MS)
+/* A knock can fail to come: from a process that is stopped just before it, or has no descriptor left. */
+#define BACKSTOP (2 * HFI_SECOND)
 
 /* --- holding and letting go --- */
 
@@ -58,10 +60,10 @@ static void forget(struct file_store *store, const struct file_lock *lock)
 
 static void close_all(struct file_lock *lock)
 {
+    hfi_fd_close(lock->fd); /* first: while we have a copy, the death of whoever has the lock now does not free it */
     hfi_file_queue_close(&lock->queue);
     hfi_fd_close(lock->place);
     hfi_fd_close(lock->watch);
-    hfi_fd_close(lock->fd);
     lock->fd = lock->place = lock->watch = -1;
     lock->state = FILE_NEW;
 }
@@ -69,20 +71,20 @@ static void close_all(struct file_lock *lock)
 /* Gives the kernel's lock to the first waiter, or frees it. */
 static void let_go(struct file_store *store, struct file_lock *lock)
 {
-    const ino_t inode = lock->inode;
     if (lock->queue.line >= 0) {
         hfi_file_lock_in_transit(lock->fd);
         if (hfi_file_queue_pass(&lock->queue, lock->fd)) {
             close_all(lock);
             return;
         }
-        hfi_file_queue_dissolve(&lock->queue, &store->directory, inode);
+        hfi_file_queue_dissolve(&lock->queue, &store->directory, lock->fd);
     }
     /* Closing would not do: a process that is being forked right now may still have a copy, and the lock would become free
      * when that is closed, after the knock. */
     hfi_file_unlock(lock->fd);
-    hfi_file_queue_knock(&store->directory, inode);
-    close_all(lock);
+    const uint64_t number = hfi_file_queue_number(lock->fd);
+    close_all(lock); /* leaves a descriptor for the knock to a process that has no other left */
+    hfi_file_queue_knock(&store->directory, number);
 }
 
 /* The kernel's lock is ours: writes who we are and takes the token. */
@@ -129,11 +131,12 @@ static hf_status busy(struct file_lock *lock, const struct hfi_request *request,
 /* The lock was free. If others stand in a queue it is theirs: lets go and lines up. True: it is ours to keep. */
 static bool nobody_waits(struct file_store *store, struct file_lock *lock, const struct hfi_request *request)
 {
-    if (!hfi_file_queue_exists(&store->directory, lock->inode))
+    const uint64_t number = hfi_file_queue_number(lock->fd);
+    if (!number)
         return true;
     hfi_file_unlock(lock->fd); /* before the knock */
-    hfi_file_queue_knock(&store->directory, lock->inode);
-    const int place = hfi_file_queue_join(&store->directory, lock->inode);
+    hfi_file_queue_knock(&store->directory, number);
+    const int place = hfi_file_queue_join(&store->directory, lock->fd);
     if (place >= 0 && request->queue) {
         hfi_file_show_waiting(lock->fd, store->env->random());
         lock->place = place;
@@ -143,7 +146,7 @@ static bool nobody_waits(struct file_store *store, struct file_lock *lock, const
     hfi_fd_close(place);
     if (place >= 0 || errno != ENOENT)
         return false;
-    hfi_file_queue_remove_dead(&store->directory, lock->inode, lock->fd);
+    hfi_file_queue_remove_dead(&store->directory, lock->fd);
     return hfi_file_lock(lock->fd, store->id);
 }
 
@@ -166,19 +169,29 @@ static hf_status take_free(struct file_store *store, struct file_lock *lock, con
 {
     struct stat stat;
     const bool locked = hfi_file_lock(lock->fd, store->id);
-    const hf_status status = hfi_file_examine(lock->fd, &stat, request->name, err);
+    const int failure = locked ? EAGAIN : errno;
+    hf_status status = hfi_file_examine(lock->fd, &stat, request->name, err);
+    if (status == HF_OK && failure != EAGAIN)
+        status = hfi_fail_errno(err, failure, "lock the file of", request->name);
     *again = false;
     if (status != HF_OK) {
         close_all(lock);
         return status;
     }
     lock->inode = stat.st_ino;
+    lock->device = stat.st_dev;
     if (stat.st_nlink == 0) { /* removed between our open and our lock: it is no lock any more */
         close_all(lock);
         *again = true;
         return HF_BUSY;
     }
     return locked && nobody_waits(store, lock, request) ? HF_OK : HF_BUSY;
+}
+
+static bool is_removed(int fd)
+{
+    struct stat stat;
+    return fstat(fd, &stat) == 0 && stat.st_nlink == 0;
 }
 
 static hf_status file_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
@@ -191,8 +204,16 @@ static hf_status file_attempt(void *memory, void *lock_memory, const struct hfi_
         hf_status status = prepare(store, lock, request, err);
         if (status != HF_OK)
             return status;
-        if (lock->state == FILE_GIVEN)
+        if (lock->state == FILE_HELD) {
+            grant->token = lock->token;
+            return HF_OK;
+        }
+        if (lock->state == FILE_GIVEN && !is_removed(lock->fd))
             return enter(store, lock, request, grant, err);
+        if (lock->state == FILE_GIVEN) { /* what we waited for is no lock any more; the others find out likewise */
+            let_go(store, lock);
+            continue;
+        }
         if (lock->state != FILE_OPEN)
             return busy(lock, request, grant);
         status = take_free(store, lock, request, &again, err);
@@ -242,8 +263,10 @@ static hf_status wait_as_first(struct file_store *store, struct file_lock *lock,
         return sleep_soon(store, lock, request) ? HF_OK : HF_TIMEOUT;
     lock->soon_ns = 0;
     struct pollfd fds[2] = { { .fd = lock->queue.knocks, .events = POLLIN }, { .fd = lock->watch } };
-    if (!hfi_waker_sleep(request->waker, fds, 2, request->deadline_ns))
-        return HF_TIMEOUT;
+    const hfi_time backstop = store->env->now_ns() + BACKSTOP + (hfi_time)(store->env->random() % (uint64_t)BACKSTOP);
+    const bool soon = backstop < request->deadline_ns;
+    if (!hfi_waker_sleep(request->waker, fds, 2, soon ? backstop : request->deadline_ns))
+        return soon ? HF_OK : HF_TIMEOUT;
     if (fds[0].revents)
         take_as_first(store, lock); /* as a rule the lock is free now, and nothing else needs to be done first */
     if (fds[1].revents) {
@@ -260,7 +283,8 @@ static hf_status receive_lock(struct file_store *store, struct file_lock *lock, 
     hfi_fd_close(lock->fd); /* and with it our presence among the waiters */
     lock->fd = lock_fd;
     /* The sender may be another user's process: believe the kernel, not the message. */
-    if (fstat(lock_fd, &stat) == 0 && stat.st_ino == lock->inode && hfi_file_lock(lock_fd, store->id)) {
+    if (fstat(lock_fd, &stat) == 0 && stat.st_ino == lock->inode && stat.st_dev == lock->device &&
+        hfi_file_lock(lock_fd, store->id)) {
         lock->state = FILE_GIVEN;
         return HF_OK;
     }
@@ -293,11 +317,11 @@ static hf_status wait_in_queue(struct file_store *store, struct file_lock *lock,
 static hf_status line_up(struct file_store *store, struct file_lock *lock, const struct hfi_request *request,
                          hf_error *err)
 {
-    lock->place = hfi_file_queue_join(&store->directory, lock->inode);
+    lock->place = hfi_file_queue_join(&store->directory, lock->fd);
     int failure = lock->place < 0 ? errno : 0;
     bool first = false;
     if (failure == ENOENT) {
-        first = hfi_file_queue_found(&lock->queue, &store->directory, lock->inode, lock->fd);
+        first = hfi_file_queue_found(&lock->queue, &store->directory, lock->fd, store->env->random());
         failure = first ? 0 : errno;
     }
     if (failure == EAGAIN) /* a full queue, or one that is just being set up */
@@ -342,7 +366,7 @@ static hf_status file_wait(void *memory, void *lock_memory, const struct hfi_req
 static void leave_as_first(struct file_store *store, struct file_lock *lock)
 {
     if (!hfi_file_queue_pass(&lock->queue, -1))
-        hfi_file_queue_dissolve(&lock->queue, &store->directory, lock->inode);
+        hfi_file_queue_dissolve(&lock->queue, &store->directory, lock->fd);
     close_all(lock);
 }
 

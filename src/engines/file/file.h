@@ -72,7 +72,7 @@ hf_status hfi_file_examine(int fd, struct stat *stat, const char *name, hf_error
 int hfi_file_open_to_look(const struct file_directory *directory, const char *file_name, struct stat *stat);
 
 /* The kernel's lock. Its length is the holder's lifeline id, so that whoever finds it taken knows by whom, atomically. */
-bool hfi_file_lock(int fd, uint64_t id); /* false: somebody else has it */
+bool hfi_file_lock(int fd, uint64_t id); /* false with errno: EAGAIN if somebody else has it */
 void hfi_file_unlock(int fd);
 void hfi_file_lock_in_transit(int fd); /* keeps it, but nobody's, while it changes hands */
 #define HFI_FILE_NOBODY 0u
@@ -96,28 +96,31 @@ hf_status hfi_file_write_record(int fd, const struct file_directory *directory, 
 /* --- queue.c: the waiters of one lock --- */
 
 /* A listening socket, whose backlog are the waiters, and a FIFO on which whoever lets go of the lock knocks. The two travel
- * together, and with the lock, from holder to holder. */
+ * together, and with the lock, from holder to holder. Their number is in the lock file while there is a queue. */
 struct file_queue {
     int line;   /* -1: not ours */
     int knocks; /* -1 */
+    uint64_t number;
 };
-#define HFI_FILE_NO_QUEUE ((struct file_queue){ -1, -1 })
+#define HFI_FILE_NO_QUEUE ((struct file_queue){ -1, -1, 0 })
 
+/* Which queue the lock has, alive or not; 0: none. */
+uint64_t hfi_file_queue_number(int lock_fd);
 /* Lines up. -1 with errno: ENOENT if there is no live queue, EAGAIN if it is full, others as for connect(2). */
-int hfi_file_queue_join(const struct file_directory *directory, ino_t inode);
+int hfi_file_queue_join(const struct file_directory *directory, int lock_fd);
 /* Sets up the queue, unless there is a live one. False with errno: EAGAIN if there is, or if somebody else is at it. */
-bool hfi_file_queue_found(struct file_queue *queue, const struct file_directory *directory, ino_t inode, int lock_fd);
+bool hfi_file_queue_found(struct file_queue *queue, const struct file_directory *directory, int lock_fd,
+                          uint64_t random);
 /* Removes one's own queue; those who are just lining up start over. */
-void hfi_file_queue_dissolve(struct file_queue *queue, const struct file_directory *directory, ino_t inode);
+void hfi_file_queue_dissolve(struct file_queue *queue, const struct file_directory *directory, int lock_fd);
 void hfi_file_queue_close(struct file_queue *queue);
+/* Removes the queue if it is dead. */
+void hfi_file_queue_remove_dead(const struct file_directory *directory, int lock_fd);
+/* Removes a socket or FIFO, by its file name, that a dead queue left behind. Other files are left alone. */
+void hfi_file_queue_tidy(const struct file_directory *directory, const char *file_name);
 
-/* Removes what a queue that died left behind; lock_fd is any descriptor of its lock file. */
-void hfi_file_queue_remove_dead(const struct file_directory *directory, ino_t inode, int lock_fd);
-
-/* Whether there is a queue, alive or not; and a knock, if there is one. */
-bool hfi_file_queue_exists(const struct file_directory *directory, ino_t inode);
-void hfi_file_queue_knock(const struct file_directory *directory, ino_t inode);
-/* Forgets the knocks heard so far. */
+/* Knocks, unless the number is 0; and forgets the knocks heard so far. */
+void hfi_file_queue_knock(const struct file_directory *directory, uint64_t number);
 void hfi_file_queue_hush(const struct file_queue *queue);
 
 /* Gives the queue, and the lock unless lock_fd is -1, to the first waiter that is alive. False: nobody waits. The caller

@@ -90,9 +90,12 @@ hf_status hfi_file_open(int *fd, const struct file_directory *directory, const c
 int hfi_file_open_to_look(const struct file_directory *directory, const char *file_name, struct stat *stat)
 {
     const int fd = HFI_FD(openat(directory->fd, file_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-    if (fd >= 0 && hfi_file_examine(fd, stat, file_name, NULL) == HF_OK)
+    if (fd < 0 && errno == ELOOP)
+        errno = ENOENT; /* a link is no lock, and neither is anything but a regular file */
+    if (fd < 0 || hfi_file_examine(fd, stat, file_name, NULL) == HF_OK)
         return fd;
     hfi_fd_close(fd);
+    errno = ENOENT;
     return -1;
 }
 
@@ -110,7 +113,10 @@ static bool set_lock(int fd, short type, off_t start, off_t length)
 
 bool hfi_file_lock(int fd, uint64_t id)
 {
-    return set_lock(fd, F_WRLCK, 0, (off_t)id);
+    const bool locked = set_lock(fd, F_WRLCK, 0, (off_t)id);
+    if (!locked && errno == EACCES)
+        errno = EAGAIN; /* both mean the same */
+    return locked;
 }
 
 void hfi_file_unlock(int fd)
@@ -231,7 +237,12 @@ hf_status hfi_file_write_record(int fd, const struct file_directory *directory, 
     errno = ENOSPC; /* what a short write means */
     if (pwrite(fd, from, size, offset) != (ssize_t)size)
         return hfi_fail_errno(err, errno, "write the lock file of", record->name);
-    if (must_sync && make_durable(fd, directory, !last) != 0)
-        return hfi_fail_errno(err, errno, "write the lock file to disk of", record->name);
+    if (must_sync && make_durable(fd, directory, !last) != 0) {
+        const int failure = errno;
+        hfi_lockrecord_unmark(&slots.slot[index]); /* or the next grant would believe that it is on disk */
+        if (pwrite(fd, &slots.slot[index], sizeof next, (off_t)(index * sizeof next)) != (ssize_t)sizeof next)
+            ftruncate(fd, 0); /* cannot even be taken back: refuse the file rather than its promise */
+        return hfi_fail_errno(err, failure, "write the lock file to disk of", record->name);
+    }
     return HF_OK;
 }

@@ -85,3 +85,9 @@ bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, c
     next->checksum = checksum(next);
     return must_sync;
 }
+
+void hfi_lockrecord_unmark(struct lock_slot *slot)
+{
+    slot->mark = 0;
+    slot->checksum = checksum(slot);
+}

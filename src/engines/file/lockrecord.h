@@ -37,6 +37,8 @@ _Static_assert(sizeof(struct lock_slot) == 1024, "the layout of lock files is fi
 const struct lock_slot *hfi_lockrecord_current(const struct lock_slots *slots, size_t length);
 /* What comes after `last` (NULL: the first ever). True if it must be on disk before its token is given out. */
 bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, const struct file_record *record);
+/* The slot could not be written to disk: the next one must be. */
+void hfi_lockrecord_unmark(struct lock_slot *slot);
 /* True if the slot was written since the machine was started. */
 bool hfi_lockrecord_this_boot(const struct lock_slot *slot);
 

@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ASK_AGAIN_MS 2
+#define LOOK_AGAIN_MS 2
+#define LOOKS_PER_REQUEST 25
 
 static int show(struct file_store *store, int fd, const char *file_name, const char *prefix, hf_inspect_fn each,
                 void *arg)
@@ -37,43 +38,102 @@ static int show(struct file_store *store, int fd, const char *file_name, const c
     return strncmp(info.name, prefix, strlen(prefix)) == 0 ? each(&info, arg) : 0;
 }
 
+/* The stream takes over its descriptor, so it is not on the list of those that a forked child closes. */
+static DIR *list(const struct file_directory *directory)
+{
+    const int copy = openat(directory->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *stream = copy >= 0 ? fdopendir(copy) : NULL;
+    if (!stream && copy >= 0)
+        close(copy);
+    return stream;
+}
+
+static void tidy(const struct file_directory *directory, const char *file_name)
+{
+    hfi_file_lifeline_tidy(directory, file_name);
+    hfi_file_queue_tidy(directory, file_name);
+}
+
+void hfi_file_tidy(const struct file_directory *directory)
+{
+    DIR *stream = list(directory);
+    for (const struct dirent *entry; stream && (entry = readdir(stream)) != NULL;)
+        tidy(directory, entry->d_name);
+    if (stream)
+        closedir(stream);
+}
+
 hf_status hfi_file_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                            hf_error *err)
 {
     (void)deadline_ns;
     struct file_store *store = memory;
-    /* The stream takes over its descriptor, so it is not on the list of those that a forked child closes. */
-    const int copy = openat(store->directory.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *stream = copy >= 0 ? fdopendir(copy) : NULL;
-    if (!stream) {
-        const hf_status status = hfi_fail_errno(err, errno, "list", store->directory.path);
-        if (copy >= 0)
-            close(copy);
-        return status;
-    }
+    DIR *stream = list(&store->directory);
+    if (!stream)
+        return hfi_fail_errno(err, errno, "list", store->directory.path);
     const struct dirent *entry;
+    hf_status status = HF_OK;
     int stop = 0;
     while (!stop && (entry = readdir(stream)) != NULL) {
         struct stat stat;
         if (entry->d_name[0] == '.') {
-            hfi_file_lifeline_tidy(&store->directory, entry->d_name);
+            tidy(&store->directory, entry->d_name);
             continue;
         }
         const int fd = hfi_file_open_to_look(&store->directory, entry->d_name, &stat);
+        if (fd < 0 && errno != ENOENT) {
+            status = hfi_fail_errno(err, errno, "open lock file", entry->d_name);
+            break;
+        }
         if (fd >= 0)
             stop = show(store, fd, entry->d_name, prefix, each, arg);
         hfi_fd_close(fd);
     }
     closedir(stream);
-    return HF_OK;
+    return status;
 }
 
 /* --- break --- */
 
-static hf_status say_deaf(const struct file_record *record, const char *name, hf_error *err)
+struct victim {
+    const char *name;
+    bool asked;
+    unsigned looks;
+    uint64_t holder;
+    struct file_record record;
+    hf_status status;
+};
+
+static hf_status say_deaf(const struct victim *victim, hf_error *err)
 {
+    const struct file_record *record = &victim->record;
+    if (record->client != victim->holder) /* the record is the last holder's */
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "%.120s is on its way to a process that does not run; end that one",
+                        victim->name);
     return hfi_fail(err, HF_UNAVAILABLE, 0, "the holder of %.100s does not answer; end process %lld on %s to free it",
-                    name, (long long)record->pid, record->host[0] ? record->host : "this machine");
+                    victim->name, (long long)record->pid, record->host[0] ? record->host : "this machine");
+}
+
+/* One look and, from time to time, one request. True: it is free, or has changed hands. */
+static bool is_over(struct file_store *store, int fd, const struct stat *stat, struct victim *victim, hf_error *err)
+{
+    struct file_record record;
+    const uint64_t holder = hfi_file_holder(fd);
+    if (holder == HFI_FILE_NOBODY)
+        return true;
+    victim->status = hfi_file_read_record(fd, &record, victim->name, err);
+    if (victim->status != HF_OK)
+        return true;
+    if (victim->asked && (record.token != victim->record.token || holder != victim->holder))
+        return true;
+    victim->record = record;
+    victim->holder = holder;
+    /* Again and again: a holder that has just been granted the lock may not know of it yet. */
+    if (record.client == holder && victim->looks++ % LOOKS_PER_REQUEST == 0) {
+        const struct file_break message = { .inode = stat->st_ino, .token = record.token };
+        victim->asked |= hfi_file_lifeline_ask(&store->directory, holder, &message);
+    }
+    return false;
 }
 
 hf_status hfi_file_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
@@ -81,33 +141,18 @@ hf_status hfi_file_evict(void *memory, const char *name, hfi_time deadline_ns, h
     struct file_store *store = memory;
     char file_name[HFI_FILE_NAME_MAX + 1];
     struct stat stat;
-    struct file_record first = { 0 };
+    struct victim victim = { .name = name, .status = HF_OK };
     hfi_file_name(file_name, name);
     const int fd = hfi_file_open_to_look(&store->directory, file_name, &stat);
     if (fd < 0)
-        return errno == EACCES ? hfi_fail_errno(err, errno, "open the lock file of", name) : HF_OK;
-    hf_status status = HF_OK;
-    bool asked = false;
-    for (;;) {
-        struct file_record record;
-        const uint64_t holder = hfi_file_holder(fd);
-        if (holder == HFI_FILE_NOBODY)
-            break;
-        status = hfi_file_read_record(fd, &record, name, err);
-        const bool changed_hands = status == HF_OK && asked && record.token != first.token;
-        if (status != HF_OK || changed_hands)
-            break;
-        if (!asked && record.client == holder) {
-            const struct file_break message = { .inode = stat.st_ino, .token = record.token };
-            asked = hfi_file_lifeline_ask(&store->directory, holder, &message);
-            first = record;
-        }
+        return errno == ENOENT ? HF_OK : hfi_fail_errno(err, errno, "open the lock file of", name);
+    while (!is_over(store, fd, &stat, &victim, err)) {
         if (store->env->now_ns() >= deadline_ns) {
-            status = say_deaf(&record, name, err);
+            victim.status = say_deaf(&victim, err);
             break;
         }
-        poll(NULL, 0, ASK_AGAIN_MS); /* an administrator's patience; nothing tells us when a stranger lets go */
+        poll(NULL, 0, LOOK_AGAIN_MS); /* an administrator's patience; nothing tells us when a stranger lets go */
     }
     hfi_fd_close(fd);
-    return status;
+    return victim.status;
 }

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define TIDY_ONE_IN 16
+
 /* "///dir", "//localhost/dir", "/dir" or "" (the default, *path NULL), with %XX. */
 static hf_status parse_path(char *out, const char **path, const char *rest, hf_error *err)
 {
@@ -94,8 +96,12 @@ hf_status hfi_file_store_ready(struct file_store *store, hf_error *err)
 {
     hf_status status = HF_OK;
     pthread_mutex_lock(&store->mutex);
-    if (store->lifeline.fd < 0)
+    if (store->lifeline.fd < 0) {
         status = hfi_file_lifeline_open(&store->lifeline, &store->directory, store->id, err);
+        /* Now and then, lest those who are killed every night fill the directory. */
+        if (status == HF_OK && store->id % TIDY_ONE_IN == 0)
+            hfi_file_tidy(&store->directory);
+    }
     pthread_mutex_unlock(&store->mutex);
     return status;
 }

@@ -19,6 +19,7 @@ enum file_state {
 struct file_lock {
     enum file_state state;
     ino_t inode;
+    dev_t device;
     int fd; /* the lock file */
     struct file_queue queue;
     int place;              /* -1 */
@@ -51,6 +52,8 @@ int hfi_file_ear(void *store);
 void hfi_file_hear(void *store);
 
 /* look.c */
+/* Removes what dead clients left behind. */
+void hfi_file_tidy(const struct file_directory *directory);
 hf_status hfi_file_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                            hf_error *err);
 hf_status hfi_file_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
