@@ -129,8 +129,15 @@ hf_status hf_open(hf_client **out, const char *url, const hf_client_options *opt
 
 /* --- close --- */
 
-static void end_waits(hf_client *client)
+/* From now on no call begins to use the store, and those that do are waited for. */
+static void shut(hf_client *client)
 {
+    client->closing = true;
+    /* A hf_release() that comes now finds its lock ended, and keeps its hands off the engine. */
+    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
+        if (hold->state == HFI_HOLD_HELD)
+            hfi_hold_lose(hold, "its client was closed");
+    }
     for (struct hfi_wait *wait = client->waits; wait; wait = wait->next)
         hfi_waker_call_back(wait->waker);
     while (client->busy > 0)
@@ -140,11 +147,6 @@ static void end_waits(hf_client *client)
 static void release_all(hf_client *client)
 {
     const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
-    /* All at once: a hf_release() that comes from now on finds it ended, and keeps its hands off the engine. */
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
-        if (hold->state == HFI_HOLD_HELD)
-            hfi_hold_lose(hold, "its client was closed");
-    }
     for (struct hfi_hold *hold = client->holds, *next; hold; hold = next) {
         hold->pins++; /* keeps it, and so its place in the list, while the mutex is let go */
         const hfi_time left = deadline - hfi_now_ns();
@@ -161,8 +163,7 @@ void hf_close(hf_client *client)
     if (!client || client->generation != hfi_generation)
         return;
     hfi_client_lock(client);
-    client->closing = true;
-    end_waits(client);
+    shut(client);
     hfi_keeper_stop(client);
     release_all(client);
     client->engine->close(client->store);

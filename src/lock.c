@@ -142,7 +142,7 @@ int64_t hf_remaining_ms(const hf_lock *lock)
     if (until == HFI_NEVER)
         return INT64_MAX;
     const hfi_time left = until - hfi_now_ns();
-    return left > 0 ? left / HFI_MS : 0;
+    return left > 0 ? (left + HFI_MS - 1) / HFI_MS : 0; /* 0 means lost, so the last millisecond is 1 */
 }
 
 int hf_lost_fd(const hf_lock *lock)

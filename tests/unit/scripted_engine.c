@@ -74,11 +74,16 @@ static hf_status scripted_attempt(void *store, void *memory, const struct hfi_re
     return HF_OK;
 }
 
+_Atomic int script_renewing, script_renew_overlaps;
+
 static hf_status scripted_renew(void *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
                                 hf_error *err)
 {
     (void)store;
+    if (atomic_fetch_add(&script_renewing, 1) > 0)
+        atomic_fetch_add(&script_renew_overlaps, 1);
     const hf_status status = answer(&script_renew, deadline_ns);
+    atomic_fetch_sub(&script_renewing, 1);
     if ((int)count > atomic_load(&script_largest_renewal))
         atomic_store(&script_largest_renewal, (int)count);
     if (status != HF_OK && status != HF_LOST)

@@ -24,6 +24,8 @@ extern struct script script_attempt, script_renew, script_release;
 /* Locks in renewals so far, and in the largest one; locks that the store believes to be held. */
 extern _Atomic int script_renewed, script_largest_renewal, script_held;
 extern _Atomic uint64_t script_last_owner;
+/* Renewals under way, and how many began while another one was. */
+extern _Atomic int script_renewing, script_renew_overlaps;
 
 void script_set(struct script *script, int count, hf_status status, bool stalls);
 hf_client *scripted_client(uint32_t timeout_ms);

@@ -9,6 +9,8 @@
 #include "test.h"
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static hf_client *mem_client(void)
@@ -269,4 +271,142 @@ TEST(locks_outlive_their_client_as_handles)
     CHECK(hf_remaining_ms(lock) <= 0);
     CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
     CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+}
+
+static void *release_in_thread(void *arg)
+{
+    struct follower *follower = arg;
+    gate_pass(follower->started);
+    follower->status = hf_release(follower->lock, NULL);
+    return NULL;
+}
+
+/* Locks outlive their client as handles, so a release may come at any moment of hf_close(). */
+static void close_beside_release(const char *store)
+{
+    for (int round = 0; round < 200; round++) {
+        struct gate started = { 0 };
+        struct follower follower = { .options = HF_OPTIONS_INIT, .started = &started };
+        pthread_t thread;
+        hf_error err;
+        REQUIRE_STATUS(HF_OK, hf_open(&follower.client, store, NULL, &err), &err);
+        REQUIRE_STATUS(HF_OK, hf_acquire(&follower.lock, follower.client, "x", NULL, &err), &err);
+        pthread_create(&thread, NULL, release_in_thread, &follower);
+        if (round % 2)
+            gate_await(&started, 1);
+        hf_close(follower.client);
+        pthread_join(thread, NULL);
+        CHECK(follower.status == HF_OK || follower.status == HF_LOST);
+    }
+}
+
+TEST_LIMIT(closing_beside_a_release, 60)
+{
+    char store[600];
+    const char *base = getenv("TEST_DIRECTORY");
+    snprintf(store, sizeof store, "file://%s/closing", base ? base : "/tmp");
+    close_beside_release("mem:");
+    close_beside_release(store);
+}
+
+/* Answers that come in another order than the questions went out would leave a deadline that the store does not keep. */
+TEST(two_renewals_of_a_lock_never_overlap)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock;
+    hf_error err;
+    options.ttl_ms = 300;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, "x", &options, &err), &err);
+    atomic_store(&script_renew.delay_ns, 20 * HFI_MS);
+    while (script_renew.calls < 40) {
+        REQUIRE(test_now_ns() < test_deadline_ns());
+        CHECK_STATUS(HF_OK, hf_renew(lock, 300, &err), &err);
+        poll(NULL, 0, 90); /* about when the keeper renews */
+    }
+    CHECK_INT(0, script_renew_overlaps);
+    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
+    hf_close(client);
+}
+
+struct again {
+    hf_client *client;
+    hf_lock *lock;
+    hf_status status;
+    struct gate done;
+};
+
+static void take_anew(hf_lock *lock, const char *why, void *arg)
+{
+    struct again *again = arg;
+    hf_options options = HF_OPTIONS_INIT;
+    (void)lock;
+    (void)why;
+    options.wait_ms = 5000;
+    options.owner = HF_OWNER_HANDLE;
+    again->status = hf_acquire(&again->lock, again->client, "x", &options, NULL);
+    gate_pass(&again->done);
+}
+
+TEST(a_callback_may_take_the_lock_anew)
+{
+    struct again again = { .client = mem_client() };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *lock;
+    hf_error err;
+    options.max_hold_ms = 100;
+    options.on_lost = take_anew;
+    options.arg = &again;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, again.client, "x", &options, &err), &err);
+    const uint64_t token = hf_token(lock);
+    gate_await(&again.done, 1);
+    CHECK_INT(HF_OK, again.status);
+    REQUIRE(again.lock != NULL);
+    CHECK(hf_token(again.lock) > token);
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    CHECK_STATUS(HF_OK, hf_release(again.lock, &err), &err);
+    hf_close(again.client);
+}
+
+static void count_call(hf_lock *lock, const char *why, void *arg)
+{
+    (void)lock;
+    (void)why;
+    gate_pass(arg);
+}
+
+/* Whoever notices the loss first, the keeper or the release itself: one call for each handle, and none afterwards. */
+TEST(a_loss_is_told_once_whoever_notices_it)
+{
+    hf_client *client = mem_client();
+    for (int round = 0; round < 20; round++) {
+        struct gate told = { 0 };
+        hf_options options = HF_OPTIONS_INIT;
+        hf_lock *lock;
+        hf_error err;
+        options.renew = HF_RENEW_OFF;
+        options.ttl_ms = 100;
+        options.on_lost = count_call;
+        options.arg = &told;
+        REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, "x", &options, &err), &err);
+        while (hf_remaining_ms(lock) > 0)
+            ;
+        CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+        CHECK_INT(1, gate_count(&told));
+    }
+    hf_close(client);
+}
+
+TEST(an_error_is_written_only_for_a_failure)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock;
+    hf_error err = { .message = "untouched" };
+    script_set(&script_attempt, 2, HF_UNAVAILABLE, false);
+    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, "x", &options, &err), &err);
+    CHECK_STR("untouched", err.message);
+    hf_release(lock, &err);
+    CHECK_STR("untouched", err.message);
+    hf_close(client);
 }

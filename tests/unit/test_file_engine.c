@@ -3,15 +3,21 @@
  * test_file_engine.c: what only the file engine promises, for one process: hostile directories, damaged files, full disks,
  * missing descriptors, URLs.
  */
+#include "core.h"
+#include "engines/file/file.h"
 #include "file_tests.h"
+#include "registry.h"
+#include "shared.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -198,5 +204,129 @@ TEST(file_urls)
     CHECK(strstr(hf_url(client), "a%20b") != NULL);
     hf_close(client);
     rmdir(in_directory("a b"));
+    tear_down(false);
+}
+
+static void *wait_for_it(void *client)
+{
+    hf_release(take(client, "x"), NULL);
+    return NULL;
+}
+
+/* A process that has no descriptor left but the lock's own must still be able to wake the first waiter. */
+TEST(releasing_without_a_spare_descriptor_wakes_the_waiter)
+{
+    struct rlimit limit;
+    pthread_t waiter;
+    set_up();
+    hf_client *holder = open_client();
+    hf_client *client = open_client();
+    hf_lock *lock = take(holder, "x");
+    pthread_create(&waiter, NULL, wait_for_it, client);
+    await_waiters(holder, "x", 1);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = 0;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    hf_release(lock, NULL);
+    limit.rlim_cur = before;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    pthread_join(waiter, NULL); /* by the backstop at the latest */
+    hf_close(client);
+    hf_close(holder);
+    tear_down(false);
+}
+
+TEST(looking_without_descriptors_is_no_success)
+{
+    struct rlimit limit;
+    hf_error err = { 0 };
+    set_up();
+    hf_client *client = open_client();
+    hf_lock *lock = take(client, "x");
+    getrlimit(RLIMIT_NOFILE, &limit);
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = 0;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    CHECK_STATUS(HF_NOMEM, hf_break(client, "x", &err), &err);
+    CHECK_STATUS(HF_NOMEM, hf_inspect(client, NULL, NULL, NULL, &err), &err);
+    limit.rlim_cur = before;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
+    hf_close(client);
+    tear_down(false);
+}
+
+/* A neighbour in a shared directory may send what it likes. */
+TEST(parcels_of_the_wrong_size_are_refused)
+{
+    enum { FDS = 5 };
+    for (int count = 0; count <= FDS; count++) {
+        int ends[2], lock_fd = -1;
+        struct file_queue queue = HFI_FILE_NO_QUEUE;
+        uint64_t parcel[2] = { 1, 'L' };
+        char room[CMSG_SPACE(FDS * sizeof(int))] = { 0 };
+        struct iovec text = { .iov_base = parcel, .iov_len = sizeof parcel };
+        struct msghdr message = { .msg_iov = &text, .msg_iovlen = 1 };
+        REQUIRE_INT(0, socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
+        if (count > 0) {
+            message.msg_control = room;
+            message.msg_controllen = CMSG_SPACE((size_t)count * sizeof(int));
+            struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+            rights->cmsg_level = SOL_SOCKET;
+            rights->cmsg_type = SCM_RIGHTS;
+            rights->cmsg_len = CMSG_LEN((size_t)count * sizeof(int));
+            const int fds[FDS] = { 0, 1, 2, 0, 1 };
+            memcpy(CMSG_DATA(rights), fds, (size_t)count * sizeof(int));
+        }
+        REQUIRE(sendmsg(ends[0], &message, 0) > 0);
+        const int next = dup(0);
+        close(next);
+        const bool taken = hfi_file_queue_take(ends[1], &queue, &lock_fd);
+        CHECK(taken == (count >= 3)); /* what is too much is closed by the kernel, and never arrives */
+        hfi_file_queue_close(&queue);
+        hfi_fd_close(lock_fd);
+        const int after = dup(0);
+        CHECK_INT(next, after); /* nothing stays open */
+        close(after);
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
+static hfi_time tell_time(void)
+{
+    return test_now_ns();
+}
+
+static uint64_t tell_random(void)
+{
+    return 77;
+}
+
+/* The core asks again when an answer took longer than the lease lasts: it must find its own success. */
+TEST(asking_again_finds_ones_own_lock)
+{
+    const struct hfi_engine *engine = &hfi_engine_file;
+    const struct hfi_env env = { .client = 5, .now_ns = tell_time, .random = tell_random };
+    struct hfi_grant first = { 0 }, second = { 0 };
+    hf_error err;
+    char *shown = NULL;
+    set_up();
+    const struct hfi_url split = { "file", url + 5 };
+    const struct hfi_request request = {
+        .name = "x", .owner = { 5, 1 }, .ttl_ms = 100, .deadline_ns = HFI_NEVER, .note = "", .queue = true
+    };
+    void *store = hfi_alloc(engine->store_size);
+    void *lock = hfi_alloc(engine->lock_size);
+    REQUIRE_STATUS(HF_OK, engine->open(store, &split, &env, &shown, &err), &err);
+    CHECK_STATUS(HF_OK, engine->attempt(store, lock, &request, &first, &err), &err);
+    CHECK_STATUS(HF_OK, engine->attempt(store, lock, &request, &second, &err), &err);
+    CHECK_INT(first.token, second.token);
+    CHECK_STATUS(HF_OK, engine->release(store, lock, &request, &err), &err);
+    engine->close(store);
+    hfi_free(lock);
+    hfi_free(store);
+    hfi_free(shown);
     tear_down(false);
 }
