@@ -5,8 +5,8 @@
  *     cc fenced.c -lholdfast -lhiredis -o fenced && ./fenced redis://HOST:PORT
  *     (or redis+unix:///SOCKET)
  *
- * Each worker is a process, as it would be on a machine of its own: it shares nothing with the others but the server. It
- * takes the lock, reads the register, adds one, and writes back. Then one worker is stopped between reading and
+ * Each worker is a process, as it would be on a machine of its own: it shares nothing with the others but the server.
+ * It takes the lock, reads the register, adds one, and writes back. Then one worker is stopped between reading and
  * writing, for longer than its lock lives. Somebody else is granted the lock, rightly, and writes. When the stopped one
  * wakes up it knows nothing of that and writes what it had in mind. No lock can prevent this. The fencing token can: it
  * goes along with every write, and the register takes no smaller one than the largest it has seen. Exits 0 if no
@@ -28,8 +28,8 @@
 #define LOCK "fenced-example"
 #define REGISTER "fenced-example-register" /* a hash: value, and token of who wrote it */
 
-/* Compare and write in one step; two steps would leave a gap for somebody to be paused in. Equal is allowed: a holder may
- * write more than once. Redis has numbers of 53 bits here, and tokens of this engine stay below that until 2255. */
+/* Compare and write in one step; two steps would leave a gap for somebody to be paused in. Equal is allowed: a holder
+ * may write more than once. Redis has numbers of 53 bits here, and tokens of this engine stay below that until 2255. */
 static const char guarded_write[] = "local seen = redis.call('HGET', KEYS[1], 'token')\n"
                                     "if seen and tonumber(seen) > tonumber(ARGV[1]) then return 0 end\n"
                                     "redis.call('HSET', KEYS[1], 'token', ARGV[1], 'value', ARGV[2])\n"
@@ -55,7 +55,7 @@ static bool read_register(redisContext *redis, long long *value)
     bool done = reply && (reply->type == REDIS_REPLY_STRING || reply->type == REDIS_REPLY_NIL);
 
     if (done)
-        *value = reply->type == REDIS_REPLY_STRING ? atoll(reply->str) : 0;
+        *value = reply->type == REDIS_REPLY_STRING ? strtoll(reply->str, NULL, 10) : 0;
     freeReplyObject(reply);
     return done;
 }

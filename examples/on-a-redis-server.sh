@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# on-a-redis-server.sh SERVER COMMAND [ARG...]: runs COMMAND ARG... URL, where URL names a Redis or Valkey server that is
-# started for it and gone afterwards. HOLDFAST_URL says the same. It listens on a socket in a directory of its own, so
-# that no port has to be found free. For the tests; HOLDFAST_MODULES says where the engine is if it is not installed.
+# on-a-redis-server.sh SERVER COMMAND [ARG...]: runs COMMAND ARG... URL, where URL names a Redis or Valkey server that
+# is started for it and gone afterwards. HOLDFAST_URL says the same. It listens on a socket in a directory of its own,
+# so that no port has to be found free. For the tests; HOLDFAST_MODULES says where the engine is if it is not installed.
 set -eu
 server=$1
 shift

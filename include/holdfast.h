@@ -21,14 +21,15 @@
  *  2. What comes out through `out` is yours: hf_close() and hf_release() free it, whatever they return, and take NULL.
  *     Strings that go in are copied before the call returns.
  *  3. In an options struct zero means the default. Start from HF_OPTIONS_INIT; fields are only ever appended.
- *  4. Clients and locks may be used from any thread. A callback runs on the client's keeper thread (or, for a loss noticed
- *     by a call, on that call's thread) with no lock of the library held, so it may call any function but hf_close().
- *  5. Nothing crosses fork(). The child holds nothing: a client from before the fork answers HF_INVALID, a lock HF_LOST,
- *     and hf_close() and hf_release() there do nothing. Open a new client in the child.
+ *  4. Clients and locks may be used from any thread. A callback runs on the client's keeper thread (or, for a loss
+ *     noticed by a call, on that call's thread) with no lock of the library held, so it may call any function but
+ *     hf_close().
+ *  5. Nothing crosses fork(). The child holds nothing: a client from before the fork answers HF_INVALID, a lock
+ *     HF_LOST, and hf_close() and hf_release() there do nothing. Open a new client in the child.
  *
- * A lock is a promise among those who ask for it. To be safe from a holder that was paused for too long and then goes on
- * writing, pass hf_token() along with every write and let the place that is written to refuse a smaller token than the
- * largest it has seen.
+ * A lock is a promise among those who ask for it. To be safe from a holder that was paused for too long and then goes
+ * on writing, pass hf_token() along with every write and let the place that is written to refuse a smaller token than
+ * the largest it has seen.
  */
 #ifndef HOLDFAST_H
 #define HOLDFAST_H
@@ -86,7 +87,7 @@ typedef struct hf_error {
 /* "0.1.0" */
 HF_API const char *hf_version(void);
 
-/* ------------------------------------------------------------------------------------------------------------ client */
+/* ----------------------------------------------------------------------------------------------------------- client */
 
 typedef struct hf_client hf_client;
 
@@ -100,9 +101,9 @@ typedef struct hf_client_options {
         sizeof(hf_client_options), 0                                                                                   \
     }
 
-/* Opens the store that `url` names. NULL means the environment's HOLDFAST_URL or, without one, "file:". `options` may be
- * NULL. HF_INVALID: the URL is malformed or its scheme unknown. HF_UNSUPPORTED: the engine is known but not installed; the
- * message says what to install. HF_DENIED, HF_UNAVAILABLE: the store refused, or was not there. */
+/* Opens the store that `url` names. NULL means the environment's HOLDFAST_URL or, without one, "file:". `options` may
+ * be NULL. HF_INVALID: the URL is malformed or its scheme unknown. HF_UNSUPPORTED: the engine is known but not
+ * installed; the message says what to install. HF_DENIED, HF_UNAVAILABLE: the store refused, or was not there. */
 HF_API hf_status hf_open(hf_client **out, const char *url, const hf_client_options *options, hf_error *err);
 
 /* Ends all waits with HF_CANCELED, releases every lock that the client holds, and frees it. Blocks until the waits have
@@ -110,7 +111,7 @@ HF_API hf_status hf_open(hf_client **out, const char *url, const hf_client_optio
  * HF_LOST from then on, without a callback; each must still be given to hf_release(), which frees it. */
 HF_API void hf_close(hf_client *client);
 
-/* -------------------------------------------------------------------------------------------------------------- lock */
+/* ------------------------------------------------------------------------------------------------------------- lock */
 
 typedef struct hf_lock hf_lock;
 
@@ -119,8 +120,8 @@ typedef enum hf_renew_mode {
     HF_RENEW_OFF = 1 /* a plain lease: it ends ttl_ms after it was granted, unless hf_renew() is called */
 } hf_renew_mode;
 
-/* Who may take a held lock again (re-entry). Re-entry needs no round trip, keeps the token, ignores ttl_ms, renew, max_hold_ms
- * and note, and the last release frees the lock. Owners are told apart within one client only. */
+/* Who may take a held lock again (re-entry). Re-entry needs no round trip, keeps the token, ignores ttl_ms, renew,
+ * max_hold_ms and note, and the last release frees the lock. Owners are told apart within one client only. */
 typedef enum hf_owner_kind {
     HF_OWNER_THREAD = 0, /* the calling thread; any thread may release */
     HF_OWNER_HANDLE = 1, /* nobody, or whoever shows owner_handle, a lock of the same name held by the same client */
@@ -162,9 +163,9 @@ HF_API hf_status hf_acquire(hf_lock **out, hf_client *client, const char *name, 
 HF_API hf_status hf_try_acquire(hf_lock **out, hf_client *client, const char *name, const hf_options *options,
                                 hf_error *err);
 
-/* Gives the lock back, from any thread, nested handles in any order, and frees the handle. HF_OK: it was held until now.
- * HF_LOST: it had ended before; whoever holds it now is not disturbed. HF_UNAVAILABLE, HF_UNKNOWN: it was held until now, and
- * the release is being finished in the background; at the worst the lock ends by its time-to-live. */
+/* Gives the lock back, from any thread, nested handles in any order, and frees the handle. HF_OK: it was held until
+ * now. HF_LOST: it had ended before; whoever holds it now is not disturbed. HF_UNAVAILABLE, HF_UNKNOWN: it was held
+ * until now, and the release is being finished in the background; at the worst the lock ends by its time-to-live. */
 HF_API hf_status hf_release(hf_lock *lock, hf_error *err);
 
 /* Renews by hand, to `ttl_ms` from now (0: the lock's own time-to-live). HF_LOST: too late. */
@@ -173,18 +174,18 @@ HF_API hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err);
 /* The fencing token: greater than that of every earlier grant of this name. Re-entry keeps it. */
 HF_API uint64_t hf_token(const hf_lock *lock);
 
-/* How long the lock is certain to stay ours, in milliseconds: 0 or less means that it is lost. INT64_MAX where nothing but
- * the death of this process ends it. Never blocks and never asks the store. */
+/* How long the lock is certain to stay ours, in milliseconds: 0 or less means that it is lost. INT64_MAX where nothing
+ * but the death of this process ends it. Never blocks and never asks the store. */
 HF_API int64_t hf_remaining_ms(const hf_lock *lock);
 
-/* A descriptor that becomes readable once the lock is lost, for event loops; -1 if none could be made. It belongs to the
- * lock: do not read from it or close it. */
+/* A descriptor that becomes readable once the lock is lost, for event loops; -1 if none could be made. It belongs to
+ * the lock: do not read from it or close it. */
 HF_API int hf_lost_fd(const hf_lock *lock);
 
 /* Ends every wait of this client for `name` with HF_CANCELED. Callable from any thread. HF_OK even if nobody waited. */
 HF_API hf_status hf_cancel(hf_client *client, const char *name);
 
-/* ----------------------------------------------------------------------------------------------------- administration */
+/* --------------------------------------------------------------------------------------------------- administration */
 
 typedef struct hf_info {
     size_t size;          /* of this struct in the library that calls back */
@@ -204,8 +205,8 @@ typedef int (*hf_inspect_fn)(const hf_info *info, void *arg);
 /* Calls `each` once for every held lock whose name starts with `prefix` (NULL: all). HF_OK also when there is none. */
 HF_API hf_status hf_inspect(hf_client *client, const char *prefix, hf_inspect_fn each, void *arg, hf_error *err);
 
-/* An administrator's forced release. The holder learns of it as of any loss. HF_OK: it is free, or was. HF_UNAVAILABLE: the
- * holder could not be told; the message says what to do. */
+/* An administrator's forced release. The holder learns of it as of any loss. HF_OK: it is free, or was. HF_UNAVAILABLE:
+ * the holder could not be told; the message says what to do. */
 HF_API hf_status hf_break(hf_client *client, const char *name, hf_error *err);
 
 /* What an engine can do; what it lacks is refused with HF_UNSUPPORTED, never faked. */

@@ -257,8 +257,8 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
     return HF_OK;
 }
 
-/* A callback that tells of a loss may take the lock anew: what it has lost must be given back first, or it would wait for
- * itself. */
+/* A callback that tells of a loss may take the lock anew: what it has lost must be given back first, or it would wait
+ * for itself. */
 static void give_back_what_is_being_told(hf_client *client, const struct hfi_want *want)
 {
     struct hfi_hold *hold = client->holds;

@@ -2,8 +2,9 @@
  *
  * core.h: what the files of the core share. Engines do not see it.
  *
- * Words used throughout: a *hold* is one grant of one name to one owner, or one that is on its way; a *handle* (hf_lock) is
- * the caller's end of it, several to one hold when the owner re-entered; a *wait* is a thread that sleeps for a name.
+ * Words used throughout: a *hold* is one grant of one name to one owner, or one that is on its way; a *handle*
+ * (hf_lock) is the caller's end of it, several to one hold when the owner re-entered; a *wait* is a thread that sleeps
+ * for a name.
  *
  * One mutex per client guards everything in it. It is never held over a call of an engine or of a user's callback.
  */
@@ -182,7 +183,8 @@ void hfi_client_lock(hf_client *client);
 void hfi_client_unlock(hf_client *client); /* frees it if that was the last reference */
 uint64_t hfi_thread_number(void);          /* needs no mutex */
 
-/* undo.c: releases a hold's engine lock; what cannot be finished now goes to the keeper. Mutex held; let go of in between. */
+/* undo.c: releases a hold's engine lock; what cannot be finished now goes to the keeper. Mutex held; let go of in
+ * between. */
 hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err);
 
 /* keeper.c: all with the mutex held. */

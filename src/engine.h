@@ -64,8 +64,8 @@ struct hfi_request {
 
 struct hfi_grant {
     uint64_t token;
-    /* The moment from which the store counts the time-to-live, or an earlier one. The core sets it to the moment before the
-     * call; an engine that knows better, or must ask for less, may change it. */
+    /* The moment from which the store counts the time-to-live, or an earlier one. The core sets it to the moment before
+     * the call; an engine that knows better, or must ask for less, may change it. */
     hfi_time counted_from_ns;
     /* 0: granted for the whole time-to-live. Else for so long only, unless it is renewed: the core sees to that. */
     uint32_t valid_ms;
@@ -74,8 +74,8 @@ struct hfi_grant {
     int64_t holder_left_ms;
 };
 
-/* One lock of a renewal. renew() sets `status` to HF_OK, to HF_LOST if the store no longer has it, or to what went wrong;
- * and, if it knows better, counted_from_ns. */
+/* One lock of a renewal. renew() sets `status` to HF_OK, to HF_LOST if the store no longer has it, or to what went
+ * wrong; and, if it knows better, counted_from_ns. */
 struct hfi_renewal {
     void *lock;
     const char *name;
@@ -95,7 +95,8 @@ struct hfi_engine {
     size_t store_size;   /* the core allocates and zeroes both; a store lives from open() to close(), */
     size_t lock_size;    /* a lock from the first attempt() to the release() that follows it */
 
-    /* Connects. On failure the core still calls close(). May set *shown to an allocated URL to show instead of the user's. */
+    /* Connects. On failure the core still calls close(). May set *shown to an allocated URL to show instead of the
+     * user's. */
     hf_status (*open)(void *store, const struct hfi_url *url, const struct hfi_env *env, char **shown, hf_error *err);
     void (*close)(void *store);
 
@@ -106,18 +107,18 @@ struct hfi_engine {
     hf_status (*attempt)(void *store, void *lock, const struct hfi_request *request, struct hfi_grant *grant,
                          hf_error *err);
 
-    /* Sleeps on request->waker, and on what else the engine listens to, until it is worth asking again, the deadline has come
-     * or the waker was woken. HF_OK: ask again. HF_TIMEOUT: the deadline came and there is no news. May return early and
-     * for no reason, but not in a loop. NULL: the store cannot tell, and the core asks from time to time. */
+    /* Sleeps on request->waker, and on what else the engine listens to, until it is worth asking again, the deadline
+     * has come or the waker was woken. HF_OK: ask again. HF_TIMEOUT: the deadline came and there is no news. May return
+     * early and for no reason, but not in a loop. NULL: the store cannot tell, and the core asks from time to time. */
     hf_status (*wait)(void *store, void *lock, const struct hfi_request *request, hf_error *err);
 
-    /* Extends `count` locks to their ttl from now in as few exchanges as the store allows, by `deadline_ns`. HF_OK: every
-     * status was set. Anything else: no status is to be trusted. NULL for engines without HF_CAP_EXPIRY. */
+    /* Extends `count` locks to their ttl from now in as few exchanges as the store allows, by `deadline_ns`. HF_OK:
+     * every status was set. Anything else: no status is to be trusted. NULL for engines without HF_CAP_EXPIRY. */
     hf_status (*renew)(void *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err);
 
-    /* Undoes attempt(), granted or not: frees the lock, or leaves the queue. Idempotent by owner. HF_OK: it was held, or
-     * waited for, until now. HF_LOST: the store no longer had it. HF_UNAVAILABLE, HF_UNKNOWN: call again. Any other: given
-     * up. After HF_OK, HF_LOST and giving up the lock's memory may go. */
+    /* Undoes attempt(), granted or not: frees the lock, or leaves the queue. Idempotent by owner. HF_OK: it was held,
+     * or waited for, until now. HF_LOST: the store no longer had it. HF_UNAVAILABLE, HF_UNKNOWN: call again. Any other:
+     * given up. After HF_OK, HF_LOST and giving up the lock's memory may go. */
     hf_status (*release)(void *store, void *lock, const struct hfi_request *request, hf_error *err);
 
     /* Calls `each` for every held lock whose name starts with `prefix`. NULL: no HF_CAP_INSPECT. */
@@ -127,9 +128,9 @@ struct hfi_engine {
     /* Forced release of `name`, whoever holds it. NULL: no HF_CAP_BREAK. */
     hf_status (*evict)(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
 
-    /* The descriptor on which the store speaks up by itself, or -1; asked again after each hear(). hear() is called on the
-     * keeper's thread when it is readable or broken, reads without blocking, wakes whom it concerns with hfi_waker_wake()
-     * and reports losses to env->lost(). NULL, both, for a store that never speaks first. */
+    /* The descriptor on which the store speaks up by itself, or -1; asked again after each hear(). hear() is called on
+     * the keeper's thread when it is readable or broken, reads without blocking, wakes whom it concerns with
+     * hfi_waker_wake() and reports losses to env->lost(). NULL, both, for a store that never speaks first. */
     int (*ear)(void *store);
     void (*hear)(void *store);
 };
@@ -146,15 +147,15 @@ HFI_API hf_status hfi_fail(hf_error *err, hf_status status, int native, const ch
  * sentence "cannot <verb> <object>: <reason>". */
 HFI_API hf_status hfi_fail_errno(hf_error *err, int number, const char *verb, const char *object);
 
-/* Sleeps until the waker is woken, one of `count` further descriptors has something, or `deadline_ns` comes (HFI_NEVER: no
- * deadline). True: woken, or a descriptor has something (see revents). False: the deadline. */
+/* Sleeps until the waker is woken, one of `count` further descriptors has something, or `deadline_ns` comes (HFI_NEVER:
+ * no deadline). True: woken, or a descriptor has something (see revents). False: the deadline. */
 HFI_API bool hfi_waker_sleep(struct hfi_waker *waker, struct pollfd *fds, size_t count, hfi_time deadline_ns);
 HFI_API void hfi_waker_wake(struct hfi_waker *waker);
 /* True once the core wants the sleeper to come back (cancel, close): wait() then returns without sleeping again. */
 HFI_API bool hfi_waker_called_back(const struct hfi_waker *waker);
 
-/* Opens a descriptor that a forked child closes: HFI_FD(open(path, O_RDWR | O_CLOEXEC)). One step that no fork can split, or
- * the child could keep a lock alive after its parent's death. `call` must not block. */
+/* Opens a descriptor that a forked child closes: HFI_FD(open(path, O_RDWR | O_CLOEXEC)). One step that no fork can
+ * split, or the child could keep a lock alive after its parent's death. `call` must not block. */
 #define HFI_FD(call) hfi_fd_end((hfi_fd_begin(), (call)))
 HFI_API void hfi_fd_begin(void);
 HFI_API int hfi_fd_note(int fd);   /* between begin and end, for a call that yields several; returns as end does */
@@ -167,8 +168,8 @@ HFI_API char *hfi_strdup(const char *text);
 HFI_API void hfi_free(void *memory);
 
 /* NAME as one path component: '/', '%' and a leading '.' become %XX, so that different names stay different and a plain
- * word stays itself. `out` has room for HFI_NAME_ENCODED_MAX bytes. hfi_name_decode() is its inverse; false if `text` is not
- * its output or does not fit. */
+ * word stays itself. `out` has room for HFI_NAME_ENCODED_MAX bytes. hfi_name_decode() is its inverse; false if `text`
+ * is not its output or does not fit. */
 #define HFI_NAME_MAX 255
 #define HFI_NAME_ENCODED_MAX (3 * HFI_NAME_MAX + 1)
 HFI_API void hfi_name_encode(char *out, const char *name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * keeper.c: one thread per client that renews, notices losses, hears what the store says by itself and finishes releases
- * whose answer was lost. It is started by the first lock that needs it.
+ * keeper.c: one thread per client that renews, notices losses, hears what the store says by itself and finishes
+ * releases whose answer was lost. It is started by the first lock that needs it.
  */
 #include "core.h"
 #include "waker.h"
@@ -54,8 +54,8 @@ static void unpin(struct hfi_hold *hold)
     hfi_hold_settle(hold);
 }
 
-/* How long an exchange may take before the next deadline of any lock must be looked at: a store that does not answer must
- * not keep a holder from learning of its loss. */
+/* How long an exchange may take before the next deadline of any lock must be looked at: a store that does not answer
+ * must not keep a holder from learning of its loss. */
 static hfi_time patience(const hf_client *client, hfi_time now_ns)
 {
     hfi_time end = now_ns + client->timeout_ns;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * lease.h: when a granted lock must be renewed, and when it is lost. Pure: no clock, no thread, no store; the time is an
- * argument, so that tests own it.
+ * lease.h: when a granted lock must be renewed, and when it is lost. Pure: no clock, no thread, no store; the time is
+ * an argument, so that tests own it.
  *
- * The holder's own deadline is the moment the request was sent + ttl - drift. The store counted from a later moment, so it
- * ends the lock later, and the holder knows of the loss before anybody else can be granted the lock.
+ * The holder's own deadline is the moment the request was sent + ttl - drift. The store counted from a later moment, so
+ * it ends the lock later, and the holder knows of the loss before anybody else can be granted the lock.
  */
 #ifndef HFI_LEASE_H
 #define HFI_LEASE_H
@@ -57,8 +57,8 @@ struct hfi_trouble {
     hfi_time since_ns;
 };
 
-/* Counts a failure at `now_ns`. True: pause until *until_ns and ask again. False: `patience_ns` in trouble, or the deadline,
- * is over. */
+/* Counts a failure at `now_ns`. True: pause until *until_ns and ask again. False: `patience_ns` in trouble, or the
+ * deadline, is over. */
 bool hfi_trouble_again(struct hfi_trouble *trouble, hfi_time now_ns, hfi_time deadline_ns, hfi_time patience_ns,
                        uint64_t random, hfi_time *until_ns);
 

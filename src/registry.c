@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * registry.c: which scheme is whose. Engines that need a client library are modules, loaded when their URL is first used, so
- * that `holdfast run` on a file starts as fast as flock(1) does, and a machine without libpq loses one engine only.
+ * registry.c: which scheme is whose. Engines that need a client library are modules, loaded when their URL is first
+ * used, so that `holdfast run` on a file starts as fast as flock(1) does, and a machine without libpq loses one engine
+ * only.
  */
 #include "registry.h"
 #include "core.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * undo.c: giving back what the store may have given. A release whose answer is lost is sent again by the keeper until the
- * store has answered or must have ended the lock by itself.
+ * undo.c: giving back what the store may have given. A release whose answer is lost is sent again by the keeper until
+ * the store has answered or must have ended the lock by itself.
  */
 #include "core.h"
 

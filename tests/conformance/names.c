@@ -98,8 +98,8 @@ static void all_names(struct name *names)
     names[count++] = filled("x", "2");
     names[count++] = filled("/", "");
     names[count++] = filled("锁", "");
-    strcpy(names[count++].text, ".");
-    strcpy(names[count++].text, "..");
+    names[count++] = (struct name){ "." };
+    names[count++] = (struct name){ ".." };
     REQUIRE_INT(ALL, count);
 }
 

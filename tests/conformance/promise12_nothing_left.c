@@ -151,7 +151,7 @@ static int each_descriptor(bool (*each)(int fd))
     REQUIRE(list != NULL);
     struct dirent *entry;
     while ((entry = readdir(list))) {
-        int fd = atoi(entry->d_name);
+        const int fd = (int)strtol(entry->d_name, NULL, 10);
         if (*entry->d_name != '.' && fd != dirfd(list))
             count += each(fd);
     }

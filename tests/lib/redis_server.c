@@ -80,7 +80,7 @@ static _Noreturn void become_server(const struct redis_server *server, const cha
         _exit(1);
     snprintf(text, sizeof text,
              "%s --port %d --bind 127.0.0.1 -::1 --dir %s --unixsocket %s/s --logfile %s/log --daemonize no "
-             "--save \"\" --appendonly no %s %s",
+             "--save \"\" --appendonly no --repl-diskless-sync-delay 0 %s %s",
              server->binary, server->port, server->directory, server->directory, server->directory, server->arguments,
              more);
     split(arguments, 0, text);
@@ -384,9 +384,9 @@ int64_t redis_server_calls(struct redis_server *server, const char *command)
 int64_t redis_server_sent(struct redis_server *server)
 {
     /* PUBLISH and the like are called by scripts alone; PING and INFO are also this file's own. */
-    static const char *const by_clients[] = { "evalsha",   "eval",        "subscribe", "unsubscribe", "scan",   "wait",
-                                              "waitaof",   "auth",        "select",    "hello",       "script", "multi",
-                                              "exec",      "script|load", "psubscribe", "ssubscribe",  "fcall" };
+    static const char *const by_clients[] = { "evalsha", "eval",        "subscribe",  "unsubscribe", "scan",   "wait",
+                                              "waitaof", "auth",        "select",     "hello",       "script", "multi",
+                                              "exec",    "script|load", "psubscribe", "ssubscribe",  "fcall" };
     redisReply *reply = redis_server_command(server, "INFO commandstats");
     int64_t sent = 0;
     for (size_t i = 0; i < sizeof by_clients / sizeof *by_clients; i++)

@@ -90,7 +90,7 @@ static bool read_argument(struct script_step *step, enum argument kind, const ch
         for (size_t i = 0; i < length; i++)
             if (!isdigit((unsigned char)text[i]))
                 return false;
-        step->length = length && length < 8 ? (size_t)atol(text) : 0;
+        step->length = length && length < 8 ? strtoul(text, NULL, 10) : 0;
         return step->length > 0;
     case TEXT:
         return read_text(step, text, length);

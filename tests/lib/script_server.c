@@ -415,8 +415,8 @@ struct script_server *script_start_unix(const char *path, const char *script)
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     struct script_server *server = server_new(script);
     REQUIRE(strlen(path) < sizeof address.sun_path);
-    strcpy(address.sun_path, path);
-    strcpy(server->path, path);
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    memcpy(server->path, path, strlen(path) + 1);
     return server_run(server, (struct sockaddr *)&address, sizeof address);
 }
 

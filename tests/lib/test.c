@@ -48,7 +48,7 @@ void test_register(struct test *test)
 int test_slowness(void)
 {
     const char *text = getenv("HOLDFAST_TEST_SLOW");
-    int factor = text ? atoi(text) : 1;
+    int factor = text ? (int)strtol(text, NULL, 10) : 1;
     return factor < 1 ? 1 : factor;
 }
 
@@ -76,7 +76,7 @@ static void say(const char *file, int line, const char *format, va_list args)
     char text[1200];
     int used = file ? snprintf(text, sizeof text, "%s:%d: ", file, line) : 0;
     vsnprintf(text + used, sizeof text - (size_t)used - 1, format, args);
-    strcat(text, "\n");
+    memcpy(text + strlen(text), "\n", 2);
     ssize_t written = write(STDOUT_FILENO, text, strlen(text));
     (void)written;
 }
@@ -170,7 +170,7 @@ static void kill_strays(void)
     struct dirent *entry;
     while (all && (entry = readdir(all))) {
         char path[300];
-        int pid = atoi(entry->d_name), parent = 0;
+        int pid = (int)strtol(entry->d_name, NULL, 10), parent = 0;
         snprintf(path, sizeof path, "/proc/%d/stat", pid);
         FILE *stat = pid > 0 ? fopen(path, "re") : NULL;
         if (!stat)

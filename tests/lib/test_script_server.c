@@ -198,7 +198,7 @@ TEST(a_unix_socket)
     snprintf(path, sizeof path, "%s/socket", directory);
     struct script_server *server = script_start_unix(path, "accept\nexpect hi\nsend there\n");
     struct sockaddr_un address = { .sun_family = AF_UNIX };
-    strcpy(address.sun_path, path);
+    memcpy(address.sun_path, path, strlen(path) + 1);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     REQUIRE_INT(0, connect(fd, (struct sockaddr *)&address, sizeof address));
     CHECK_INT(0, script_port(server));

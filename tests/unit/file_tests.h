@@ -11,8 +11,8 @@ extern char directory[256];
 extern char url[300];
 
 void set_up(void);
-/* Removes the directory. What a process that was killed at a random instruction leaves behind is tidied away a minute later;
- * without such kills nothing may be left. */
+/* Removes the directory. What a process that was killed at a random instruction leaves behind is tidied away a minute
+ * later; without such kills nothing may be left. */
 void tear_down(bool after_kills);
 const char *in_directory(const char *name);
 hf_client *open_client(void);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * module_good.c: the smallest engine that can be loaded. It answers to etcd: and refuses to open, through the core's own
- * words, which shows that a module can call the core.
+ * module_good.c: the smallest engine that can be loaded. It answers to etcd: and refuses to open, through the core's
+ * own words, which shows that a module can call the core.
  */
 #include "engine.h"
 

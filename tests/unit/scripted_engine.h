@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * scripted_engine.h: an engine whose store does what the test says, to drive the core into every kind of trouble. It has
- * HF_CAP_EXPIRY, so the core must renew.
+ * scripted_engine.h: an engine whose store does what the test says, to drive the core into every kind of trouble. It
+ * has HF_CAP_EXPIRY, so the core must renew.
  */
 #ifndef SCRIPTED_ENGINE_H
 #define SCRIPTED_ENGINE_H

@@ -309,7 +309,8 @@ TEST_LIMIT(closing_beside_a_release, 60)
     close_beside_release(store);
 }
 
-/* Answers that come in another order than the questions went out would leave a deadline that the store does not keep. */
+/* Answers that come in another order than the questions went out would leave a deadline that the store does not
+ * keep. */
 TEST(two_renewals_of_a_lock_never_overlap)
 {
     hf_options options = HF_OPTIONS_INIT;

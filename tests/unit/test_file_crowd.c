@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_file_crowd.c: what only the file engine promises, for many processes: order, one wake-up per release, deaths at any
- * instruction and in other PID namespaces, tokens through reboots, breaking.
+ * test_file_crowd.c: what only the file engine promises, for many processes: order, one wake-up per release, deaths at
+ * any instruction and in other PID namespaces, tokens through reboots, breaking.
  */
 #include "file_tests.h"
 #include "shared.h"
@@ -299,8 +299,8 @@ static void take_and_release(void *arg)
     }
 }
 
-/* Processes are killed at random instructions while they hand the lock around: no token ever comes twice or falls, and the
- * lock never gets stuck. */
+/* Processes are killed at random instructions while they hand the lock around: no token ever comes twice or falls, and
+ * the lock never gets stuck. */
 TEST_LIMIT(tokens_only_grow_through_kills_at_any_instruction, 60)
 {
     enum { N = 6, KILLS = 150 };

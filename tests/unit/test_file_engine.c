@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_file_engine.c: what only the file engine promises, for one process: hostile directories, damaged files, full disks,
- * missing descriptors, URLs.
+ * test_file_engine.c: what only the file engine promises, for one process: hostile directories, damaged files, full
+ * disks, missing descriptors, URLs.
  */
 #include "core.h"
 #include "engines/file/file.h"

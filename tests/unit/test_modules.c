@@ -37,12 +37,12 @@ TEST(a_missing_module_is_named_with_what_to_install)
 
 TEST(an_unknown_scheme_is_refused)
 {
-    hf_error err = open_error("gopher://host", HF_INVALID);
+    const hf_error err = open_error("gopher://host", HF_INVALID);
     CHECK(strstr(err.message, "gopher") != NULL);
-    err = open_error("no scheme", HF_INVALID);
-    err = open_error("mem", HF_INVALID);
-    err = open_error("mem:x", HF_INVALID);
-    err = open_error("di:", HF_INVALID); /* part of a known one */
+    open_error("no scheme", HF_INVALID);
+    open_error("mem", HF_INVALID);
+    open_error("mem:x", HF_INVALID);
+    open_error("di:", HF_INVALID); /* part of a known one */
 }
 
 static void count(const hf_engine_info *info, void *arg)

@@ -25,8 +25,8 @@ static bool home(char *out, size_t size)
     struct passwd user, *found = NULL;
     char buffer[4096];
     if (!directory || *directory != '/') {
-        getpwuid_r(geteuid(), &user, buffer, sizeof buffer, &found);
-        directory = found ? user.pw_dir : NULL;
+        const int failure = getpwuid_r(geteuid(), &user, buffer, sizeof buffer, &found);
+        directory = !failure && found ? user.pw_dir : NULL;
     }
     return directory && snprintf(out, size, "%s", directory) < (int)size;
 }

@@ -2,19 +2,21 @@
  *
  * file.c: processes of one machine. The kernel keeps the lock: on a file of its own in a directory that they share.
  *
- * What ends a grant:  release(), or the kernel when the holder's process ends, at whatever instruction. The core ends leases
- *                     that are not renewed.
+ * What ends a grant:  release(), or the kernel when the holder's process ends, at whatever instruction. The core ends
+ *                     leases that are not renewed.
  * Who counts time:    nobody; there is no HF_CAP_EXPIRY.
- * Order:              first come, first served, as long as no holder crashes with waiters behind it; those line up anew.
- * Token:              in the file, see lockrecord.h.
- * Cannot promise:     anything beyond one kernel; so network file systems are refused.
+ * Order:              first come, first served, as long as no holder crashes with waiters behind it; those line up
+ * anew. Token:              in the file, see lockrecord.h. Cannot promise:     anything beyond one kernel; so network
+ * file systems are refused.
  *
- * Taking a free lock is: open the file, lock it, look at it and whether a queue exists, read and write its record; releasing
- * it: close the file and look again. Only a lock that somebody waits for costs more. A waiter is in one of two places:
+ * Taking a free lock is: open the file, lock it, look at it and whether a queue exists, read and write its record;
+ * releasing it: close the file and look again. Only a lock that somebody waits for costs more. A waiter is in one of
+ * two places:
  *
  *   IN_QUEUE  It has connected to the queue (queue.c) and sleeps until lock and queue are sent to it.
- *   FIRST     There was no queue, because the holder took a free lock; it has set one up, behind which the others stand,
- *             and sleeps until the holder's lifeline breaks or somebody who let go of the lock knocks on the queue.
+ *   FIRST     There was no queue, because the holder took a free lock; it has set one up, behind which the others
+ *             stand, and sleeps until the holder's lifeline breaks or somebody who let go of the lock knocks on the
+ *             queue.
  *
  * Whoever lets go of a lock that has a queue knocks after it has let go, and FIRST tries the lock after each knock: no
  * wake-up can fall between. Whoever finds a free lock that has a queue lets go and lines up, so that nobody overtakes.
@@ -29,8 +31,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Between the end of a holder's lifeline and the end of its lock, and while a lock changes hands, there is nothing to wait
- * for but the kernel: look again soon. */
+/* Between the end of a holder's lifeline and the end of its lock, and while a lock changes hands, there is nothing to
+ * wait for but the kernel: look again soon. */
 #define SOON_FIRST (50 * (HFI_MS / 1000))
 #define SOON_MOST (10 * HFI_MS)
 /* A knock can fail to come: from a process that is stopped just before it, or has no descriptor left. */
@@ -79,8 +81,8 @@ static void let_go(struct file_store *store, struct file_lock *lock)
         }
         hfi_file_queue_dissolve(&lock->queue, &store->directory, lock->fd);
     }
-    /* Closing would not do: a process that is being forked right now may still have a copy, and the lock would become free
-     * when that is closed, after the knock. */
+    /* Closing would not do: a process that is being forked right now may still have a copy, and the lock would become
+     * free when that is closed, after the knock. */
     hfi_file_unlock(lock->fd);
     const uint64_t number = hfi_file_queue_number(lock->fd);
     close_all(lock); /* leaves a descriptor for the knock to a process that has no other left */

@@ -62,7 +62,8 @@ struct file_record {
     char name[HFI_NAME_MAX + 1];
 };
 
-/* The file name for a lock's name: the name itself as far as possible. `out` has room for HFI_FILE_NAME_MAX + 1 bytes. */
+/* The file name for a lock's name: the name itself as far as possible. `out` has room for HFI_FILE_NAME_MAX + 1
+ * bytes. */
 void hfi_file_name(char *out, const char *name);
 /* Opens the lock's file, and makes it if there is none. *fd is -1 on failure. */
 hf_status hfi_file_open(int *fd, const struct file_directory *directory, const char *name, hf_error *err);
@@ -71,7 +72,8 @@ hf_status hfi_file_examine(int fd, struct stat *stat, const char *name, hf_error
 /* The same for somebody who only looks; -1 if there is no such lock file. */
 int hfi_file_open_to_look(const struct file_directory *directory, const char *file_name, struct stat *stat);
 
-/* The kernel's lock. Its length is the holder's lifeline id, so that whoever finds it taken knows by whom, atomically. */
+/* The kernel's lock. Its length is the holder's lifeline id, so that whoever finds it taken knows by whom,
+ * atomically. */
 bool hfi_file_lock(int fd, uint64_t id); /* false with errno: EAGAIN if somebody else has it */
 void hfi_file_unlock(int fd);
 void hfi_file_lock_in_transit(int fd); /* keeps it, but nobody's, while it changes hands */
@@ -88,15 +90,16 @@ int64_t hfi_file_count_waiting(int fd);
 
 /* Reads the record. HF_INTERNAL if the file holds something else. An empty file is an all-zero record. */
 hf_status hfi_file_read_record(int fd, struct file_record *record, const char *name, hf_error *err);
-/* Writes the record of a new holder, which must have the kernel's lock, and fills in its token: one more than the last, on disk
- * before it is given out wherever a power failure could otherwise bring it back. */
+/* Writes the record of a new holder, which must have the kernel's lock, and fills in its token: one more than the last,
+ * on disk before it is given out wherever a power failure could otherwise bring it back. */
 hf_status hfi_file_write_record(int fd, const struct file_directory *directory, struct file_record *record,
                                 hf_error *err);
 
 /* --- queue.c: the waiters of one lock --- */
 
-/* A listening socket, whose backlog are the waiters, and a FIFO on which whoever lets go of the lock knocks. The two travel
- * together, and with the lock, from holder to holder. Their number is in the lock file while there is a queue. */
+/* A listening socket, whose backlog are the waiters, and a FIFO on which whoever lets go of the lock knocks. The two
+ * travel together, and with the lock, from holder to holder. Their number is in the lock file while there is a
+ * queue. */
 struct file_queue {
     int line;   /* -1: not ours */
     int knocks; /* -1 */
@@ -123,8 +126,8 @@ void hfi_file_queue_tidy(const struct file_directory *directory, const char *fil
 void hfi_file_queue_knock(const struct file_directory *directory, uint64_t number);
 void hfi_file_queue_hush(const struct file_queue *queue);
 
-/* Gives the queue, and the lock unless lock_fd is -1, to the first waiter that is alive. False: nobody waits. The caller
- * closes its own descriptors either way. */
+/* Gives the queue, and the lock unless lock_fd is -1, to the first waiter that is alive. False: nobody waits. The
+ * caller closes its own descriptors either way. */
 bool hfi_file_queue_pass(const struct file_queue *queue, int lock_fd);
 /* Takes what hfi_file_queue_pass() sent. False with errno: EAGAIN if nothing has come, else the queue is gone. */
 bool hfi_file_queue_take(int place, struct file_queue *queue, int *lock_fd);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * lifeline.c: how a waiter learns at once that a holder has died. Each client keeps a FIFO open for reading; whoever waits for
- * it opens the other end, and poll() reports POLLERR there when the kernel has closed the last reader: no process id is
- * involved, so it works across PID namespaces that share the directory. The FIFO also carries requests to break a lock.
+ * lifeline.c: how a waiter learns at once that a holder has died. Each client keeps a FIFO open for reading; whoever
+ * waits for it opens the other end, and poll() reports POLLERR there when the kernel has closed the last reader: no
+ * process id is involved, so it works across PID namespaces that share the directory. The FIFO also carries requests to
+ * break a lock.
  */
 #include "file.h"
 #include <errno.h>

@@ -2,8 +2,9 @@
  *
  * lockfile.c: one file per lock: finding it, the kernel's lock on it, the record in it.
  *
- * The kernel's lock is an open-file-description lock (F_OFD_SETLK): it belongs to the descriptor, is passed on with it, is
- * not shared with other descriptors of this process, and is dropped by the kernel with the last copy of the descriptor.
+ * The kernel's lock is an open-file-description lock (F_OFD_SETLK): it belongs to the descriptor, is passed on with it,
+ * is not shared with other descriptors of this process, and is dropped by the kernel with the last copy of the
+ * descriptor.
  *
  *     bytes 0 to id-1        the lock itself; id is the holder's lifeline, 1 while it changes hands
  *     byte 2^62              whoever sets up or removes the queue
@@ -32,8 +33,8 @@ void hfi_file_name(char *out, const char *name)
         snprintf(out, HFI_FILE_NAME_MAX + 1, "%s", encoded);
         return;
     }
-    /* Too long with its %XX: the start of it and a hash. "%~" is never written by hfi_name_encode(). Should two names ever
-     * meet in one file, the name in the record tells them apart and the second one is refused. */
+    /* Too long with its %XX: the start of it and a hash. "%~" is never written by hfi_name_encode(). Should two names
+     * ever meet in one file, the name in the record tells them apart and the second one is refused. */
     unsigned __int128 hash = ((unsigned __int128)0x6c62272e07bb0142u << 64) | 0x62b821756295c58du; /* FNV-1a */
     const unsigned __int128 prime = ((unsigned __int128)1 << 88) + 0x13b;
     for (const char *byte = name; *byte; byte++)
@@ -63,7 +64,8 @@ static int open_or_make(const struct file_directory *directory, const char *file
         int fd = HFI_FD(openat(directory->fd, file_name, flags));
         if (fd >= 0 || errno != ENOENT)
             return fd;
-        /* Never O_CREAT on what exists: fs.protected_regular refuses that for other users' files in sticky directories. */
+        /* Never O_CREAT on what exists: fs.protected_regular refuses that for other users' files in sticky
+         * directories. */
         fd = HFI_FD(openat(directory->fd, file_name, flags | O_CREAT | O_EXCL, 0600));
         if (fd >= 0 && fchmod(fd, directory->mode) != 0) {
             const int failure = errno;
@@ -227,8 +229,8 @@ hf_status hfi_file_write_record(int fd, const struct file_directory *directory, 
     struct lock_slot next;
     const bool must_sync = hfi_lockrecord_next(&next, last, record);
     record->token = next.token;
-    /* Over the older of the two, so that a write cut short by a power failure leaves the newer one. A new file gets both at
-     * once: later writes then need no new block, and a full disk can refuse only the first. */
+    /* Over the older of the two, so that a write cut short by a power failure leaves the newer one. A new file gets
+     * both at once: later writes then need no new block, and a full disk can refuse only the first. */
     const size_t index = last == &slots.slot[0] ? 1 : 0;
     slots.slot[index] = next;
     const size_t size = last ? sizeof next : sizeof slots;

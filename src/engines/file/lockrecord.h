@@ -2,9 +2,10 @@
  *
  * lockrecord.h: the bytes in a lock file, and how tokens grow. Pure but for the boot's name.
  *
- * Two slots are written in turn. Each carries a `mark` above every token that was given out, and a mark is on disk before
- * the first token that it covers is given out. After a reboot, when the newest slots may have been lost, tokens go on
- * from the mark; so they never fall, at the price of one fdatasync() per lock and boot (and one per million grants).
+ * Two slots are written in turn. Each carries a `mark` above every token that was given out, and a mark is on disk
+ * before the first token that it covers is given out. After a reboot, when the newest slots may have been lost, tokens
+ * go on from the mark; so they never fall, at the price of one fdatasync() per lock and boot (and one per million
+ * grants).
  */
 #ifndef HFI_LOCKRECORD_H
 #define HFI_LOCKRECORD_H

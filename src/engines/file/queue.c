@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * queue.c: the waiters of one lock are the backlog of a listening Unix socket, in the order in which they connected. Its
- * owner is the holder, or the first waiter while the holder took the lock before anybody waited. A release accepts the
- * first connection and sends the locked file and the listening socket itself over it (SCM_RIGHTS): the lock is never
- * free in between, one process wakes, and the rest of the queue moves on with it. A holder that does not own the queue
- * knocks on a FIFO beside it when it has let go.
+ * queue.c: the waiters of one lock are the backlog of a listening Unix socket, in the order in which they connected.
+ * Its owner is the holder, or the first waiter while the holder took the lock before anybody waited. A release accepts
+ * the first connection and sends the locked file and the listening socket itself over it (SCM_RIGHTS): the lock is
+ * never free in between, one process wakes, and the rest of the queue moves on with it. A holder that does not own the
+ * queue knocks on a FIFO beside it when it has let go.
  *
- * The kernel does the tidying: a waiter that died or gave up is a connection that cannot be sent to; a message to a waiter
- * that dies before it reads closes the descriptors in it; a holder that dies closes the socket, and its waiters, who see
- * their connections end, line up anew.
+ * The kernel does the tidying: a waiter that died or gave up is a connection that cannot be sent to; a message to a
+ * waiter that dies before it reads closes the descriptors in it; a holder that dies closes the socket, and its waiters,
+ * who see their connections end, line up anew.
  */
 #include "file.h"
 #include <errno.h>
@@ -55,14 +55,15 @@ static bool set_number(int lock_fd, uint64_t number)
     return pwrite(lock_fd, words, sizeof words, NUMBER_OFFSET) == (ssize_t)sizeof words;
 }
 
-/* ".q-…" is the socket, ".k-…" the FIFO. Numbers are never used again: in a shared directory others cannot remove what a dead
- * user's process left behind, so it must not stand in anybody's way. */
+/* ".q-…" is the socket, ".k-…" the FIFO. Numbers are never used again: in a shared directory others cannot remove what
+ * a dead user's process left behind, so it must not stand in anybody's way. */
 static void queue_name(char out[32], char kind, uint64_t number)
 {
     snprintf(out, 32, ".%c-%016llx", kind, (unsigned long long)number);
 }
 
-static int queue_socket(struct sockaddr_un *address, const struct file_directory *directory, uint64_t number, int type)
+static int queue_socket(struct sockaddr_un *address, const struct file_directory *directory, uint64_t number,
+                        int type)
 {
     char name[32];
     queue_name(name, 'q', number);
@@ -101,8 +102,8 @@ int hfi_file_queue_join(const struct file_directory *directory, int lock_fd)
 
 /* --- setting up and removing --- */
 
-/* With the queue's lock: true if a live queue is there. Asked with a socket of another kind, which a live one refuses: a
- * connection would stand in the line, and might be given the lock. */
+/* With the queue's lock: true if a live queue is there. Asked with a socket of another kind, which a live one refuses:
+ * a connection would stand in the line, and might be given the lock. */
 static bool is_alive(const struct file_directory *directory, uint64_t number)
 {
     struct sockaddr_un address;

@@ -43,19 +43,19 @@ struct file_store {
 };
 
 /* store.c */
-hf_status hfi_file_store_open(void *store, const struct hfi_url *url, const struct hfi_env *env, char **shown,
+hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, char **shown,
                               hf_error *err);
-void hfi_file_store_close(void *store);
+void hfi_file_store_close(void *memory);
 /* Makes the lifeline if there is none yet: clients that only look need none. */
 hf_status hfi_file_store_ready(struct file_store *store, hf_error *err);
-int hfi_file_ear(void *store);
-void hfi_file_hear(void *store);
+int hfi_file_ear(void *memory);
+void hfi_file_hear(void *memory);
 
 /* look.c */
 /* Removes what dead clients left behind. */
 void hfi_file_tidy(const struct file_directory *directory);
-hf_status hfi_file_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+hf_status hfi_file_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                            hf_error *err);
-hf_status hfi_file_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_file_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 
 #endif

@@ -5,13 +5,13 @@
  * What ends a grant:  release(), or its time-to-live by the server's clock.
  * Who counts time:    the server; the core keeps an earlier deadline of its own.
  * Exchanges:          one script each, see redis_script.c: acquire, release, renew (many at once), evict, look.
- * Waiting:            the release script hands the lock to the first live waiter and publishes to that client's channel.
- * Token:              the larger of last + 1 and the server's microseconds.
- * Cannot promise:     what the server forgets, by a crash without appendfsync always or by a failover; replicas=N narrows the
+ * Waiting:            the release script hands the lock to the first live waiter and publishes to that client's
+ * channel. Token:              the larger of last + 1 and the server's microseconds. Cannot promise:     what the
+ * server forgets, by a crash without appendfsync always or by a failover; replicas=N narrows the
  *                     gap. A clock that is set forward ends locks early: exclusion is lost then, the tokens still grow.
  *
- * A gift is not an answer to a request: a waiter that was paused may read it long after it has ended. How far the gift is to
- * be trusted is reckoned from the last answered request, see is_fresh(); in doubt the waiter asks.
+ * A gift is not an answer to a request: a waiter that was paused may read it long after it has ended. How far the gift
+ * is to be trusted is reckoned from the last answered request, see is_fresh(); in doubt the waiter asks.
  */
 #include "redis.h"
 #include <errno.h>
@@ -170,13 +170,16 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
     hfi_redis_add(&command, words.ttl);
     hfi_redis_add(&command, line_up ? "1" : "0");
     const struct redis_command *behind = replication(&behind_memory, &words, &store->config);
-    hf_status status = hfi_redis_ask(store, &store->scripts.acquire, &command, behind, replies, request->deadline_ns,
-                                     &lock->sent_ns, err);
+    struct redis_question question = {
+        .script = &store->scripts.acquire, .arguments = &command, .behind = behind, .deadline_ns = request->deadline_ns
+    };
+    hf_status status = hfi_redis_ask(store, &question, replies, err);
     if (status == HF_UNKNOWN)
         lock->unsure = true;
     if (status != HF_OK)
         return status;
     lock->unsure = false;
+    lock->sent_ns = question.sent_ns;
     status = take_answer(store, lock, replies, behind != NULL, grant, words.key, err);
     if (status == HF_OK)
         grant->counted_from_ns = lock->sent_ns;
@@ -253,8 +256,10 @@ static hf_status redis_release(void *memory, void *lock_memory, const struct hfi
     if (!known)
         return HF_OK;
     add_common(&command, &words, store, request);
-    hf_status status =
-        hfi_redis_ask(store, &store->scripts.release, &command, NULL, &reply, request->deadline_ns, NULL, err);
+    struct redis_question question = { .script = &store->scripts.release,
+                                       .arguments = &command,
+                                       .deadline_ns = request->deadline_ns };
+    hf_status status = hfi_redis_ask(store, &question, &reply, err);
     if (status != HF_OK)
         return status;
     if (reply->type != REDIS_REPLY_INTEGER)
@@ -292,15 +297,17 @@ static hf_status redis_renew(void *memory, struct hfi_renewal *renewals, size_t 
         hfi_redis_add(&command, owners[i]);
         hfi_redis_add(&command, ttls[i]);
     }
-    hfi_time sent;
-    hf_status status = hfi_redis_ask(store, &store->scripts.renew, &command, NULL, &reply, deadline_ns, &sent, err);
+    struct redis_question question = { .script = &store->scripts.renew,
+                                       .arguments = &command,
+                                       .deadline_ns = deadline_ns };
+    hf_status status = hfi_redis_ask(store, &question, &reply, err);
     if (status != HF_OK)
         return status;
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != count)
         status = hfi_redis_refusal(reply, keys[0], err);
     for (size_t i = 0; i < count && status == HF_OK; i++) {
         renewals[i].status = reply->element[i]->integer == 1 ? HF_OK : HF_LOST;
-        renewals[i].counted_from_ns = sent;
+        renewals[i].counted_from_ns = question.sent_ns;
     }
     freeReplyObject(reply);
     return status;

@@ -65,8 +65,8 @@ bool hfi_redis_is_alive(const struct redis_connection *connection);
 /* Sends commands in one write. HF_UNKNOWN: part of it may have been sent. */
 hf_status hfi_redis_send(struct redis_connection *connection, const struct redis_command *const *commands, size_t count,
                          hfi_time deadline_ns, hf_error *err);
-/* The next reply; *out is freed by freeReplyObject(). HF_TIMEOUT: none by the deadline (a deadline of 0: none is there).
- * HF_UNKNOWN: the connection is of no use any more. Replies that are errors come back as HF_OK. */
+/* The next reply; *out is freed by freeReplyObject(). HF_TIMEOUT: none by the deadline (a deadline of 0: none is
+ * there). HF_UNKNOWN: the connection is of no use any more. Replies that are errors come back as HF_OK. */
 hf_status hfi_redis_receive(struct redis_connection *connection, redisReply **out, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_redis_tls_new(SSL_CTX **out, const struct redis_config *config, hf_error *err);
 
@@ -135,12 +135,19 @@ struct redis_lock {
     struct redis_lock *next;
 };
 
-/* Runs a script, or several commands behind it, on an idle connection: one write, `count` replies. The first command is the
- * script's, and is sent again with its text if the server does not know it. *sent_ns, if not NULL: when it was sent. On
- * HF_OK all replies are there, errors among them, and each must be freed. */
-hf_status hfi_redis_ask(struct redis_store *store, const struct redis_script *script,
-                        const struct redis_command *arguments, const struct redis_command *behind, redisReply **replies,
-                        hfi_time deadline_ns, hfi_time *sent_ns, hf_error *err);
+/* One exchange: a script and, in the same write, perhaps a command behind it. */
+struct redis_question {
+    const struct redis_script *script;
+    const struct redis_command *arguments; /* the script's */
+    const struct redis_command *behind;    /* NULL: none */
+    hfi_time deadline_ns;
+    hfi_time sent_ns; /* set: when it was sent */
+};
+
+/* Asks on an idle connection; the script goes by its hash, and again with its text if the server does not know it. On
+ * HF_OK all replies are there, errors among them, and each must be freed. HF_UNKNOWN: sent, but not answered. */
+hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *question, redisReply **replies,
+                        hf_error *err);
 hf_status hfi_redis_borrow(struct redis_store *store, struct redis_connection **out, hfi_time deadline_ns,
                            hf_error *err);
 void hfi_redis_give_back(struct redis_store *store, struct redis_connection *connection);
@@ -152,19 +159,20 @@ void hfi_redis_owner(char out[40], struct hfi_owner owner);
 
 /* Makes sure that gifts can reach us. *number: of the subscription. */
 hf_status hfi_redis_subscribe(struct redis_store *store, uint64_t *number, hfi_time deadline_ns, hf_error *err);
-/* Before the server is asked for a place in the queue: a gift for `lock` may come at any time from then on, even before the
- * answer. False: nobody listens, so no place must be asked for. */
+/* Before the server is asked for a place in the queue: a gift for `lock` may come at any time from then on, even before
+ * the answer. False: nobody listens, so no place must be asked for. */
 bool hfi_redis_expect(struct redis_store *store, struct redis_lock *lock, struct hfi_owner owner);
 /* No gift is of interest any more; sets the lock's state. */
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state);
-/* Sleeps until `lock` was given to us, the subscription broke, the waker was woken (true), or the deadline came (false). */
+/* Sleeps until `lock` was given to us, the subscription broke, the waker was woken (true), or the deadline came
+ * (false). */
 bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker,
                       hfi_time deadline_ns);
 
 /* --- redis_look.c --- */
 
-hf_status hfi_redis_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                             hf_error *err);
-hf_status hfi_redis_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_redis_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 
 #endif

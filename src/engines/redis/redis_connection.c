@@ -3,8 +3,8 @@
  * redis_connection.c: one connection: the socket, TLS, the log-in, and exchanges with a deadline. hiredis formats and
  * parses; the socket is ours, so that every wait ends when the core says so.
  *
- * The socket blocks, with SO_RCVTIMEO as a limit: an exchange is then one send and one recv, as with raw hiredis. Only a
- * deadline nearer than that limit costs a poll.
+ * The socket blocks, with SO_RCVTIMEO as a limit: an exchange is then one send and one recv, as with raw hiredis. Only
+ * a deadline nearer than that limit costs a poll.
  */
 #include "redis.h"
 #include <errno.h>
@@ -324,7 +324,7 @@ static hf_status log_in(struct redis_connection *connection, const struct redis_
     for (size_t i = 0; i < count && status == HF_OK; i++) {
         redisReply *reply = NULL;
         status = hfi_redis_receive(connection, &reply, deadline_ns, err);
-        if (status == HF_OK && reply->type == REDIS_REPLY_ERROR)
+        if (status == HF_OK && reply && reply->type == REDIS_REPLY_ERROR)
             status = hfi_redis_refusal(reply, "", err);
         freeReplyObject(reply);
     }

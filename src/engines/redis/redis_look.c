@@ -45,7 +45,10 @@ static hf_status look_at(struct redis_store *store, const char *name, redisReply
     hfi_redis_add(&command, "2");
     hfi_redis_add(&command, key);
     hfi_redis_add(&command, queue);
-    return hfi_redis_ask(store, &store->scripts.look, &command, NULL, reply, deadline_ns, NULL, err);
+    struct redis_question question = { .script = &store->scripts.look,
+                                       .arguments = &command,
+                                       .deadline_ns = deadline_ns };
+    return hfi_redis_ask(store, &question, reply, err);
 }
 
 static int show(const redisReply *reply, const char *name, hf_inspect_fn each, void *arg)
@@ -70,57 +73,74 @@ static int show(const redisReply *reply, const char *name, hf_inspect_fn each, v
     return each(&one, arg);
 }
 
-/* One step of SCAN; *cursor "0" afterwards: it was the last. */
-static hf_status scan(struct redis_store *store, char cursor[24], const char *pattern, redisReply **out,
-                      hfi_time deadline_ns, hf_error *err)
+struct inspection {
+    struct redis_store *store;
+    const char *prefix;
+    hf_inspect_fn each;
+    void *arg;
+    hfi_time deadline_ns;
+    char pattern[2 * HFI_REDIS_KEY_MAX];
+    char cursor[24];
+    int stop;
+};
+
+/* One command that changes nothing, on an idle connection. */
+static hf_status ask_plainly(struct redis_store *store, const struct redis_command *command, redisReply **out,
+                             hfi_time deadline_ns, hf_error *err)
 {
     struct redis_connection *connection;
-    struct redis_command command = { .count = 0 };
-    const struct redis_command *const commands[1] = { &command };
-    hf_error own;
-    hf_error *words = err ? err : &own;
-    static const char *const rest[] = { "COUNT", "1000", "TYPE", "hash" };
-    hfi_redis_add(&command, "SCAN");
-    hfi_redis_add(&command, cursor);
-    hfi_redis_add(&command, "MATCH");
-    hfi_redis_add(&command, pattern);
-    for (size_t i = 0; i < 4; i++)
-        hfi_redis_add(&command, rest[i]);
-    hf_status status = hfi_redis_borrow(store, &connection, deadline_ns, words);
+    hf_status status = hfi_redis_borrow(store, &connection, deadline_ns, err);
     if (status != HF_OK)
         return status;
-    status = hfi_redis_send(connection, commands, 1, deadline_ns, words);
+    status = hfi_redis_send(connection, &command, 1, deadline_ns, err);
     if (status == HF_OK)
-        status = hfi_redis_receive(connection, out, deadline_ns, words);
+        status = hfi_redis_receive(connection, out, deadline_ns, err);
     if (status != HF_OK) {
         hfi_redis_disconnect(connection);
-        words->status = HF_UNAVAILABLE; /* nothing was to be changed */
+        if (err)
+            err->status = HF_UNAVAILABLE;
         return HF_UNAVAILABLE;
     }
     connection->used_ns = store->env->now_ns();
     hfi_redis_give_back(store, connection);
-    if ((*out)->type == REDIS_REPLY_ARRAY && (*out)->elements == 2 && (*out)->element[0]->type == REDIS_REPLY_STRING &&
-        (*out)->element[1]->type == REDIS_REPLY_ARRAY) {
-        snprintf(cursor, 24, "%s", (*out)->element[0]->str);
+    return HF_OK;
+}
+
+/* One step of SCAN; the cursor is "0" after the last. */
+static hf_status scan(struct inspection *inspection, redisReply **out, hf_error *err)
+{
+    const char *const words[] = { "SCAN", inspection->cursor, "MATCH", inspection->pattern, "COUNT", "1000", "TYPE",
+                                  "hash" };
+    struct redis_command command = { .count = 0 };
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        hfi_redis_add(&command, words[i]);
+    hf_status status = ask_plainly(inspection->store, &command, out, inspection->deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    const redisReply *reply = *out;
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 && reply->element[0]->type == REDIS_REPLY_STRING &&
+        reply->element[1]->type == REDIS_REPLY_ARRAY) {
+        snprintf(inspection->cursor, sizeof inspection->cursor, "%s", reply->element[0]->str);
         return HF_OK;
     }
-    status = hfi_redis_refusal(*out, pattern, words);
+    status = hfi_redis_refusal(reply, inspection->pattern, err);
     freeReplyObject(*out);
     return status;
 }
 
-static hf_status inspect_found(struct redis_store *store, const redisReply *keys, const char *prefix,
-                               hf_inspect_fn each, void *arg, int *stop, hfi_time deadline_ns, hf_error *err)
+static hf_status inspect_found(struct inspection *inspection, const redisReply *keys, hf_error *err)
 {
-    for (size_t i = 0; i < keys->elements && !*stop; i++) {
+    struct redis_store *store = inspection->store;
+    for (size_t i = 0; i < keys->elements && !inspection->stop; i++) {
         char name[HFI_REDIS_KEY_MAX];
         redisReply *reply = NULL;
-        if (!name_of(name, sizeof name, store, keys->element[i]) || strncmp(name, prefix, strlen(prefix)) != 0)
+        if (!name_of(name, sizeof name, store, keys->element[i]) ||
+            strncmp(name, inspection->prefix, strlen(inspection->prefix)) != 0)
             continue;
-        const hf_status status = look_at(store, name, &reply, deadline_ns, err);
+        const hf_status status = look_at(store, name, &reply, inspection->deadline_ns, err);
         if (status != HF_OK)
             return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
-        *stop = show(reply, name, each, arg);
+        inspection->stop = show(reply, name, inspection->each, inspection->arg);
         freeReplyObject(reply);
     }
     return HF_OK;
@@ -129,23 +149,24 @@ static hf_status inspect_found(struct redis_store *store, const redisReply *keys
 hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                             hf_error *err)
 {
-    struct redis_store *store = memory;
-    char pattern[2 * HFI_REDIS_KEY_MAX];
-    char cursor[24] = "0";
-    int stop = 0;
+    struct inspection inspection = {
+        .store = memory, .prefix = prefix, .each = each, .arg = arg, .deadline_ns = deadline_ns, .cursor = "0"
+    };
     hf_status status;
-    /* Names with a {tag} of their own have no brace in front, so the pattern cannot be narrower than the prefix of all. */
-    const size_t used = add_literal(pattern, 0, sizeof pattern - 2, store->config.prefix);
-    pattern[used] = '*';
-    pattern[used + 1] = 0;
+    /* Names with a {tag} of their own have no brace in front, so the pattern cannot be narrower than the prefix of
+     * all. */
+    const size_t used =
+        add_literal(inspection.pattern, 0, sizeof inspection.pattern - 2, inspection.store->config.prefix);
+    inspection.pattern[used] = '*';
+    inspection.pattern[used + 1] = 0;
     do {
         redisReply *found = NULL;
-        status = scan(store, cursor, pattern, &found, deadline_ns, err);
+        status = scan(&inspection, &found, err);
         if (status != HF_OK)
             break;
-        status = inspect_found(store, found->element[1], prefix, each, arg, &stop, deadline_ns, err);
+        status = inspect_found(&inspection, found->element[1], err);
         freeReplyObject(found);
-    } while (status == HF_OK && !stop && strcmp(cursor, "0") != 0);
+    } while (status == HF_OK && !inspection.stop && strcmp(inspection.cursor, "0") != 0);
     return status;
 }
 
@@ -159,7 +180,10 @@ hf_status hfi_redis_evict(void *memory, const char *name, hfi_time deadline_ns, 
     hfi_redis_add(&command, "2");
     hfi_redis_add(&command, key);
     hfi_redis_add(&command, queue);
-    hf_status status = hfi_redis_ask(store, &store->scripts.evict, &command, NULL, &reply, deadline_ns, NULL, err);
+    struct redis_question question = { .script = &store->scripts.evict,
+                                       .arguments = &command,
+                                       .deadline_ns = deadline_ns };
+    hf_status status = hfi_redis_ask(store, &question, &reply, err);
     if (status != HF_OK)
         return status;
     if (reply->type != REDIS_REPLY_INTEGER)

@@ -2,13 +2,13 @@
  *
  * redis_script.c: what runs inside the server, one script per operation, each one atomic step.
  *
- *   lock    hash   o owner "client.serial"   t last token   u held until, ms   i since, ms, and "host pid note"   a arrivals
- *   queue   zset   "owner host pid note" by order of arrival
+ *   lock    hash   o owner "client.serial"   t last token   u held until, ms   i since, ms, and "host pid note"   a
+ *   arrivals queue   zset   "owner host pid note" by order of arrival
  *
  * No `o`, or a `u` that has passed: free. The hash stays for a day after its last use and keeps the token; `a` is there
- * while there may be a queue. All times are the server's. The free path is kept short, as every call from Lua costs: three
- * calls to take a lock, two to release it. Under maxmemory a script's first write decides whether it is refused: release
- * and renewal begin with one that never is (HDEL, PEXPIRE).
+ * while there may be a queue. All times are the server's. The free path is kept short, as every call from Lua costs:
+ * three calls to take a lock, two to release it. Under maxmemory a script's first write decides whether it is refused:
+ * release and renewal begin with one that never is (HDEL, PEXPIRE).
  */
 #include "redis.h"
 #include <openssl/evp.h>
@@ -20,8 +20,8 @@
     "local now = c[1] * 1000000 + c[2]\n"                                                                              \
     "local ms = c[1] * 1000 + (c[2] - c[2] % 1000) / 1000\n"
 
-/* Hands the lock to the first waiter who is there to hear it: a PUBLISH that reaches nobody means a dead one. Expects last,
- * the last token, and me, who asks; sets heir. */
+/* Hands the lock to the first waiter who is there to hear it: a PUBLISH that reaches nobody means a dead one. Expects
+ * last, the last token, and me, who asks; sets heir. */
 #define HAND_OVER                                                                                                      \
     "local heir\n"                                                                                                     \
     "while not heir do\n"                                                                                              \

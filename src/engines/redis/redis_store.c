@@ -7,8 +7,8 @@
 #include <string.h>
 
 #define IDLE_MOST 16
-/* A connection that was idle for longer may have been closed by the server in the meantime: better looked at than used and
- * the outcome unknown. */
+/* A connection that was idle for longer may have been closed by the server in the meantime: better looked at than used
+ * and the outcome unknown. */
 #define TRUSTED_FOR (200 * HFI_MS)
 
 hf_status hfi_redis_borrow(struct redis_store *store, struct redis_connection **out, hfi_time deadline_ns,
@@ -53,7 +53,8 @@ static hf_status receive_all(struct redis_connection *connection, redisReply **r
         if (status != HF_OK) {
             while (i-- > 0)
                 freeReplyObject(replies[i]);
-            err->status = HF_UNKNOWN; /* HF_TIMEOUT too: it was sent */
+            if (err)
+                err->status = HF_UNKNOWN; /* HF_TIMEOUT too: it was sent */
             return HF_UNKNOWN;
         }
     }
@@ -69,46 +70,44 @@ static hf_status exchange(struct redis_connection *connection, const struct redi
     return status == HF_OK ? receive_all(connection, replies, count, deadline_ns, err) : status;
 }
 
-hf_status hfi_redis_ask(struct redis_store *store, const struct redis_script *script,
-                        const struct redis_command *arguments, const struct redis_command *behind, redisReply **replies,
-                        hfi_time deadline_ns, hfi_time *sent_ns, hf_error *err)
+static void name_script(struct redis_command *command, const char *verb, const char *script,
+                        const struct redis_command *arguments)
+{
+    command->count = 0;
+    hfi_redis_add(command, verb);
+    hfi_redis_add(command, script);
+    memcpy(command->text + 2, arguments->text, (size_t)arguments->count * sizeof arguments->text[0]);
+    memcpy(command->length + 2, arguments->length, (size_t)arguments->count * sizeof arguments->length[0]);
+    command->count = 2 + arguments->count;
+}
+
+hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *question, redisReply **replies, hf_error *err)
 {
     struct redis_connection *connection;
     struct redis_command command;
-    hf_error own;
-    hf_error *words = err ? err : &own;
-    const hfi_time limit = store->config.timeout_ns ? store->env->now_ns() + store->config.timeout_ns : deadline_ns;
-    const hfi_time deadline = limit < deadline_ns ? limit : deadline_ns;
-    hf_status status = hfi_redis_borrow(store, &connection, deadline, words);
+    hfi_time deadline = question->deadline_ns;
+    question->sent_ns = store->env->now_ns();
+    if (store->config.timeout_ns && question->sent_ns + store->config.timeout_ns < deadline)
+        deadline = question->sent_ns + store->config.timeout_ns;
+    hf_status status = hfi_redis_borrow(store, &connection, deadline, err);
     if (status != HF_OK)
         return status;
-    command.count = 0;
-    hfi_redis_add(&command, "EVALSHA");
-    hfi_redis_add(&command, script->hash);
-    for (int i = 0; i < arguments->count; i++) {
-        command.text[2 + i] = arguments->text[i];
-        command.length[2 + i] = arguments->length[i];
-    }
-    command.count = 2 + arguments->count;
-    const hfi_time sent = store->env->now_ns();
-    status = exchange(connection, &command, behind, replies, deadline, words);
+    name_script(&command, "EVALSHA", question->script->hash, question->arguments);
+    question->sent_ns = store->env->now_ns();
+    status = exchange(connection, &command, question->behind, replies, deadline, err);
     if (status == HF_OK && hfi_redis_is_error(replies[0], "NOSCRIPT")) {
         /* The server was restarted, or its scripts flushed: nothing was done. */
-        for (size_t i = 0; i < (behind ? 2u : 1u); i++)
-            freeReplyObject(replies[i]);
-        command.count = 0;
-        hfi_redis_add(&command, "EVAL");
-        hfi_redis_add(&command, script->text);
-        command.count = 2 + arguments->count;
-        status = exchange(connection, &command, behind, replies, deadline, words);
+        freeReplyObject(replies[0]);
+        if (question->behind)
+            freeReplyObject(replies[1]);
+        name_script(&command, "EVAL", question->script->text, question->arguments);
+        status = exchange(connection, &command, question->behind, replies, deadline, err);
     }
-    if (sent_ns)
-        *sent_ns = sent;
     if (status != HF_OK) {
         hfi_redis_disconnect(connection);
         return status;
     }
-    connection->used_ns = sent;
+    connection->used_ns = question->sent_ns;
     hfi_redis_give_back(store, connection);
     return HF_OK;
 }

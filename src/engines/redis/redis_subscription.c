@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * redis_subscription.c: how a waiter hears that the lock was handed to it. One connection per client subscribes to the
- * client's own channel. One of the waiting threads is on duty: it listens for all of them, so that a message goes from the
- * socket to the thread it is for without a detour; when it leaves, it wakes another one to take over.
+ * client's own channel. One of the waiting threads is on duty: it listens for all of them, so that a message goes from
+ * the socket to the thread it is for without a detour; when it leaves, it wakes another one to take over.
  */
 #include "redis.h"
 #include <stdio.h>
@@ -38,7 +38,6 @@ static hf_status open_ear(struct redis_store *store, struct redis_connection **o
 
 hf_status hfi_redis_subscribe(struct redis_store *store, uint64_t *number, hfi_time deadline_ns, hf_error *err)
 {
-    hf_error own;
     struct redis_connection *ear = NULL;
     pthread_mutex_lock(&store->mutex);
     const bool there = store->ear != NULL;
@@ -46,7 +45,7 @@ hf_status hfi_redis_subscribe(struct redis_store *store, uint64_t *number, hfi_t
     pthread_mutex_unlock(&store->mutex);
     if (there)
         return HF_OK;
-    const hf_status status = open_ear(store, &ear, deadline_ns, err ? err : &own);
+    const hf_status status = open_ear(store, &ear, deadline_ns, err);
     if (status != HF_OK)
         return status;
     pthread_mutex_lock(&store->mutex);

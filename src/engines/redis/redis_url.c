@@ -18,41 +18,43 @@ static int digit(char c)
     return place ? (int)(place - digits) : -1;
 }
 
-/* A decoded copy of the `length` bytes at `text`. NULL with `err` filled in. */
-static char *decode(const char *text, size_t length, hf_error *err)
+/* A decoded copy of the `length` bytes at `text`. */
+static hf_status decode(char **out, const char *text, size_t length, hf_error *err)
 {
-    char *out = length < TEXT_MOST ? hfi_alloc(length + 1) : NULL;
     size_t used = 0;
-    if (!out) {
-        hfi_fail(err, length < TEXT_MOST ? HF_NOMEM : HF_INVALID, 0, "a part of the URL is too long");
-        return NULL;
-    }
+    *out = NULL;
+    if (length >= TEXT_MOST)
+        return hfi_fail(err, HF_INVALID, 0, "a part of the URL is too long");
+    char *copy = hfi_alloc(length + 1);
+    if (!copy)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
     for (size_t i = 0; i < length; i++) {
         char c = text[i];
         if (c == '%') {
             const int high = i + 2 < length ? digit(text[i + 1]) : -1;
             const int low = high >= 0 ? digit(text[i + 2]) : -1;
             if (low < 0 || (high == 0 && low == 0)) {
-                hfi_free(out);
-                hfi_fail(err, HF_INVALID, 0, "%% must be followed by two hexadecimal digits in a URL, not 00");
-                return NULL;
+                hfi_free(copy);
+                return hfi_fail(err, HF_INVALID, 0, "%% must be followed by two hexadecimal digits in a URL, not 00");
             }
             c = (char)(high << 4 | low);
             i += 2;
         }
-        out[used++] = c;
+        copy[used++] = c;
     }
-    return out;
+    *out = copy;
+    return HF_OK;
 }
 
 static hf_status set(char **field, const char *text, size_t length, hf_error *err)
 {
-    char *copy = decode(text, length, err);
-    if (!copy)
-        return err ? err->status : HF_INVALID;
-    hfi_free(*field);
-    *field = copy;
-    return HF_OK;
+    char *copy;
+    const hf_status status = decode(&copy, text, length, err);
+    if (status == HF_OK) {
+        hfi_free(*field);
+        *field = copy;
+    }
+    return status;
 }
 
 static hf_status read_number(long *out, const char *text, long least, long most, const char *what, hf_error *err)
@@ -140,9 +142,12 @@ static hf_status read_options(struct redis_config *config, const char *text, hf_
         const char *equals = memchr(text, '=', length);
         if (!equals)
             return hfi_fail(err, HF_INVALID, 0, "an option in a URL is name=value");
-        char *name = decode(text, (size_t)(equals - text), err);
-        char *value = name ? decode(equals + 1, length - (size_t)(equals + 1 - text), err) : NULL;
-        const hf_status status = value ? read_option(config, name, value, err) : err ? err->status : HF_INVALID;
+        char *name, *value = NULL;
+        hf_status status = decode(&name, text, (size_t)(equals - text), err);
+        if (status == HF_OK)
+            status = decode(&value, equals + 1, length - (size_t)(equals + 1 - text), err);
+        if (status == HF_OK)
+            status = read_option(config, name, value, err);
         hfi_free(name);
         hfi_free(value);
         if (status != HF_OK)
@@ -241,8 +246,6 @@ static hf_status check(struct redis_config *config, hf_error *err)
 
 hf_status hfi_redis_config_read(struct redis_config *config, const struct hfi_url *url, hf_error *err)
 {
-    hf_error own;
-    hf_error *words = err ? err : &own; /* the helpers pass statuses through it */
     config->verify = true;
     config->replica_ms = 1000;
     config->tls = strcmp(url->scheme, "rediss") == 0;
@@ -252,13 +255,13 @@ hf_status hfi_redis_config_read(struct redis_config *config, const struct hfi_ur
     for (size_t i = 0; i < 5 && status == HF_OK; i++) {
         *fields[i] = hfi_strdup(defaults[i]);
         if (!*fields[i])
-            status = hfi_fail(words, HF_NOMEM, 0, "no memory for a client");
+            status = hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
     }
     if (strncmp(url->scheme, "redis", 5) != 0 || strchr(url->scheme, '+') != strstr(url->scheme, "+unix"))
-        status = hfi_fail(words, HF_UNSUPPORTED, 0, "%s: URLs are not supported by this version", url->scheme);
+        status = hfi_fail(err, HF_UNSUPPORTED, 0, "%s: URLs are not supported by this version", url->scheme);
     if (status == HF_OK)
-        status = read_address(config, url->rest, strcmp(url->scheme, "redis+unix") == 0, words);
-    return status == HF_OK ? check(config, words) : status;
+        status = read_address(config, url->rest, strcmp(url->scheme, "redis+unix") == 0, err);
+    return status == HF_OK ? check(config, err) : status;
 }
 
 void hfi_redis_config_free(struct redis_config *config)

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_redis_look.c: listing and breaking locks on a real server, among keys that belong to others.
+ */
+#include "redis_support.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NAME "the-lock"
+
+#define SEEN_MOST 40
+
+struct seen {
+    int count;
+    char names[SEEN_MOST][256];
+    hf_info last; /* without the texts */
+    char host[80], note[130];
+};
+
+static int see(const hf_info *info, void *arg)
+{
+    struct seen *seen = arg;
+    REQUIRE(seen->count < SEEN_MOST);
+    snprintf(seen->names[seen->count++], sizeof seen->names[0], "%s", info->name);
+    seen->last = *info;
+    snprintf(seen->host, sizeof seen->host, "%s", info->host);
+    snprintf(seen->note, sizeof seen->note, "%s", info->note);
+    return 0;
+}
+
+static struct seen *look(hf_client *client, const char *prefix)
+{
+    struct seen *seen = shared_new(sizeof *seen);
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_OK, hf_inspect(client, prefix, see, seen, &err), &err);
+    return seen;
+}
+
+static int times_seen(const struct seen *seen, const char *name)
+{
+    int times = 0;
+    for (int i = 0; i < seen->count; i++)
+        times += strcmp(seen->names[i], name) == 0;
+    return times;
+}
+
+TEST(a_lock_is_shown_with_its_holder_and_waiters)
+{
+    struct redis_server *server = serve("");
+    struct waiter waiters[3];
+    char host[80] = "";
+    hf_client *client = open_client();
+    hf_client *looking = open_client();
+    hf_options options = with_ttl(60000);
+    options.note = "nightly report, run 7";
+    hf_lock *lock = must_acquire(client, NAME, &options);
+    for (int i = 0; i < 3; i++) {
+        waiter_start(&waiters[i], client, NAME, NULL);
+        await_queue(server, NAME, i + 1);
+    }
+    const struct seen *seen = look(looking, NULL);
+    REQUIRE_INT(1, seen->count);
+    CHECK_STR(NAME, seen->names[0]);
+    CHECK_INT(3, seen->last.waiters);
+    CHECK_INT(getpid(), seen->last.pid);
+    REQUIRE_INT(0, gethostname(host, sizeof host - 1));
+    CHECK_STR(host, seen->host);
+    CHECK_STR("nightly report, run 7", seen->note);
+    CHECK_INT(hf_token(lock), seen->last.token);
+    CHECK(seen->last.held_ms >= 0 && seen->last.held_ms < 60000);
+    CHECK(seen->last.remaining_ms > 0 && seen->last.remaining_ms <= 60000);
+    CHECK_STATUS(HF_OK, hf_cancel(client, NAME), NULL);
+    for (int i = 0; i < 3; i++)
+        waiter_join(&waiters[i], HF_CANCELED);
+    must_release(lock);
+    CHECK_INT(0, look(looking, NULL)->count);
+    hf_close(looking);
+    hf_close(client);
+}
+
+/* Characters that mean something to SCAN, to a cluster, or to the keys themselves. */
+static const char *const odd_names[] = {
+    "a*b", "a?b", "axb",   "[x]", "x",          "{x}",    "{x}:",   "{x}:q", "x:q",    "x}",
+    "{x",  "}x{", "{}",    "{}x", "a{tag}b",    "{tag}b", "a{tag}", "*",     "hf:{x}", "hf:{x}:q",
+    "\\",  "\\*", "a\\*b", "^x",  "with blank", "{x}}",   "{{x}}",  "锁",    "%",      "%00",
+};
+
+TEST(odd_names_are_different_locks_and_are_found_again)
+{
+    enum { COUNT = sizeof odd_names / sizeof *odd_names };
+    serve("");
+    hf_lock *locks[COUNT];
+    hf_client *client = open_client();
+    hf_options options = stranger(0);
+    for (size_t i = 0; i < COUNT; i++)
+        locks[i] = must_acquire(client, odd_names[i], &options); /* busy, and for ever, if it were another's */
+    const struct seen *all = look(client, NULL);
+    CHECK_INT(COUNT, all->count);
+    for (size_t i = 0; i < COUNT; i++) {
+        if (times_seen(all, odd_names[i]) != 1)
+            FAIL("%s was seen %d times", odd_names[i], times_seen(all, odd_names[i]));
+        const struct seen *some = look(client, odd_names[i]);
+        CHECK_INT(1, times_seen(some, odd_names[i]));
+        for (int j = 0; j < some->count; j++)
+            CHECK(strncmp(some->names[j], odd_names[i], strlen(odd_names[i])) == 0);
+    }
+    for (size_t i = 0; i < COUNT; i++) {
+        hf_error err = { 0 };
+        CHECK_STATUS(HF_OK, hf_break(client, odd_names[i], &err), &err);
+        CHECK_INT(COUNT - (int)i - 1, look(client, NULL)->count);
+        hf_release(locks[i], NULL);
+    }
+    hf_close(client);
+}
+
+TEST(odd_prefixes_are_taken_literally)
+{
+    struct redis_server *server = serve("");
+    hf_client *odd = open_url("%s?prefix=a*[b]?{c}%%5C", server->url);
+    hf_client *plain = open_url("%s?prefix=a", server->url);
+    hf_lock *lock = must_acquire(odd, NAME, NULL);
+    hf_lock *other = must_acquire(plain, NAME, NULL);
+    const struct seen *seen = look(odd, NULL);
+    CHECK_INT(1, seen->count);
+    CHECK_INT(1, times_seen(seen, NAME));
+    CHECK_INT(1, times_seen(look(plain, NULL), NAME));
+    must_release(lock);
+    must_release(other);
+    hf_close(odd);
+    hf_close(plain);
+}
+
+/* Keys of others under the same prefix are neither shown nor in the way. */
+TEST(keys_of_others_do_not_disturb)
+{
+    struct redis_server *server = serve("");
+    hf_client *client = open_client();
+    redis_server_do(server, "EVAL %s 0", "for i = 1, 100000 do redis.call('set', 'other:' .. i, i) end");
+    redis_server_do(server, "EVAL %s 0", "for i = 1, 2000 do redis.call('hset', 'hash:' .. i, 'o', i) end");
+    redis_server_do(server, "HSET hf:settings colour blue");
+    redis_server_do(server, "HSET hf:{settings} colour blue");
+    redis_server_do(server, "HSET hf:{half} o somebody u 99999999999999");
+    redis_server_do(server, "HSET hf:{nonsense} o a u b t c i d");
+    redis_server_do(server, "SET hf:{text} theirs");
+    redis_server_do(server, "RPUSH hf:{list} theirs");
+    hf_lock *lock = must_acquire(client, NAME, NULL);
+    const struct seen *seen = look(client, NULL);
+    CHECK_INT(1, times_seen(seen, NAME));
+    CHECK_INT(0, times_seen(seen, "settings"));
+    CHECK_INT(0, times_seen(seen, "text"));
+    CHECK_INT(0, times_seen(seen, "list"));
+    CHECK_INT(0, redis_server_calls(server, "keys"));
+    must_release(lock);
+    hf_close(client);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- breaking */
+
+TEST(a_broken_lock_goes_to_the_first_waiter_and_its_holder_learns_of_it)
+{
+    struct redis_server *server = serve("");
+    struct waiter waiter;
+    struct loss loss = { 0 };
+    hf_error err = { 0 };
+    hf_client *client = open_client();
+    hf_client *admin = open_client();
+    hf_options options = with_ttl(test_ms(2000));
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(client, NAME, &options);
+    waiter_start(&waiter, admin, NAME, NULL);
+    await_queue(server, NAME, 1);
+    CHECK_STATUS(HF_OK, hf_break(admin, NAME, &err), &err);
+    waiter_join(&waiter, HF_OK);
+    CHECK(waiter.token > hf_token(lock));
+    gate_await(&loss.told, 1);
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    check_busy(client, NAME);
+    must_release(waiter.lock);
+    CHECK_STATUS(HF_OK, hf_break(admin, NAME, &err), &err); /* it is free already */
+    CHECK_STATUS(HF_OK, hf_break(admin, "never seen", &err), &err);
+    CHECK(!server_has_keys(server, "never seen"));
+    hf_close(admin);
+    hf_close(client);
+}
+
+TEST(a_lock_whose_time_is_over_is_not_shown)
+{
+    serve("");
+    struct holder *holder = holder_new("unused");
+    snprintf(holder->name.text, sizeof holder->name.text, "%s", NAME);
+    holder->options.ttl_ms = short_ttl_ms();
+    pid_t pid = holder_start(holder);
+    helper_kill(pid);
+    hf_client *client = open_client();
+    while (look(client, NULL)->count != 0) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        pause_ms(20);
+    }
+    check_free(client, NAME);
+    hf_close(client);
+}

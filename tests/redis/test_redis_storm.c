@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * placeholder
+ */
+#include "redis_support.h"
+TEST(x)
+{
+}

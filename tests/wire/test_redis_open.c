@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_redis_open.c: connecting, AUTH, SELECT and PING, and every way in which they can go wrong.
+ */
+#include "wire.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define SECRET "s3cr3t-w0rd"
+#define AUTH "*3\\r\\n$4\\r\\nAUTH\\r\\n$3\\r\\nann\\r\\n$11\\r\\n" SECRET "\\r\\n"
+#define SELECT "*2\\r\\n$6\\r\\nSELECT\\r\\n$1\\r\\n3\\r\\n"
+#define LOG_IN "accept\nexpect " AUTH SELECT "*1\\r\\n$4\\r\\nPING\\r\\n\n"
+
+/* As wire_open(), with a user, a password and a database. */
+static hf_status open_as_ann(struct wire *wire, uint32_t timeout_ms, hf_error *err)
+{
+    char url[200];
+    hf_client_options options = HF_CLIENT_OPTIONS_INIT;
+    options.timeout_ms = timeout_ms;
+    snprintf(url, sizeof url, "redis://ann:" SECRET "@127.0.0.1:%d/3", script_port(wire->server));
+    const hf_status status = hf_open(&wire->client, url, &options, err);
+    if (status != HF_OK) {
+        CHECK(wire->client == NULL);
+        CHECK(strstr(err->message, SECRET) == NULL);
+        wire_check_words(status, err);
+    } else {
+        CHECK(strstr(hf_url(wire->client), SECRET) == NULL);
+    }
+    return status;
+}
+
+TEST(a_refused_connection_names_the_server)
+{
+    struct wire wire;
+    hf_error err = { 0 };
+    char place[40];
+    wire_serve(&wire, "refuse\n");
+    script_await_end(wire.server);
+    CHECK_STATUS(HF_UNAVAILABLE, wire_open(&wire, "", 2000, &err), &err);
+    wire_check_words(HF_UNAVAILABLE, &err);
+    snprintf(place, sizeof place, "127.0.0.1:%d", script_port(wire.server));
+    CHECK(strstr(err.message, place) != NULL);
+    wire_end(&wire);
+}
+
+TEST(the_log_in_is_one_write)
+{
+    struct wire wire;
+    hf_error err = { 0 };
+    wire_serve(&wire, LOG_IN "send +OK\\r\\n+OK\\r\\n+PONG\\r\\n\n");
+    CHECK_STATUS(HF_OK, open_as_ann(&wire, 2000, &err), &err);
+    wire_end(&wire);
+}
+
+TEST(a_log_in_in_single_bytes)
+{
+    struct wire wire;
+    hf_error err = { 0 };
+    wire_serve(&wire, LOG_IN "dribble +OK\\r\\n+OK\\r\\n+PONG\\r\\n\n");
+    CHECK_STATUS(HF_OK, open_as_ann(&wire, 5000, &err), &err);
+    wire_end(&wire);
+}
+
+TEST(a_password_without_a_user)
+{
+    struct wire wire;
+    hf_error err = { 0 };
+    wire_serve(&wire, "accept\nexpect *2\\r\\n$4\\r\\nAUTH\\r\\n$11\\r\\n" SECRET "\\r\\n*1\\r\\n$4\\r\\nPING\\r\\n\n"
+                      "send +OK\\r\\n+PONG\\r\\n\n");
+    REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", SECRET, 1));
+    CHECK_STATUS(HF_OK, wire_open(&wire, "", 2000, &err), &err);
+    wire_end(&wire);
+}
+
+TEST(a_unix_socket)
+{
+    struct wire wire = { 0 };
+    char directory[] = "/tmp/holdfast-wire-XXXXXX", path[100], url[140];
+    hf_error err = { 0 };
+    REQUIRE(mkdtemp(directory) != NULL);
+    snprintf(path, sizeof path, "%s/s", directory);
+    snprintf(url, sizeof url, "redis+unix://%s", path);
+    wire.server = script_start_unix(path, "accept\nexpect *1\\r\\n$4\\r\\nPING\\r\\n\nsend +PONG\\r\\n\neof\n");
+    REQUIRE_STATUS(HF_OK, hf_open(&wire.client, url, NULL, &err), &err);
+    hf_close(wire.client);
+    script_check(wire.server);
+    CHECK_STATUS(HF_UNAVAILABLE, hf_open(&wire.client, url, NULL, &err), &err);
+    wire_check_words(HF_UNAVAILABLE, &err);
+    CHECK(strstr(err.message, path) != NULL);
+    CHECK_INT(0, rmdir(directory));
+}
+
+/* Nothing that mattered was sent, so nothing is unknown. */
+TEST_LIMIT(faults_at_every_reply_of_the_log_in, 60)
+{
+    static const struct {
+        const char *before, *half;
+    } points[] = { { "", "+O" }, { "send +OK\\r\\n\n", "+OK\\r" }, { "send +OK\\r\\n+OK\\r\\n\n", "+PONG\\r" } };
+    for (size_t point = 0; point < 3; point++) {
+        for (size_t i = 0; i < wire_fault_count; i++) {
+            struct wire wire;
+            hf_error err = { 0 };
+            char fault[300];
+            test_note("%s, at reply %zu", wire_faults[i].name, point + 1);
+            wire_fault_lines(fault, sizeof fault, &wire_faults[i], points[point].half);
+            wire_serve(&wire, LOG_IN "%s%s", points[point].before, fault);
+            const int64_t start = test_now_ns();
+            CHECK_STATUS(HF_UNAVAILABLE, open_as_ann(&wire, wire_faults[i].slow ? 100 : 2000, &err), &err);
+            if (wire_faults[i].slow)
+                CHECK((test_now_ns() - start) / 1000000 < 100 + WIRE_SLACK_MS);
+            wire_end(&wire);
+        }
+    }
+}
+
+TEST(the_connect_timeout_of_the_url)
+{
+    struct wire wire;
+    hf_error err = { 0 };
+    wire_serve(&wire, "accept\nexpect *1\\r\\n$4\\r\\nPING\\r\\n\neof\n");
+    const int64_t start = test_now_ns();
+    CHECK_STATUS(HF_UNAVAILABLE, wire_open(&wire, "?connect_timeout=50", 10000, &err), &err);
+    CHECK((test_now_ns() - start) / 1000000 < 50 + WIRE_SLACK_MS);
+    wire_check_words(HF_UNAVAILABLE, &err);
+    wire_end(&wire);
+}
+
+TEST(refusals_at_every_reply_of_the_log_in)
+{
+    static const char *const before[] = { "", "+OK\\r\\n", "+OK\\r\\n+OK\\r\\n" };
+    for (size_t point = 0; point < 3; point++) {
+        for (size_t i = 0; i < wire_refusal_count; i++) {
+            struct wire wire;
+            hf_error err = { 0 };
+            test_note("%s, at reply %zu", wire_refusals[i].reply, point + 1);
+            wire_serve(&wire, LOG_IN "send %s-%s\\r\\n\neof\n", before[point], wire_refusals[i].reply);
+            CHECK_STATUS(wire_refusals[i].status, open_as_ann(&wire, 2000, &err), &err);
+            CHECK(strstr(err.message, wire_refusals[i].words) != NULL);
+            wire_end(&wire);
+        }
+    }
+}
+
+TEST(refusals_of_a_password)
+{
+    static const struct wire_refusal refusals[] = {
+        { "WRONGPASS invalid username-password pair or user is disabled.", HF_DENIED, "password" },
+        { "ERR invalid password", HF_DENIED, "password" },
+        { "ERR AUTH <password> called without any password configured for the default user.", HF_DENIED, "password" },
+        /* A server that lacks a command tells its arguments back: here the password is one. */
+        { "ERR unknown command 'AUTH', with args beginning with: 'ann' '" SECRET "'", HF_UNSUPPORTED, "lacks" },
+        { "ERR strange server: " SECRET, HF_INTERNAL, "server" },
+    };
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        struct wire wire;
+        hf_error err = { 0 };
+        test_note("%s", refusals[i].reply);
+        wire_serve(&wire, LOG_IN "send -%s\\r\\n\neof\n", refusals[i].reply);
+        CHECK_STATUS(refusals[i].status, open_as_ann(&wire, 2000, &err), &err);
+        CHECK(strstr(err.message, refusals[i].words) != NULL);
+        wire_end(&wire);
+    }
+}
+
+/* What is left over is no answer to the next question: that connection is of no use. */
+TEST(a_reply_too_many)
+{
+    struct wire wire;
+    hf_error err = { 0 };
+    hf_lock *lock = NULL;
+    wire_serve(&wire, "accept\nexpect *1\\r\\n$4\\r\\nPING\\r\\n\nsend +PONG\\r\\n*2\\r\\n:7\\r\\n:7\\r\\n\neof\n"
+                      "hello\nacquire 1 30000 0\ngranted 41 1000000\nrelease 1\nsend :1\\r\\n\n");
+    REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
+    REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", NULL, &err), &err);
+    CHECK_INT(41, hf_token(lock));
+    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
+    wire_end(&wire);
+}

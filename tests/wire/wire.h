@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * wire.h: scripts in the words of the redis engine, and the faults that every exchange must survive.
+ *
+ * A script here is one for script_server.h in which these lines are spelt out:
+ *
+ *     hello [NAME]                a connection, its PING and the PONG
+ *     acquire SERIAL TTL QUEUE    expects the script for the lock "job" by the client's hold number SERIAL; the client's own
+ *     eval-acquire …              number is taken from the first of them and must be the same in all others
+ *     release SERIAL              likewise; eval-release, too
+ *     renew SERIAL TTL            likewise; eval-renew
+ *     evict, look, eval-look      likewise
+ *     scan CURSOR                 SCAN for the prefix "hf:"
+ *     subscribe                   SUBSCRIBE to the client's channel
+ *     granted TOKEN US            sends the answer to an acquire: held, at server time US
+ *     busy LEFT PLACE US          sends the other answer: held for LEFT ms by process 77 on host alpha
+ *     subscribed                  sends the answer to SUBSCRIBE
+ *     push TEXT                   sends TEXT as a message to the client's channel
+ */
+#ifndef WIRE_H
+#define WIRE_H
+
+#include "script_server.h"
+#include "shared.h"
+#include "test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct wire {
+    struct script_server *server;
+    hf_client *client;
+    int descriptors; /* open before it began */
+    uint32_t timeout_ms;
+};
+
+/* Starts the server with a script, which may have printf's directives. */
+void wire_serve(struct wire *wire, const char *script, ...) __attribute__((format(printf, 2, 3)));
+/* Opens a client of that server; `query` follows "redis://127.0.0.1:PORT". */
+hf_status wire_open(struct wire *wire, const char *query, uint32_t timeout_ms, hf_error *err);
+/* Waits for the script's end, closes the client, and checks that all went as the script says and that no descriptor stays
+ * open. */
+void wire_end(struct wire *wire);
+
+/* Words about `status` that are fit to be shown: one line, and err->status is what was returned. */
+void wire_check_words(hf_status status, const hf_error *err);
+
+/* --- faults --- */
+
+struct wire_fault {
+    const char *name;
+    const char *before; /* script lines, or NULL: the first half of the right reply */
+    const char *after;  /* script lines that follow */
+    bool slow;          /* the client learns of it by its own deadline */
+};
+
+/* No answer came, or none that is Redis protocol. */
+extern const struct wire_fault wire_faults[];
+extern const size_t wire_fault_count;
+
+/* What the server does instead of answering: `first_half` is how a right answer begins, in the script's spelling. */
+void wire_fault_lines(char *out, size_t size, const struct wire_fault *fault, const char *first_half);
+
+struct wire_refusal {
+    const char *reply; /* without "-" and the end of line */
+    hf_status status;
+    const char *words; /* that the message must contain */
+};
+
+/* Error replies of every class. */
+extern const struct wire_refusal wire_refusals[];
+extern const size_t wire_refusal_count;
+
+/* The release that undoes, by a client which may come again and again: first cut off, then answered. */
+#define WIRE_UNDO(serial)                                                                                              \
+    "retry\nhello\nrelease " serial "\ncut\ndone\n"                                                                    \
+    "retry\nhello undo\nrelease " serial "\nsend :1\\r\\n\ndone\n"
+
+/* How long a call of the client may take beyond its own limit before that counts as not kept: what a loaded machine needs. */
+#define WIRE_SLACK_MS 3000
+
+#endif
