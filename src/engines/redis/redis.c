@@ -124,14 +124,16 @@ static hf_status check_replication(const redisReply *reply, const struct redis_c
 static hf_status take_busy(struct redis_store *store, struct redis_lock *lock, const redisReply *reply,
                            struct hfi_grant *grant, hf_error *err)
 {
-    if (reply->elements != 5 || reply->element[2]->type != REDIS_REPLY_INTEGER ||
-        reply->element[3]->type != REDIS_REPLY_INTEGER || reply->element[4]->type != REDIS_REPLY_STRING)
-        return hfi_redis_refusal(reply, "", err);
+    static const int types[5] = { REDIS_REPLY_INTEGER, REDIS_REPLY_INTEGER, REDIS_REPLY_INTEGER, REDIS_REPLY_INTEGER,
+                                  REDIS_REPLY_STRING };
+    for (size_t i = 0; i < 5; i++) {
+        if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 5 || reply->element[i]->type != types[i])
+            return hfi_redis_refusal(reply, "", err);
+    }
     const int64_t left_ms = reply->element[2]->integer;
     const int64_t place = reply->element[3]->integer;
-    const char *info = strchr(reply->element[4]->str, ' '); /* "since host pid note" */
     char host[65] = "", pid[24] = "";
-    if (info && sscanf(info + 1, "%64s %23s", host, pid) == 2)
+    if (sscanf(reply->element[4]->str, "%*s %*s %64s %23s", host, pid) == 2) /* "s us host pid note" */
         snprintf(grant->holder, sizeof grant->holder, "%s:%s", host, pid);
     grant->holder_left_ms = left_ms;
     lock->queued = place >= 0;
@@ -145,17 +147,13 @@ static hf_status take_busy(struct redis_store *store, struct redis_lock *lock, c
 static hf_status redis_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err);
 
 static hf_status take_answer(struct redis_store *store, struct redis_lock *lock, redisReply **replies, bool waited,
-                             struct hfi_grant *grant, const char *key, hf_error *err)
+                             struct hfi_grant *grant, hf_error *err)
 {
-    const redisReply *reply = replies[0];
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 2 || reply->element[0]->type != REDIS_REPLY_INTEGER ||
-        reply->element[1]->type != REDIS_REPLY_INTEGER)
-        return hfi_redis_refusal(reply, key, err);
-    if (reply->element[0]->integer < 0)
-        return take_busy(store, lock, reply, grant, err);
+    if (replies[0]->type != REDIS_REPLY_INTEGER)
+        return take_busy(store, lock, replies[0], grant, err);
     hfi_redis_expect_no_more(store, lock, REDIS_HELD);
     lock->queued = false;
-    grant->token = (uint64_t)reply->element[0]->integer;
+    grant->token = (uint64_t)replies[0]->integer;
     return waited ? check_replication(replies[1], &store->config, err) : HF_OK;
 }
 
@@ -180,7 +178,10 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
         return status;
     lock->unsure = false;
     lock->sent_ns = question.sent_ns;
-    status = take_answer(store, lock, replies, behind != NULL, grant, words.key, err);
+    if (replies[0]->type == REDIS_REPLY_ERROR)
+        status = hfi_redis_refusal(replies[0], words.key, err);
+    else
+        status = take_answer(store, lock, replies, behind != NULL, grant, err);
     if (status == HF_OK)
         grant->counted_from_ns = lock->sent_ns;
     freeReplyObject(replies[0]);

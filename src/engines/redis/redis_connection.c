@@ -182,6 +182,35 @@ hf_status hfi_redis_receive(struct redis_connection *connection, redisReply **ou
     }
 }
 
+hf_status hfi_redis_fetch(struct redis_connection *connection)
+{
+    char buffer[BUFFER];
+    ssize_t got;
+    do {
+        if (connection->tls) {
+            ERR_clear_error();
+            got = SSL_read(connection->tls, buffer, sizeof buffer);
+            if (got <= 0 && SSL_get_error(connection->tls, (int)got) == SSL_ERROR_WANT_READ)
+                return HF_OK;
+        } else {
+            got = recv(connection->fd, buffer, sizeof buffer, MSG_DONTWAIT);
+            if (got < 0 && (errno == EAGAIN || errno == EINTR))
+                return HF_OK;
+        }
+        if (got <= 0 || redisReaderFeed(connection->reader, buffer, (size_t)got) != REDIS_OK)
+            return HF_UNKNOWN;
+    } while (connection->tls); /* what OpenSSL has read, poll() does not see */
+    return HF_OK;
+}
+
+hf_status hfi_redis_fetched(struct redis_connection *connection, redisReply **out)
+{
+    void *reply = NULL;
+    const int result = redisReaderGetReply(connection->reader, &reply);
+    *out = reply;
+    return result == REDIS_OK ? HF_OK : HF_UNKNOWN;
+}
+
 /* --- connecting --- */
 
 static hf_status unreachable(const struct redis_config *config, int number, hf_error *err)

@@ -2,63 +2,71 @@
  *
  * redis_script.c: what runs inside the server, one script per operation, each one atomic step.
  *
- *   lock    hash   o owner "client.serial"   t last token   u held until, ms   i since, ms, and "host pid note"   a
- *   arrivals queue   zset   "owner host pid note" by order of arrival
+ *   lock    hash   o owner "client.serial"   t last token   u held until   i since and "host pid note"   a arrivals
+ *   queue   zset   "owner host pid note" by order of arrival
  *
  * No `o`, or a `u` that has passed: free. The hash stays for a day after its last use and keeps the token; `a` is there
- * while there may be a queue. All times are the server's. The free path is kept short, as every call from Lua costs:
- * three calls to take a lock, two to release it. Under maxmemory a script's first write decides whether it is refused:
- * release and renewal begin with one that never is (HDEL, PEXPIRE).
+ * while there may be a queue. All times are the server's, in microseconds; `i` starts with seconds and microseconds.
+ *
+ * The free path is kept short, as every call, number and table in Lua costs about half a microsecond: three calls to take
+ * a lock, two to release it. Under maxmemory a script's first write decides whether it is refused: release and renewal
+ * begin with one that never is (HDEL, ZPOPMIN, PEXPIRE).
  */
 #include "redis.h"
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 
+/* clang-format off */
 #define CLOCK                                                                                                          \
     "local c = redis.call('time')\n"                                                                                   \
-    "local now = c[1] * 1000000 + c[2]\n"                                                                              \
-    "local ms = c[1] * 1000 + (c[2] - c[2] % 1000) / 1000\n"
+    "local now = c[1] * 1000000 + c[2]\n"
 
 /* Hands the lock to the first waiter who is there to hear it: a PUBLISH that reaches nobody means a dead one. Expects
- * last, the last token, and me, who asks; sets heir. */
+ * last, the last token, and me, who asks; sets heir. Without heirs the lock is free. */
 #define HAND_OVER                                                                                                      \
     "local heir\n"                                                                                                     \
+    "local token = string.format('%.0f', last < now and now or last + 1)\n"                                            \
     "while not heir do\n"                                                                                              \
-    "  local first = redis.call('zpopmin', KEYS[2])\n"                                                                 \
-    "  if not first[1] then redis.call('hdel', KEYS[1], 'a') break end\n"                                              \
-    "  local owner, info = string.match(first[1], '^(%S+) (.*)$')\n"                                                   \
-    "  local token = string.format('%.0f', last < now and now or last + 1)\n"                                          \
-    "  local client, serial = string.match(owner, '^(%x+)%.(%d+)$')\n"                                                 \
-    "  if owner == me or redis.call('publish', 'hf:c:' .. client,\n"                                                   \
-    "      serial .. ' ' .. token .. ' ' .. string.format('%.0f', now)) > 0 then\n"                                    \
-    "    redis.call('hset', KEYS[1], 'o', owner, 't', token, 'u', ms + 2000, 'i', ms .. ' ' .. info)\n"                \
+    "  local first = redis.call('zpopmin', KEYS[2])[1]\n"                                                              \
+    "  if not first then redis.call('hdel', KEYS[1], 'o', 'a') break end\n"                                            \
+    "  local space = string.find(first, ' ', 18, true)\n"                                                              \
+    "  local owner = string.sub(first, 1, space - 1)\n"                                                                \
+    "  if owner == me or redis.call('publish', 'hf:c:' .. string.sub(owner, 1, 16),\n"                                 \
+    "      string.sub(owner, 18) .. ' ' .. token .. ' ' .. c[1] .. ' ' .. c[2]) > 0 then\n"                            \
+    "    redis.call('hset', KEYS[1], 'o', owner, 't', token, 'u', now + 2000000,\n"                                    \
+    "      'i', c[1] .. ' ' .. c[2] .. string.sub(first, space))\n"                                                    \
     "    heir = owner\n"                                                                                               \
     "  end\n"                                                                                                          \
     "end\n"
 
-/* ARGV owner, "host pid note", ttl, 1 to line up. Held now: { token, now }. Else { -1, now, left, place, holder }. */
+/* ARGV owner, "host pid note", ttl, 1 to line up. Held now: the token. Else { -1, now, left ms, place, holder }. */
 static const char acquire[] =
-    "local h = redis.call('hmget', KEYS[1], 'o', 'u', 't', 'a', 'i')\n" CLOCK "local last = tonumber(h[3]) or 0\n"
-    "local held = h[1] and h[2] - ms > 0\n"
-    "if not held and not h[4] then\n"
+    "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n" CLOCK
+    "local last = tonumber(h[3]) or 0\n"
+    "if not h[1] and not h[2] then\n"
     "  local token = last < now and now or last + 1\n"
-    "  redis.call('hset', KEYS[1], 'o', ARGV[1], 't', string.format('%.0f', token), 'u', ms + ARGV[3],\n"
-    "    'i', ms .. ' ' .. ARGV[2])\n"
-    "  if now - last > 3600000000 or tonumber(ARGV[3]) > 3600000 then\n"
+    "  redis.call('hset', KEYS[1], 'o', ARGV[1], 't', token, 'u', now + ARGV[3] * 1000,\n"
+    "    'i', c[1] .. ' ' .. c[2] .. ' ' .. ARGV[2])\n"
+    "  if now - last > 3600000000 or ARGV[3] - 3600000 > 0 then\n"
     "    redis.call('pexpire', KEYS[1], ARGV[3] + 86400000)\n"
     "  end\n"
-    "  return { token, now }\n"
+    "  return token\n"
     "end\n"
     "local me = ARGV[1]\n"
-    "if not held then\n" HAND_OVER "  if heir then h = redis.call('hmget', KEYS[1], 'o', 'u', 't', 'a', 'i')\n"
-    "  else h[1] = me h[3] = string.format('%.0f', last < now and now or last + 1) end\n"
+    "local state = redis.call('hmget', KEYS[1], 'u', 'i')\n"
+    "if not h[1] or state[1] - now <= 0 then\n"
+    HAND_OVER
+    "  h[1] = heir or me\n"
+    "  h[3] = token\n"
+    "  state = { now + 2000000, heir and redis.call('hget', KEYS[1], 'i') }\n"
     "end\n"
     "if h[1] == me then\n"
-    "  redis.call('hset', KEYS[1], 'o', me, 't', h[3], 'u', ms + ARGV[3], 'i', ms .. ' ' .. ARGV[2])\n"
+    "  redis.call('hset', KEYS[1], 'o', me, 't', h[3], 'u', now + ARGV[3] * 1000,\n"
+    "    'i', c[1] .. ' ' .. c[2] .. ' ' .. ARGV[2])\n"
     "  redis.call('pexpire', KEYS[1], ARGV[3] + 86400000)\n"
     "  redis.call('zrem', KEYS[2], me .. ' ' .. ARGV[2])\n"
-    "  return { tonumber(h[3]), now }\n"
+    "  return tonumber(h[3])\n"
     "end\n"
     "local place = -1\n"
     "if ARGV[4] == '1' then\n"
@@ -70,47 +78,48 @@ static const char acquire[] =
     "    place = redis.call('zcard', KEYS[2]) - 1\n"
     "  end\n"
     "end\n"
-    "return { -1, now, h[2] - ms, place, h[5] }\n";
+    "return { -1, now, math.ceil((state[1] - now) / 1000), place, state[2] }\n";
 
 /* ARGV owner, "host pid note". 1: was held, or waited for. 0: neither. */
-static const char release[] = "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n"
-                              "local me = ARGV[1]\n"
-                              "if h[1] ~= me then return redis.call('zrem', KEYS[2], me .. ' ' .. ARGV[2]) end\n"
-                              "redis.call('hdel', KEYS[1], 'o')\n"
-                              "if h[2] then\n"
-                              "  local last = tonumber(h[3])\n"
-                              "  me = nil\n" CLOCK HAND_OVER "end\n"
-                              "return 1\n";
+static const char release[] =
+    "local h = redis.call('hmget', KEYS[1], 'o', 'a')\n"
+    "if h[1] ~= ARGV[1] then return redis.call('zrem', KEYS[2], ARGV[1] .. ' ' .. ARGV[2]) end\n"
+    "if not h[2] then return redis.call('hdel', KEYS[1], 'o') end\n"
+    "local last = tonumber(redis.call('hget', KEYS[1], 't'))\n"
+    "local me\n" CLOCK HAND_OVER
+    "return 1\n";
 
 /* KEYS locks, ARGV owner and ttl of each. One 1 (renewed) or 0 (not its owner's any more) for each. */
-static const char renew[] = CLOCK "local answer = {}\n"
-                                  "for i, key in ipairs(KEYS) do\n"
-                                  "  local h = redis.call('hmget', key, 'o', 'u')\n"
-                                  "  answer[i] = 0\n"
-                                  "  if h[1] == ARGV[2 * i - 1] and h[2] - ms > 0 then\n"
-                                  "    redis.call('pexpire', key, ARGV[2 * i] + 86400000)\n"
-                                  "    redis.call('hset', key, 'u', ms + ARGV[2 * i])\n"
-                                  "    answer[i] = 1\n"
-                                  "  end\n"
-                                  "end\n"
-                                  "return answer\n";
+static const char renew[] =
+    CLOCK
+    "local answer = {}\n"
+    "for i, key in ipairs(KEYS) do\n"
+    "  local h = redis.call('hmget', key, 'o', 'u')\n"
+    "  answer[i] = 0\n"
+    "  if h[1] == ARGV[2 * i - 1] and h[2] - now > 0 then\n"
+    "    redis.call('pexpire', key, ARGV[2 * i] + 86400000)\n"
+    "    redis.call('hset', key, 'u', now + ARGV[2 * i] * 1000)\n"
+    "    answer[i] = 1\n"
+    "  end\n"
+    "end\n"
+    "return answer\n";
 
-static const char evict[] = "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n"
-                            "if not h[1] then return 0 end\n"
-                            "redis.call('hdel', KEYS[1], 'o')\n"
-                            "if h[2] then\n"
-                            "  local last = tonumber(h[3])\n"
-                            "  local me\n" CLOCK HAND_OVER "end\n"
-                            "return 1\n";
+static const char evict[] =
+    "local h = redis.call('hmget', KEYS[1], 'o', 't')\n"
+    "if not h[1] then return 0 end\n"
+    "local last = tonumber(h[2])\n"
+    "local me\n" CLOCK HAND_OVER
+    "return 1\n";
 
-/* { held? , token, left ms, held for ms, "host pid note", waiters… } */
+/* Held: { 1, token, left ms, held for ms, "host pid note", waiters… }. Else { 0 }. */
 static const char look[] =
     "local h = redis.call('hmget', KEYS[1], 'o', 'u', 't', 'i')\n" CLOCK
-    "if not h[1] or h[2] - ms <= 0 then return { 0 } end\n"
-    "local since, info = string.match(h[4], '^(%d+) (.*)$')\n"
-    "local answer = { 1, tonumber(h[3]), h[2] - ms, ms - since, info }\n"
+    "if not h[1] or h[2] - now <= 0 then return { 0 } end\n"
+    "local s, us, info = string.match(h[4], '^(%d+) (%d+) (.*)$')\n"
+    "local answer = { 1, tonumber(h[3]), math.ceil((h[2] - now) / 1000), (now - s * 1000000 - us) / 1000, info }\n"
     "for i, member in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do answer[5 + i] = member end\n"
     "return answer\n";
+/* clang-format on */
 
 static void init(struct redis_script *script, const char *text)
 {

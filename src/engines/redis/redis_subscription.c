@@ -62,22 +62,25 @@ hf_status hfi_redis_subscribe(struct redis_store *store, uint64_t *number, hfi_t
 
 /* --- messages; with the mutex --- */
 
-/* "serial token time" for one of our waiting locks. */
-static void take_message(struct redis_store *store, const char *text)
+/* "serial token s us" for one of our waiting locks. */
+static void take_message(struct redis_store *store, const struct redis_lock *listener, const char *text)
 {
     char *end;
     const uint64_t serial = strtoull(text, &end, 10);
     const uint64_t token = strtoull(end, &end, 10);
-    const int64_t given_us = strtoll(end, &end, 10);
+    const int64_t seconds = strtoll(end, &end, 10);
+    const int64_t microseconds = strtoll(end, &end, 10);
     struct redis_lock *lock = store->waiting;
     while (lock && lock->owner.serial != serial)
         lock = lock->next;
-    if (!lock || *end) /* it has left: its release() has given the lock back, or is going to */
+    /* It may have left: its release() has given the lock back, or is going to. And times beyond reason are no times. */
+    if (!lock || *end || token == 0 || seconds <= 0 || seconds > INT32_MAX * 4LL || microseconds < 0 ||
+        microseconds > 999999)
         return;
     lock->token = token;
-    lock->given_us = given_us;
+    lock->given_us = seconds * 1000000 + microseconds;
     lock->state = REDIS_GIVEN;
-    if (lock->waker)
+    if (lock->waker && lock != listener)
         hfi_waker_wake(lock->waker);
 }
 
@@ -92,16 +95,17 @@ static void lose_ear(struct redis_store *store)
     }
 }
 
-static void hear(struct redis_store *store)
+/* Takes what has come, in one read as a rule. `listener` is awake. */
+static void hear(struct redis_store *store, const struct redis_lock *listener)
 {
     redisReply *reply = NULL;
-    hf_status status;
-    while ((status = hfi_redis_receive(store->ear, &reply, 0, NULL)) == HF_OK) {
+    hf_status status = hfi_redis_fetch(store->ear);
+    while (status == HF_OK && (status = hfi_redis_fetched(store->ear, &reply)) == HF_OK && reply) {
         if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 && reply->element[2]->type == REDIS_REPLY_STRING)
-            take_message(store, reply->element[2]->str);
+            take_message(store, listener, reply->element[2]->str);
         freeReplyObject(reply);
     }
-    if (status != HF_TIMEOUT)
+    if (status != HF_OK)
         lose_ear(store);
 }
 
@@ -161,7 +165,7 @@ bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct
         if (duty)
             store->on_duty = false;
         if (duty && ear.revents && store->ear && store->ear_number == lock->ear_number)
-            hear(store);
+            hear(store, lock);
     }
     lock->waker = NULL;
     if (!store->on_duty)
