@@ -178,7 +178,7 @@ TEST(running_out_of_descriptors_is_named)
     const rlim_t before = limit.rlim_cur;
     limit.rlim_cur = 0;
     setrlimit(RLIMIT_NOFILE, &limit);
-    CHECK_STATUS(HF_NOMEM, hf_try_acquire(&lock, client, "x", NULL, &err), &err);
+    CHECK_STATUS(HF_NOMEM, hf_try_acquire(&lock, client, "another", NULL, &err), &err);
     CHECK(err.message[0] != 0);
     limit.rlim_cur = before;
     setrlimit(RLIMIT_NOFILE, &limit);

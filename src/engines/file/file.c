@@ -71,7 +71,7 @@ static void close_all(struct file_lock *lock)
 }
 
 /* Gives the kernel's lock to the first waiter, or frees it. */
-static void let_go(struct file_store *store, struct file_lock *lock)
+static void let_go(struct file_store *store, struct file_lock *lock, const char *name)
 {
     if (lock->queue.line >= 0) {
         hfi_file_lock_in_transit(lock->fd);
@@ -81,25 +81,33 @@ static void let_go(struct file_store *store, struct file_lock *lock)
         }
         hfi_file_queue_dissolve(&lock->queue, &store->directory, lock->fd);
     }
-    /* Closing would not do: a process that is being forked right now may still have a copy, and the lock would become
-     * free when that is closed, after the knock. */
+    /* Closing would not do: a process that is being forked right now may still have a copy, and the lock would become free
+     * when that is closed, after the knock. */
     hfi_file_unlock(lock->fd);
     const uint64_t number = hfi_file_queue_number(lock->fd);
-    close_all(lock); /* leaves a descriptor for the knock to a process that has no other left */
-    hfi_file_queue_knock(&store->directory, number);
+    const bool knocked = hfi_file_queue_knock(&store->directory, number);
+    hfi_file_store_keep_open(store, lock->fd, name);
+    lock->fd = -1;
+    close_all(lock);
+    if (!knocked) { /* a process that has no other descriptor left gives up those */
+        hfi_file_store_close_idle(store);
+        hfi_file_queue_knock(&store->directory, number);
+    }
 }
 
 /* The kernel's lock is ours: writes who we are and takes the token. */
 static hf_status enter(struct file_store *store, struct file_lock *lock, const struct hfi_request *request,
                        struct hfi_grant *grant, hf_error *err)
 {
-    struct file_record record = { .client = store->id, .pid = store->pid, .since_ns = grant->counted_from_ns };
+    struct file_record record = {
+        .client = store->id, .queue = lock->queue.number, .pid = store->pid, .since_ns = grant->counted_from_ns
+    };
     memcpy(record.host, store->host, sizeof record.host);
     snprintf(record.note, sizeof record.note, "%s", request->note);
     snprintf(record.name, sizeof record.name, "%s", request->name);
     const hf_status status = hfi_file_write_record(lock->fd, &store->directory, &record, err);
     if (status != HF_OK) {
-        let_go(store, lock);
+        let_go(store, lock, request->name);
         return status;
     }
     lock->state = FILE_HELD;
@@ -160,7 +168,9 @@ static hf_status prepare(struct file_store *store, struct file_lock *lock, const
         return status;
     lock->queue = HFI_FILE_NO_QUEUE;
     lock->place = lock->watch = -1;
-    status = hfi_file_open(&lock->fd, &store->directory, request->name, err);
+    lock->fd = hfi_file_store_reopen(store, request->name);
+    if (lock->fd < 0)
+        status = hfi_file_open(&lock->fd, &store->directory, request->name, err);
     lock->state = status == HF_OK ? FILE_OPEN : FILE_NEW;
     return status;
 }
@@ -190,12 +200,6 @@ static hf_status take_free(struct file_store *store, struct file_lock *lock, con
     return locked && nobody_waits(store, lock, request) ? HF_OK : HF_BUSY;
 }
 
-static bool is_removed(int fd)
-{
-    struct stat stat;
-    return fstat(fd, &stat) == 0 && stat.st_nlink == 0;
-}
-
 static hf_status file_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
                               struct hfi_grant *grant, hf_error *err)
 {
@@ -210,12 +214,8 @@ static hf_status file_attempt(void *memory, void *lock_memory, const struct hfi_
             grant->token = lock->token;
             return HF_OK;
         }
-        if (lock->state == FILE_GIVEN && !is_removed(lock->fd))
+        if (lock->state == FILE_GIVEN)
             return enter(store, lock, request, grant, err);
-        if (lock->state == FILE_GIVEN) { /* what we waited for is no lock any more; the others find out likewise */
-            let_go(store, lock);
-            continue;
-        }
         if (lock->state != FILE_OPEN)
             return busy(lock, request, grant);
         status = take_free(store, lock, request, &again, err);
@@ -245,7 +245,6 @@ static bool take_as_first(struct file_store *store, struct file_lock *lock)
 {
     if (!hfi_file_lock(lock->fd, store->id))
         return false;
-    hfi_file_stop_waiting(lock->fd);
     lock->state = FILE_GIVEN;
     return true;
 }
@@ -307,6 +306,8 @@ static hf_status wait_in_queue(struct file_store *store, struct file_lock *lock,
         hfi_fd_close(lock->place);
         lock->place = -1;
         lock->state = FILE_FIRST;
+        if (lock_fd < 0)
+            hfi_file_hide_waiting(lock->fd);
         return lock_fd >= 0 ? receive_lock(store, lock, lock_fd, err) : HF_OK;
     }
     if (errno == EAGAIN)
@@ -332,7 +333,8 @@ static hf_status line_up(struct file_store *store, struct file_lock *lock, const
         return hfi_fail_errno(err, failure, "line up in", store->directory.path);
     lock->soon_ns = 0;
     lock->state = first ? FILE_FIRST : FILE_IN_QUEUE;
-    hfi_file_show_waiting(lock->fd, store->env->random());
+    if (!first)
+        hfi_file_show_waiting(lock->fd, store->env->random());
     return HF_OK;
 }
 
@@ -373,7 +375,7 @@ static void leave_as_first(struct file_store *store, struct file_lock *lock)
 }
 
 /* Gives up a place in the queue. What was sent to it in the meantime is passed on. */
-static void leave_queue(struct file_store *store, struct file_lock *lock)
+static void leave_queue(struct file_store *store, struct file_lock *lock, const char *name)
 {
     int lock_fd;
     shutdown(lock->place, SHUT_RD); /* from here on nothing can be sent to us any more */
@@ -382,7 +384,7 @@ static void leave_queue(struct file_store *store, struct file_lock *lock)
     } else if (lock_fd >= 0) {
         hfi_fd_close(lock->fd);
         lock->fd = lock_fd;
-        let_go(store, lock);
+        let_go(store, lock, name);
     } else {
         leave_as_first(store, lock);
     }
@@ -390,7 +392,6 @@ static void leave_queue(struct file_store *store, struct file_lock *lock)
 
 static hf_status file_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
 {
-    (void)request;
     (void)err;
     struct file_store *store = memory;
     struct file_lock *lock = lock_memory;
@@ -401,17 +402,17 @@ static hf_status file_release(void *memory, void *lock_memory, const struct hfi_
         close_all(lock);
         break;
     case FILE_IN_QUEUE:
-        leave_queue(store, lock);
+        leave_queue(store, lock, request->name);
         break;
     case FILE_FIRST:
         leave_as_first(store, lock);
         break;
     case FILE_HELD:
         forget(store, lock);
-        let_go(store, lock);
+        let_go(store, lock, request->name);
         break;
     case FILE_GIVEN:
-        let_go(store, lock);
+        let_go(store, lock, request->name);
         break;
     }
     return HF_OK;

@@ -54,6 +54,7 @@ bool hfi_file_lifeline_hear(const struct file_lifeline *lifeline, struct file_br
 struct file_record {
     uint64_t token;
     uint64_t client; /* the holder's lifeline */
+    uint64_t queue;  /* the queue that the holder owns; 0: none */
     int64_t pid;
     hfi_time since_ns;
     bool this_boot; /* since_ns is on this boot's clock */
@@ -83,9 +84,9 @@ uint64_t hfi_file_holder(int fd);
 /* A short lock on the file's queue, for whoever sets up or removes it. Never waits. */
 bool hfi_file_lock_queue(int fd);
 void hfi_file_unlock_queue(int fd);
-/* Waiters show their presence by a lock on a byte of their own. */
+/* Waiters in the queue show their presence by a lock on a byte of their own, until they close the file. */
 void hfi_file_show_waiting(int fd, uint64_t random);
-void hfi_file_stop_waiting(int fd);
+void hfi_file_hide_waiting(int fd);
 int64_t hfi_file_count_waiting(int fd);
 
 /* Reads the record. HF_INTERNAL if the file holds something else. An empty file is an all-zero record. */
@@ -117,13 +118,16 @@ bool hfi_file_queue_found(struct file_queue *queue, const struct file_directory 
 /* Removes one's own queue; those who are just lining up start over. */
 void hfi_file_queue_dissolve(struct file_queue *queue, const struct file_directory *directory, int lock_fd);
 void hfi_file_queue_close(struct file_queue *queue);
+/* Whether somebody is at its head who does not hold the lock: `owned` is the queue that the holder owns. */
+bool hfi_file_queue_has_first(const struct file_directory *directory, int lock_fd, uint64_t owned);
 /* Removes the queue if it is dead. */
 void hfi_file_queue_remove_dead(const struct file_directory *directory, int lock_fd);
 /* Removes a socket or FIFO, by its file name, that a dead queue left behind. Other files are left alone. */
 void hfi_file_queue_tidy(const struct file_directory *directory, const char *file_name);
 
-/* Knocks, unless the number is 0; and forgets the knocks heard so far. */
-void hfi_file_queue_knock(const struct file_directory *directory, uint64_t number);
+/* Knocks, unless the number is 0. False: no descriptor left to knock with. */
+bool hfi_file_queue_knock(const struct file_directory *directory, uint64_t number);
+/* Forgets the knocks heard so far. */
 void hfi_file_queue_hush(const struct file_queue *queue);
 
 /* Gives the queue, and the lock unless lock_fd is -1, to the first waiter that is alive. False: nobody waits. The

@@ -159,7 +159,7 @@ void hfi_file_show_waiting(int fd, uint64_t random)
     set_lock(fd, F_RDLCK, WAITERS_START + (off_t)(random % WAITERS_ROOM), 1);
 }
 
-void hfi_file_stop_waiting(int fd)
+void hfi_file_hide_waiting(int fd)
 {
     set_lock(fd, F_UNLCK, WAITERS_START, 0);
 }
@@ -195,6 +195,7 @@ hf_status hfi_file_read_record(int fd, struct file_record *record, const char *n
                         name);
     record->token = slot->token;
     record->client = slot->client;
+    record->queue = slot->queue;
     record->pid = slot->pid;
     record->since_ns = slot->since_ns;
     record->this_boot = hfi_lockrecord_this_boot(slot);

@@ -77,6 +77,7 @@ bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, c
     if (must_sync)
         next->mark = next->token + AHEAD;
     next->client = record->client;
+    next->queue = record->queue;
     next->pid = record->pid;
     next->since_ns = record->since_ns;
     snprintf(next->host, sizeof next->host, "%s", record->host);

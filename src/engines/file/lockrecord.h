@@ -25,7 +25,8 @@ struct lock_slot {
     char host[72];
     char note[128];
     char name[256];
-    char reserved[464]; /* up to 1024 bytes */
+    uint64_t queue;     /* the queue that the holder owns; 0: none */
+    char reserved[456]; /* up to 1024 bytes */
 };
 
 struct lock_slots {

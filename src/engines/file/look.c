@@ -33,7 +33,8 @@ static int show(struct file_store *store, int fd, const char *file_name, const c
                            .token = mine ? record.token : 0,
                            .held_ms = mine && record.this_boot ? (store->env->now_ns() - record.since_ns) / HFI_MS : -1,
                            .remaining_ms = -1,
-                           .waiters = hfi_file_count_waiting(fd),
+                           .waiters = hfi_file_count_waiting(fd) +
+                                      hfi_file_queue_has_first(&store->directory, fd, mine ? record.queue : 0),
                            .note = mine ? record.note : "" };
     return strncmp(info.name, prefix, strlen(prefix)) == 0 ? each(&info, arg) : 0;
 }

@@ -62,8 +62,7 @@ static void queue_name(char out[32], char kind, uint64_t number)
     snprintf(out, 32, ".%c-%016llx", kind, (unsigned long long)number);
 }
 
-static int queue_socket(struct sockaddr_un *address, const struct file_directory *directory, uint64_t number,
-                        int type)
+static int queue_socket(struct sockaddr_un *address, const struct file_directory *directory, uint64_t number, int type)
 {
     char name[32];
     queue_name(name, 'q', number);
@@ -173,6 +172,12 @@ void hfi_file_queue_dissolve(struct file_queue *queue, const struct file_directo
     hfi_file_queue_close(queue);
 }
 
+bool hfi_file_queue_has_first(const struct file_directory *directory, int lock_fd, uint64_t owned)
+{
+    const uint64_t number = hfi_file_queue_number(lock_fd);
+    return number && number != owned && is_alive(directory, number);
+}
+
 void hfi_file_queue_remove_dead(const struct file_directory *directory, int lock_fd)
 {
     if (!hfi_file_lock_queue(lock_fd))
@@ -200,21 +205,22 @@ void hfi_file_queue_tidy(const struct file_directory *directory, const char *fil
 
 /* --- knocking --- */
 
-void hfi_file_queue_knock(const struct file_directory *directory, uint64_t number)
+bool hfi_file_queue_knock(const struct file_directory *directory, uint64_t number)
 {
     char name[32];
     if (!number)
-        return;
+        return true;
     queue_name(name, 'k', number);
     /* For reading too, so that a knock on the door of a dead queue raises no SIGPIPE. */
     const int door = HFI_FD(openat(directory->fd, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
     if (door < 0)
-        return;
+        return errno != EMFILE && errno != ENFILE;
     ssize_t sent;
     do
         sent = write(door, "", 1);
     while (sent < 0 && errno == EINTR); /* EAGAIN: a pipe full of knocks is knock enough */
     hfi_fd_close(door);
+    return true;
 }
 
 void hfi_file_queue_hush(const struct file_queue *queue)

@@ -84,9 +84,56 @@ hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const str
     return *shown ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
 }
 
+/* --- lock files that stay open --- */
+
+int hfi_file_store_reopen(struct file_store *store, const char *name)
+{
+    int fd = -1;
+    pthread_mutex_lock(&store->mutex);
+    for (size_t i = 0; i < store->idle_count && fd < 0; i++) {
+        if (strcmp(store->idle[i].name, name) == 0) {
+            fd = store->idle[i].fd;
+            store->idle[i] = store->idle[--store->idle_count];
+        }
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return fd;
+}
+
+void hfi_file_store_keep_open(struct file_store *store, int fd, const char *name)
+{
+    int oldest = -1;
+    pthread_mutex_lock(&store->mutex);
+    struct file_idle *place = &store->idle[store->idle_count];
+    if (store->idle_count == HFI_FILE_IDLE_MOST) {
+        place = &store->idle[0];
+        for (size_t i = 1; i < HFI_FILE_IDLE_MOST; i++) {
+            if (store->idle[i].used < place->used)
+                place = &store->idle[i];
+        }
+        oldest = place->fd;
+    } else {
+        store->idle_count++;
+    }
+    place->fd = fd;
+    place->used = ++store->idle_used;
+    memcpy(place->name, name, strlen(name) + 1);
+    pthread_mutex_unlock(&store->mutex);
+    hfi_fd_close(oldest);
+}
+
+void hfi_file_store_close_idle(struct file_store *store)
+{
+    pthread_mutex_lock(&store->mutex);
+    while (store->idle_count > 0)
+        hfi_fd_close(store->idle[--store->idle_count].fd);
+    pthread_mutex_unlock(&store->mutex);
+}
+
 void hfi_file_store_close(void *memory)
 {
     struct file_store *store = memory;
+    hfi_file_store_close_idle(store);
     hfi_file_lifeline_close(&store->lifeline, &store->directory);
     hfi_file_directory_close(&store->directory);
     pthread_mutex_destroy(&store->mutex);

@@ -31,6 +31,15 @@ struct file_lock {
     uint64_t token;
 };
 
+#define HFI_FILE_IDLE_MOST 8
+
+/* A lock file that is kept open because it was just used: opening costs more than locking. */
+struct file_idle {
+    int fd;
+    uint64_t used; /* the larger, the later */
+    char name[HFI_NAME_MAX + 1];
+};
+
 struct file_store {
     const struct hfi_env *env;
     struct file_directory directory;
@@ -40,6 +49,9 @@ struct file_store {
     pthread_mutex_t mutex;
     struct file_lifeline lifeline;
     struct file_lock *held;
+    struct file_idle idle[HFI_FILE_IDLE_MOST];
+    size_t idle_count;
+    uint64_t idle_used;
 };
 
 /* store.c */
@@ -48,6 +60,10 @@ hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const str
 void hfi_file_store_close(void *memory);
 /* Makes the lifeline if there is none yet: clients that only look need none. */
 hf_status hfi_file_store_ready(struct file_store *store, hf_error *err);
+/* The lock's file, if it is still open from before; -1. It may have been removed in the meantime. */
+int hfi_file_store_reopen(struct file_store *store, const char *name);
+void hfi_file_store_keep_open(struct file_store *store, int fd, const char *name);
+void hfi_file_store_close_idle(struct file_store *store);
 int hfi_file_ear(void *memory);
 void hfi_file_hear(void *memory);
 
