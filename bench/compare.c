@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * compare.c: Holdfast beside the bare system calls and the mutex that it is built on, by turns in one run, as ratios. These are
- * benchmarks and not tests: the program ends with 0 whatever the ratios, and says "OVER" where a bar is not met.
+ * compare.c: Holdfast beside the bare system calls and the mutex that it is built on, by turns in one run, as ratios.
+ * These are benchmarks and not tests: the program ends with 0 whatever the ratios, and says "OVER" where a bar is not
+ * met.
  *
  *     compare [--json] DIRECTORY
  *

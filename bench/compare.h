@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * compare.h: what the parts of bench/compare share. Each part measures Holdfast and the bare system calls or the mutex that
- * would do the same job, by turns in one run, and adds rows to one list.
+ * compare.h: what the parts of bench/compare share. Each part measures Holdfast and the bare system calls or the
+ * mutex that would do the same job, by turns in one run, and adds rows to one list.
  */
 #ifndef BENCH_COMPARE_H
 #define BENCH_COMPARE_H
@@ -47,6 +47,7 @@ struct results {
     const char *directory; /* for lock files, ours and raw */
     char url[512];         /* file://directory */
     int cores;             /* 1 or 2: how many are used */
+    char server[64];       /* whose figures these are; "" without a server */
 };
 
 /* ours / raw is computed here unless `ratio` is given (median of the ratios of the rounds). */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * compare_crowd.c: 64 processes that all want one lock, all the time. Who gets it how often, and how often it changes hands;
- * beside it the same 64 processes with bare flock(2).
+ * compare_crowd.c: 64 processes that all want one lock, all the time. Who gets it how often, and how often it changes
+ * hands; beside it the same 64 processes with bare flock(2).
  *
- * A process that takes back at once what it just released has made a pair but no change of owner. The first moments are not
- * counted, because whoever runs first has the lock for itself.
+ * A process that takes back at once what it just released has made a pair but no change of owner. The first moments
+ * are not counted, because whoever runs first has the lock for itself.
  */
 #include "compare.h"
 

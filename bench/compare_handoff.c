@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * compare_handoff.c: how long it takes from the holder's call to release until the waiter, a process that was blocked for some
- * milliseconds, is back from its call with the lock. Beside it, two processes that block in flock(2).
+ * compare_handoff.c: how long it takes from the holder's call to release until the waiter, a process that was blocked
+ * for some milliseconds, is back from its call with the lock. Beside it, two processes that block in flock(2).
  */
 #include "compare.h"
 

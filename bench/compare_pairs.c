@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * compare_pairs.c: what a pair of acquire and release costs when nobody is in the way, and whether it leaves anything on the
- * heap.
+ * compare_pairs.c: what a pair of acquire and release costs when nobody is in the way, and whether it leaves anything
+ * on the heap.
  *
- * An idle thread stands by the whole time. Without one the C library knows that the process has a single thread and leaves out
- * the mutex's atomic instruction: a mutex that no program with threads ever gets.
+ * An idle thread stands by the whole time. Without one the C library knows that the process has a single thread and
+ * leaves out the mutex's atomic instruction: a mutex that no program with threads ever gets.
  */
 #include "compare.h"
 
@@ -17,8 +17,8 @@
 
 #define ROUNDS 401
 #define MILLION 1000000
-/* A batch is shorter than a turn of the scheduler, on both sides alike: a batch of many turns would always have been interrupted
- * on a busy machine, and one of a single turn hardly ever. */
+/* A batch is shorter than a turn of the scheduler, on both sides alike: a batch of many turns would always have been
+ * interrupted on a busy machine, and one of a single turn hardly ever. */
 #define BATCH_NS 400000
 #define WARM_UP_PAIRS 1000
 
@@ -174,7 +174,7 @@ void compare_pairs(struct results *results)
     bystander_stop(&bystander);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- heap */
+/* --- heap --- */
 
 /* The bar for what is resident is a few pages and not zero: a fault that happens to fall into the run is not growth. */
 static void heap_over_a_million(struct results *results, const struct side *side, const char *heap_name,
@@ -184,7 +184,8 @@ static void heap_over_a_million(struct results *results, const struct side *side
 
     say("%s ...\n", heap_name);
     side->pairs(side, 1000);
-    /* In this order, because reading the second allocates, and what it frees counts as in use while it waits for re-use. */
+    /* In this order, because reading the second allocates, and what it frees counts as in use while it waits for
+     * re-use. */
     resident_before = resident_bytes();
     heap_before = heap_in_use();
     side->pairs(side, MILLION);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * compare_redis.c: Holdfast on a Redis server beside raw hiredis on the same server, by turns in one run, as ratios. As with
- * bench/compare the program ends with 0 whatever the ratios, and says "OVER" where a bar is not met.
+ * compare_redis.c: Holdfast on a Redis server beside raw hiredis on the same server, by turns in one run, as ratios.
+ * As with bench/compare the program ends with 0 whatever the ratios, and says "OVER" where a bar is not met.
  *
  *     compare_redis [--json] [--keep SECONDS] PORT
  *
@@ -63,12 +63,11 @@ hf_client *open_client(const struct results *results)
     return client;
 }
 
-double server_figure(struct server *server, const char *section, const char *field)
+static void server_text(struct server *server, const char *section, const char *field, char *text, size_t size)
 {
     redisReply *reply = ask_raw(server->control, "INFO %s", section);
     size_t length = strlen(field);
     const char *line = reply->str;
-    double value;
 
     while (line != NULL && (strncmp(line, field, length) != 0 || line[length] != ':')) {
         line = strchr(line, '\n');
@@ -76,9 +75,17 @@ double server_figure(struct server *server, const char *section, const char *fie
     }
     if (line == NULL)
         die("INFO %s has no %s", section, field);
-    value = strtod(line + length + 1, NULL);
+    line += length + 1;
+    snprintf(text, size, "%.*s", (int)strcspn(line, "\r\n"), line);
     freeReplyObject(reply);
-    return value;
+}
+
+double server_figure(struct server *server, const char *section, const char *field)
+{
+    char text[64];
+
+    server_text(server, section, field, text, sizeof text);
+    return strtod(text, NULL);
 }
 
 static bool runs_inside(const char *command)
@@ -134,6 +141,7 @@ int main(int argc, char **argv)
 {
     static struct results results;
     struct server server = { .port = 0 };
+    char version[32];
     int keep_seconds = KEEP_SECONDS;
     bool json = false;
     int i = 1;
@@ -155,6 +163,8 @@ int main(int argc, char **argv)
     results.cores = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 2 : 1;
     server.control = connect_raw(server.port);
     server.pid = (int)server_figure(&server, "server", "process_id");
+    server_text(&server, "server", "redis_version", version, sizeof version);
+    snprintf(results.server, sizeof results.server, "Redis %s", version);
     freeReplyObject(ask_raw(server.control, "FLUSHALL"));
     /* First the parts that fork, while this process has no thread. */
     compare_redis_handoff(&results, &server);

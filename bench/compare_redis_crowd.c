@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * compare_redis_crowd.c: how many commands the server gets for each acquire with its release, by its own count: with nobody
- * waiting, with 4 waiting and with 64. A crowd that asks again and again, or is woken together, shows here.
+ * compare_redis_crowd.c: how many commands the server gets for each acquire with its release, by its own count: with
+ * nobody waiting, with 4 waiting and with 64. A crowd that asks again and again, or is woken together, shows here.
  */
 #include "compare_redis.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * compare_redis_handoff.c: from the holder's call to release until the waiter, another process that was blocked for some
- * milliseconds, is back with the lock. Beside it the fastest way that one client can wake another through the server: RPUSH
- * for one that is blocked in BLPOP.
+ * compare_redis_handoff.c: from the holder's call to release until the waiter, another process that was blocked for
+ * some milliseconds, is back with the lock. Beside it the fastest way that one client can wake another through the
+ * server: RPUSH for one that is blocked in BLPOP.
  */
 #include "compare_redis.h"
 

@@ -101,11 +101,14 @@ static void print_json(const struct results *results)
     struct utsname system;
     char date[32];
     time_t now = time(NULL);
+    struct tm utc;
 
     uname(&system);
-    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &utc));
     printf("{\n  \"version\": \"%s\", \"date\": \"%s\", \"kernel\": \"%s %s\", \"machine\": \"%s\", \"cores\": %ld,\n",
            hf_version(), date, system.sysname, system.release, system.machine, sysconf(_SC_NPROCESSORS_ONLN));
+    if (results->server[0] != 0)
+        printf("  \"server\": \"%s\",\n", results->server);
     printf("  \"measures\": [\n");
     for (size_t i = 0; i < results->rows; i++) {
         const struct row *row = &results->row[i];

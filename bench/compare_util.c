@@ -24,7 +24,7 @@ void die(const char *format, ...)
 
     fprintf(stderr, "%s: ", program_invocation_short_name);
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vdprintf(STDERR_FILENO, format, args);
     va_end(args);
     fprintf(stderr, "\n");
     exit(1);
@@ -41,7 +41,7 @@ void say(const char *format, ...)
     va_list args;
 
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vdprintf(STDERR_FILENO, format, args);
     va_end(args);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench.h: what the parts of `holdfast bench` share. cmd_bench.c reads the options and runs the show, bench_worker.c is what
- * each worker does, bench_report.c counts and prints.
+ * bench.h: what the parts of `holdfast bench` share. cmd_bench.c reads the options and runs the show, bench_worker.c
+ * is what each worker does, bench_report.c counts and prints.
  */
 #ifndef HFC_BENCH_H
 #define HFC_BENCH_H
@@ -27,8 +27,8 @@ enum bench_mode {
     BENCH_HANDOFF     /* worker 0 releases, worker 1 has been waiting */
 };
 
-/* Durations in buckets that grow with them, 64 to the octave: no figure is off by more than 1.6 percent, and the memory does
- * not grow with the length of the run. */
+/* Durations in buckets that grow with them, 64 to the octave: no figure is off by more than 1.6 percent, and the
+ * memory does not grow with the length of the run. */
 #define BENCH_SUB_BITS 6
 #define BENCH_BUCKETS ((64 - BENCH_SUB_BITS + 1) << BENCH_SUB_BITS)
 
@@ -88,8 +88,8 @@ bool bench_sem_wait(sem_t *semaphore, int64_t deadline_ns);
 /* The processor time of this process, user and system. */
 double bench_cpu_seconds(void);
 
-/* What worker `index` does from go to the end of the window. Posts ready and done, and leaves trouble in its slot. `client`
- * NULL: opens its own. */
+/* What worker `index` does from go to the end of the window. Posts ready and done, and leaves trouble in its slot.
+ * `client` NULL: opens its own. */
 void bench_work(const struct bench_run *run, uint32_t index, hf_client *client);
 
 void bench_histogram_add(struct bench_histogram *histogram, int64_t ns);

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* The waiter of a hand-off is left alone for 3 to 9 ms, long enough to be asleep in whatever way it sleeps. The time varies so
- * that it does not fall into step with a timer. */
+/* The waiter of a hand-off is left alone for 3 to 9 ms, long enough to be asleep in whatever way it sleeps. The time
+ * varies so that it does not fall into step with a timer. */
 #define IDLE_MIN_NS 3000000
 #define IDLE_SPREAD_NS 6000000
 
@@ -126,7 +126,8 @@ static void count_pair(struct worker *worker, int64_t asked, int64_t got, int64_
     atomic_fetch_add_explicit(&slot->pairs, 1, memory_order_relaxed);
 }
 
-/* The lock came from another worker: how long we waited for it, and how long it was on its way. Called while holding it. */
+/* The lock came from another worker: how long we waited for it, and how long it was on its way. Called while holding
+ * it. */
 static void count_change(struct worker *worker, int64_t asked, int64_t got)
 {
     struct bench_board *board = worker->board;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * cmd_bench.c: `holdfast bench` measures a store from where it is used: what a pair of acquire and release costs, how many of
- * them go through, how a lock is shared out among many, and how long it takes from one hand to the next.
+ * cmd_bench.c: `holdfast bench` measures a store from where it is used: what a pair of acquire and release costs, how
+ * many of them go through, how a lock is shared out among many, and how long it takes from one hand to the next.
  *
  * Processes are forked before this process opens a client of its own, because nothing of Holdfast crosses fork().
  */
@@ -224,8 +224,8 @@ static bool any_died(struct hand *hands, uint32_t count)
     return false;
 }
 
-/* Waits for the end of `count` workers. One that hangs is ended if it is a process and left behind if it is a thread: this
- * process is about to end, and takes it along. */
+/* Waits for the end of `count` workers. One that hangs is ended if it is a process and left behind if it is a thread:
+ * this process is about to end, and takes it along. */
 static int finish(const struct bench_run *run, struct hand *hands, uint32_t count, bool all_done)
 {
     int code = HFC_EXIT_OK;
@@ -329,7 +329,7 @@ static int take_guard(hf_client *client, hf_lock **guard)
     return hfc_fail(&err);
 }
 
-/* The client of this process: for the threads, and for the guard. With processes it is opened after they were forked. */
+/* The client of this process: for the threads, and for the guard. With processes it is opened once they are forked. */
 static int perform(struct bench_run *run, struct hand *hands, hf_client *client)
 {
     hf_lock *guard = NULL;

@@ -32,7 +32,7 @@ char *hfi_url_without_password(const char *url)
         return copy;
     authority += 3;
     /* Up to the last '@' before the path: a password may contain one. */
-    const size_t length = strcspn(authority, "/?#");
+    const size_t length = strcspn(authority, "/?");
     char *at = memrchr(authority, '@', length);
     char *colon = at ? memchr(authority, ':', (size_t)(at - authority)) : NULL;
     if (colon)

@@ -141,7 +141,7 @@ TEST(keys_of_others_do_not_disturb)
     redis_server_do(server, "EVAL %s 0", "for i = 1, 2000 do redis.call('hset', 'hash:' .. i, 'o', i) end");
     redis_server_do(server, "HSET hf:settings colour blue");
     redis_server_do(server, "HSET hf:{settings} colour blue");
-    redis_server_do(server, "HSET hf:{half} o somebody u 99999999999999");
+    redis_server_do(server, "HSET hf:{half} o somebody u 99999999999999999");
     redis_server_do(server, "HSET hf:{nonsense} o a u b t c i d");
     redis_server_do(server, "SET hf:{text} theirs");
     redis_server_do(server, "RPUSH hf:{list} theirs");

@@ -74,10 +74,12 @@ TEST(a_holder_who_may_not_publish_does_not_strand_the_waiters)
     hf_client *bob = open_as_bob(server);
     hf_client *client = open_client();
     hf_options options = stranger(short_ttl_ms());
+    hf_error err = { 0 };
     hf_lock *lock = must_acquire(bob, NAME, &options);
     waiter_start(&waiter, client, NAME, NULL);
     await_queue(server, NAME, 1);
-    hf_release(lock, NULL);
+    CHECK_STATUS(HF_DENIED, hf_release(lock, &err), &err);
+    check_words(&err, "&hf:c:*");
     waiter_join(&waiter, HF_OK);
     must_release(waiter.lock);
     hf_close(client);

@@ -9,18 +9,18 @@
 #define NAME "the-lock"
 #define DURABLE "--appendonly yes --appendfsync always"
 
-static int64_t wall_clock_ms(void)
+static int64_t wall_clock_us(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+    return now.tv_sec * 1000000LL + now.tv_nsec / 1000;
 }
 
 struct held {
     hf_client *client;
     hf_lock *lock;
     struct loss loss;
-    _Atomic int64_t told_wall_ms;
+    _Atomic int64_t told_wall_us;
     int64_t asked_ns;
     uint32_t ttl_ms;
 };
@@ -30,7 +30,7 @@ static void note_loss(hf_lock *lock, const char *why, void *arg)
     struct held *held = arg;
     (void)lock;
     CHECK(why != NULL && *why != '\0');
-    atomic_store(&held->told_wall_ms, wall_clock_ms());
+    atomic_store(&held->told_wall_us, wall_clock_us());
     atomic_store(&held->loss.told_ns, test_now_ns());
     gate_pass(&held->loss.told);
 }
@@ -290,9 +290,9 @@ TEST(the_loss_is_known_before_a_paused_server_would_give_the_lock_away)
     gate_await(&held->loss.told, 1); /* while the server stands still */
     redis_server_continue(server);
     /* `u` is when the server itself will end it, by the clock that both share here. */
-    const int64_t until_ms = redis_server_number(server, "HGET hf:{%s} u", NAME);
-    CHECK(until_ms > 0);
-    CHECK(atomic_load(&held->told_wall_ms) < until_ms);
+    const int64_t until_us = redis_server_number(server, "HGET hf:{%s} u", NAME);
+    CHECK(until_us > 0);
+    CHECK(atomic_load(&held->told_wall_us) < until_us);
     finish(held, HF_LOST);
     hf_client *other = open_client();
     check_becomes_free(other, NAME);

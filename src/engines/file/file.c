@@ -5,13 +5,13 @@
  * What ends a grant:  release(), or the kernel when the holder's process ends, at whatever instruction. The core ends
  *                     leases that are not renewed.
  * Who counts time:    nobody; there is no HF_CAP_EXPIRY.
- * Order:              first come, first served, as long as no holder crashes with waiters behind it; those line up
- * anew. Token:              in the file, see lockrecord.h. Cannot promise:     anything beyond one kernel; so network
- * file systems are refused.
+ * Order:              first come, first served, unless a holder crashes with waiters behind it: those line up anew.
+ * Token:              in the file, see lockrecord.h.
+ * Cannot promise:     anything beyond one kernel; so network file systems are refused.
  *
- * Taking a free lock is: open the file, lock it, look at it and whether a queue exists, read and write its record;
- * releasing it: close the file and look again. Only a lock that somebody waits for costs more. A waiter is in one of
- * two places:
+ * Taking a free lock is: open the file, lock it, look at it and whether it has a queue, read and write its record;
+ * releasing it: unlock it and look again. The file stays open for a while. Only a lock that somebody waits for costs
+ * more. A waiter is in one of two places:
  *
  *   IN_QUEUE  It has connected to the queue (queue.c) and sleeps until lock and queue are sent to it.
  *   FIRST     There was no queue, because the holder took a free lock; it has set one up, behind which the others

@@ -5,10 +5,11 @@
  * What ends a grant:  release(), or its time-to-live by the server's clock.
  * Who counts time:    the server; the core keeps an earlier deadline of its own.
  * Exchanges:          one script each, see redis_script.c: acquire, release, renew (many at once), evict, look.
- * Waiting:            the release script hands the lock to the first live waiter and publishes to that client's
- * channel. Token:              the larger of last + 1 and the server's microseconds. Cannot promise:     what the
- * server forgets, by a crash without appendfsync always or by a failover; replicas=N narrows the
- *                     gap. A clock that is set forward ends locks early: exclusion is lost then, the tokens still grow.
+ * Waiting:            the release script hands the lock to the first live waiter and publishes to its client.
+ * Token:              the larger of last + 1 and the server's microseconds.
+ * Cannot promise:     what the server forgets, by a crash without appendfsync always or by a failover; replicas=N
+ *                     narrows the gap. A clock that is set forward ends locks early: exclusion is lost then, while the
+ *                     tokens still grow.
  *
  * A gift is not an answer to a request: a waiter that was paused may read it long after it has ended. How far the gift
  * is to be trusted is reckoned from the last answered request, see is_fresh(); in doubt the waiter asks.

@@ -17,8 +17,13 @@ bool hfi_redis_is_error(const redisReply *reply, const char *code)
 static const char *find_code(const char *text, const char *code)
 {
     const char *place = strstr(text, code);
-    return place && (place == text || place[-1] == ' ' || place[-1] == '-' || place[-1] == '@') ? place : NULL;
+    return place && (place == text || strchr(" -@", place[-1])) ? place : NULL;
 }
+
+/* Commands that a script calls are checked too. */
+#define NEEDED_RULE                                                                                                    \
+    "the ACL user may not do this; it needs +ping +eval +evalsha +time +hget +hmget +hset +hdel +hincrby +pexpire "    \
+    "+zadd +zrem +zrank +zcard +zpopmin +zrange +publish +subscribe +scan ~PREFIX* &hf:c:*"
 
 static const struct {
     const char *code;
@@ -34,7 +39,10 @@ static const struct {
     { "MISCONF", HF_UNAVAILABLE, "the server cannot save to disk and refuses writes (stop-writes-on-bgsave-error)" },
     { "NOREPLICAS", HF_UNAVAILABLE, "the server has too few good replicas to accept writes (min-replicas-to-write)" },
     { "OOM", HF_UNAVAILABLE, "the server is out of memory (maxmemory)" },
-    { "NOPERM", HF_DENIED, "the ACL user may not do this; it needs +eval +evalsha +subscribe +ping ~PREFIX* &hf:c:*" },
+    { "NOPERM", HF_DENIED, NEEDED_RULE },
+    { "can't run this command", HF_DENIED, NEEDED_RULE },
+    { "'WAITAOF'", HF_UNSUPPORTED, "fsync=yes needs Redis 7.2 or newer" },
+    { "`WAITAOF`", HF_UNSUPPORTED, "fsync=yes needs Redis 7.2 or newer" },
     { "NOAUTH", HF_DENIED, "the server wants a password (URL, HOLDFAST_PASSWORD or password_file)" },
     { "WRONGPASS", HF_DENIED, "the server refuses the user name or password" },
     { "WRONGTYPE", HF_DENIED, "another program uses the key for data of another type" },

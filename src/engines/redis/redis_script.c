@@ -22,6 +22,10 @@
     "local c = redis.call('time')\n"                                                                                   \
     "local now = c[1] * 1000000 + c[2]\n"
 
+/* The hash is to stay for a day after its last use, but to say so at every use would cost a call: the first grant in each
+ * hour of the clock does, and every one while the clock is behind the last token. */
+#define NEW_HOUR "(last < now - now % 3600000000 or last >= now)"
+
 /* Hands the lock to the first waiter who is there to hear it: a PUBLISH that reaches nobody means a dead one. Expects
  * last, the last token, and me, who asks; sets heir. Without heirs the lock is free. */
 #define HAND_OVER                                                                                                      \
@@ -36,6 +40,7 @@
     "      string.sub(owner, 18) .. ' ' .. token .. ' ' .. c[1] .. ' ' .. c[2]) > 0 then\n"                            \
     "    redis.call('hset', KEYS[1], 'o', owner, 't', token, 'u', now + 2000000,\n"                                    \
     "      'i', c[1] .. ' ' .. c[2] .. string.sub(first, space))\n"                                                    \
+    "    if " NEW_HOUR " then redis.call('pexpire', KEYS[1], 86402000) end\n"                                          \
     "    heir = owner\n"                                                                                               \
     "  end\n"                                                                                                          \
     "end\n"
@@ -48,9 +53,7 @@ static const char acquire[] =
     "  local token = last < now and now or last + 1\n"
     "  redis.call('hset', KEYS[1], 'o', ARGV[1], 't', token, 'u', now + ARGV[3] * 1000,\n"
     "    'i', c[1] .. ' ' .. c[2] .. ' ' .. ARGV[2])\n"
-    "  if now - last > 3600000000 or ARGV[3] - 3600000 > 0 then\n"
-    "    redis.call('pexpire', KEYS[1], ARGV[3] + 86400000)\n"
-    "  end\n"
+    "  if " NEW_HOUR " or ARGV[3] - 3600000 > 0 then redis.call('pexpire', KEYS[1], ARGV[3] + 86400000) end\n"
     "  return token\n"
     "end\n"
     "local me = ARGV[1]\n"
@@ -74,9 +77,9 @@ static const char acquire[] =
     "  place = redis.call('zrank', KEYS[2], member)\n"
     "  if not place then\n"
     "    redis.call('zadd', KEYS[2], redis.call('hincrby', KEYS[1], 'a', 1), member)\n"
-    "    redis.call('pexpire', KEYS[2], 86400000)\n"
     "    place = redis.call('zcard', KEYS[2]) - 1\n"
     "  end\n"
+    "  redis.call('pexpire', KEYS[2], 86400000)\n"
     "end\n"
     "return { -1, now, math.ceil((state[1] - now) / 1000), place, state[2] }\n";
 

@@ -46,6 +46,14 @@ static hf_status decode(char **out, const char *text, size_t length, hf_error *e
     return HF_OK;
 }
 
+/* A copy of what is decoded already. */
+static hf_status keep(char **field, const char *text, hf_error *err)
+{
+    hfi_free(*field);
+    *field = hfi_strdup(text);
+    return *field ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+}
+
 static hf_status set(char **field, const char *text, size_t length, hf_error *err)
 {
     char *copy;
@@ -81,23 +89,19 @@ static hf_status read_password_file(struct redis_config *config, const char *pat
         return hfi_fail_errno(err, failure, "read password file", path);
     text[length] = 0;
     text[strcspn(text, "\r\n")] = 0;
-    hfi_free(config->password);
-    config->password = hfi_strdup(text);
-    return config->password ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    return keep(&config->password, text, err);
 }
 
 static hf_status read_option(struct redis_config *config, const char *name, const char *value, hf_error *err)
 {
     long number = 0;
     hf_status status = HF_OK;
-    if (strcmp(name, "prefix") == 0)
-        return set(&config->prefix, value, strlen(value), err);
-    if (strcmp(name, "cafile") == 0)
-        return set(&config->ca_file, value, strlen(value), err);
-    if (strcmp(name, "cert") == 0)
-        return set(&config->cert_file, value, strlen(value), err);
-    if (strcmp(name, "key") == 0)
-        return set(&config->key_file, value, strlen(value), err);
+    char **const texts[] = { &config->prefix, &config->ca_file, &config->cert_file, &config->key_file };
+    static const char *const names[] = { "prefix", "cafile", "cert", "key" };
+    for (size_t i = 0; i < 4; i++) {
+        if (strcmp(name, names[i]) == 0)
+            return keep(texts[i], value, err);
+    }
     if (strcmp(name, "password_file") == 0)
         return read_password_file(config, value, err);
     if (strcmp(name, "verify") == 0) {
@@ -231,12 +235,8 @@ static hf_status read_address(struct redis_config *config, const char *rest, boo
 static hf_status check(struct redis_config *config, hf_error *err)
 {
     const char *password = getenv("HOLDFAST_PASSWORD");
-    if (!*config->password && password && *password) {
-        hfi_free(config->password);
-        config->password = hfi_strdup(password);
-        if (!config->password)
-            return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-    }
+    if (!*config->password && password && *password && keep(&config->password, password, err) != HF_OK)
+        return HF_NOMEM;
     if (strlen(config->prefix) > 64)
         return hfi_fail(err, HF_INVALID, 0, "a prefix has at most 64 bytes");
     if (!config->tls && (config->ca_file || config->cert_file || config->key_file))
