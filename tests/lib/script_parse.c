@@ -24,7 +24,8 @@ static const struct {
     { "send", SCRIPT_SEND, TEXT },      { "dribble", SCRIPT_DRIBBLE, TEXT },
     { "stall", SCRIPT_STALL, NOTHING }, { "cut", SCRIPT_CUT, NOTHING },
     { "reset", SCRIPT_RESET, NOTHING }, { "refuse", SCRIPT_REFUSE, NOTHING },
-    { "retry", SCRIPT_RETRY, NOTHING }, { "done", SCRIPT_DONE, NOTHING },
+    { "next", SCRIPT_NEXT, NOTHING },   { "retry", SCRIPT_RETRY, NOTHING },
+    { "done", SCRIPT_DONE, NOTHING },
 };
 
 /* One byte or escape from *at. -1: no such escape. 256 and more: no byte itself, but SPECIAL + what it is. */

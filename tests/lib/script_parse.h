@@ -16,6 +16,7 @@
 enum script_verb {
     SCRIPT_ACCEPT,
     SCRIPT_USE,
+    SCRIPT_NEXT,
     SCRIPT_EXPECT,
     SCRIPT_EXPECT_UP_TO,
     SCRIPT_SKIP,

@@ -277,6 +277,35 @@ static bool do_send(struct script_server *server, const struct script_step *step
     return true;
 }
 
+/* The first connection with bytes that no step has asked for yet; NULL: none came in time. */
+static struct connection *next_to_speak(struct script_server *server, int64_t deadline_ns)
+{
+    struct pollfd ears[CONNECTIONS_MOST];
+    for (;;) {
+        for (size_t i = 0; i < server->connection_count; i++) {
+            struct connection *connection = &server->connections[i];
+            if (connection->fd >= 0 && connection->used > 0)
+                return connection;
+            const bool open = connection->fd >= 0 && !connection->closed;
+            ears[i] = (struct pollfd){ .fd = open ? connection->fd : -1, .events = POLLIN };
+        }
+        const int64_t left_ms = (deadline_ns - test_now_ns() + 999999) / 1000000;
+        const int ready = left_ms > 0 ? poll(ears, server->connection_count, (int)left_ms) : 0;
+        if (ready == 0 || (ready < 0 && errno != EINTR))
+            return NULL;
+        for (size_t i = 0; ready > 0 && i < server->connection_count; i++) {
+            if (ears[i].revents)
+                receive_more(&server->connections[i], deadline_ns);
+        }
+    }
+}
+
+static bool do_next(struct script_server *server, const struct script_step *step)
+{
+    server->current = next_to_speak(server, step_deadline_ns(server));
+    return server->current || mismatch(server, step, "nothing came in time");
+}
+
 static void close_connection(struct connection *connection, bool reset)
 {
     const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };
@@ -299,8 +328,10 @@ static bool do_stall(struct script_server *server, const struct script_step *ste
 
 static bool do_step(struct script_server *server, const struct script_step *step)
 {
-    bool needs_connection = step->verb != SCRIPT_ACCEPT && step->verb != SCRIPT_USE && step->verb != SCRIPT_STALL &&
-                            step->verb != SCRIPT_REFUSE && step->verb != SCRIPT_RETRY && step->verb != SCRIPT_DONE;
+    const bool needs_connection = step->verb != SCRIPT_ACCEPT && step->verb != SCRIPT_USE &&
+                                  step->verb != SCRIPT_NEXT && step->verb != SCRIPT_STALL &&
+                                  step->verb != SCRIPT_REFUSE && step->verb != SCRIPT_RETRY &&
+                                  step->verb != SCRIPT_DONE;
     if (needs_connection && (!server->current || server->current->fd < 0))
         return mismatch(server, step, "there is no connection");
     switch (step->verb) {
@@ -308,6 +339,8 @@ static bool do_step(struct script_server *server, const struct script_step *step
         return do_accept(server, step);
     case SCRIPT_USE:
         return do_use(server, step);
+    case SCRIPT_NEXT:
+        return do_next(server, step);
     case SCRIPT_EXPECT:
         return do_expect(server, step);
     case SCRIPT_EXPECT_UP_TO:

@@ -18,6 +18,7 @@
  *
  *     accept [NAME]   the next connection, called NAME, which becomes the current one
  *     use NAME        makes NAME the current one again
+ *     next            makes that one the current one on which something comes, or came and was not yet expected
  *     expect TEXT     exactly these bytes, and in this order; bytes that come after them wait for the next step
  *     expect* TEXT    anything up to TEXT and TEXT itself
  *     skip N          any N bytes

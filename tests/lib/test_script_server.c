@@ -209,6 +209,21 @@ TEST(a_unix_socket)
     CHECK_INT(0, rmdir(directory));
 }
 
+TEST(whoever_speaks_first)
+{
+    struct script_server *server =
+        script_start("accept one\naccept two\nnext\nexpect second\nsend II\nnext\nexpect first\nsend I\n");
+    int one = connect_to(server);
+    int two = connect_to(server);
+    say(two, "second");
+    hear(two, "II");
+    say(one, "first");
+    hear(one, "I");
+    close(one);
+    close(two);
+    script_check(server);
+}
+
 TEST(bytes_that_come_again)
 {
     struct script_server *server = script_start("accept\nexpect id=\\1\\1\\1 in \\2\\2;\nsend hello \\1\\1\\1\n"
@@ -304,6 +319,10 @@ TEST(nobody_is_reported)
     script_set_patience(server, 50);
     script_go(server);
     expect_mismatch(server, "line 2: nobody connected in time");
+    server = script_start("stall\nnext\n");
+    script_set_patience(server, 50);
+    script_go(server);
+    expect_mismatch(server, "line 2: nothing came in time");
 }
 
 TEST(bytes_after_the_end_are_reported)

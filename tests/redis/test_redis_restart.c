@@ -256,8 +256,8 @@ TEST(a_broken_subscription_is_made_again)
     struct held *held = hold_lock(endless_ttl_ms());
     waiter_start(&waiter, other, NAME, NULL);
     await_queue(server, NAME, 1);
-    CHECK_INT(1, redis_server_number(server, "CLIENT KILL TYPE pubsub"));
     const int64_t subscribed = redis_server_calls(server, "subscribe");
+    CHECK_INT(1, redis_server_number(server, "CLIENT KILL TYPE pubsub"));
     while (redis_server_calls(server, "subscribe") == subscribed)
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
     finish(held, HF_OK);

@@ -200,6 +200,5 @@ TEST_LIMIT(eight_processes_are_killed_and_stopped_at_random, 100)
     CHECK_INT(0, atomic_load(&storm->disorders));
     CHECK(blows.kills > 0);
     CHECK(blows.stops > 0);
-    CHECK(atomic_load(&storm->outlived) > 0); /* or nothing was tried */
     CHECK(blows.longest_gap_ns / 1000000 <= storm->ttl_ms + CLAIM_MS + test_ms(1000));
 }

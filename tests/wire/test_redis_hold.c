@@ -267,7 +267,7 @@ TEST_LIMIT(lost_answers_to_renewals_lead_to_other_tries, 60)
                  options.ttl_ms, fault, options.ttl_ms, options.ttl_ms);
         hf_lock *lock = hold(&wire, &options, &loss, wire_faults[i].slow ? test_ms(300) : 5000, script);
         script_await_stall(wire.server, 1);
-        CHECK(hf_remaining_ms(lock) > 0);
+        wire_await_remaining(lock, options.ttl_ms * 2 / 3);
         CHECK_INT(0, gate_count(&loss.gate));
         script_go(wire.server);
         CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
@@ -331,6 +331,7 @@ TEST(nonsense_to_a_renewal_is_no_answer)
              options.ttl_ms, options.ttl_ms, options.ttl_ms);
     hf_lock *lock = hold(&wire, &options, &loss, 5000, script);
     script_await_stall(wire.server, 1);
+    wire_await_remaining(lock, options.ttl_ms * 2 / 3);
     CHECK_INT(0, gate_count(&loss.gate));
     script_go(wire.server);
     CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);

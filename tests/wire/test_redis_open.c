@@ -136,7 +136,9 @@ TEST(refusals_at_every_reply_of_the_log_in)
             test_note("%s, at reply %zu", wire_refusals[i].reply, point + 1);
             wire_serve(&wire, LOG_IN "send %s-%s\\r\\n\neof\n", before[point], wire_refusals[i].reply);
             CHECK_STATUS(wire_refusals[i].status, open_as_ann(&wire, 2000, &err), &err);
-            CHECK(strstr(err.message, wire_refusals[i].words) != NULL);
+            /* What is said about AUTH without being understood is not repeated: it may contain the password. */
+            CHECK((point == 0 && wire_refusals[i].status == HF_INTERNAL) ||
+                  strstr(err.message, wire_refusals[i].words) != NULL);
             wire_end(&wire);
         }
     }

@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SCRIPT_MOST 200000
@@ -228,6 +229,14 @@ void wire_end(struct wire *wire)
     hf_close(wire->client);
     script_check(wire->server);
     CHECK_INT(wire->descriptors, count_descriptors());
+}
+
+void wire_await_remaining(const hf_lock *lock, int64_t ms)
+{
+    const struct timespec pause = { .tv_nsec = 1000000 };
+    while (hf_remaining_ms(lock) <= ms && test_now_ns() < test_deadline_ns())
+        nanosleep(&pause, NULL); /* a lock tells of its loss, but of no renewal */
+    CHECK(hf_remaining_ms(lock) > ms);
 }
 
 void wire_check_words(hf_status status, const hf_error *err)

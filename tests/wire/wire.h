@@ -42,6 +42,9 @@ hf_status wire_open(struct wire *wire, const char *query, uint32_t timeout_ms, h
  * open. */
 void wire_end(struct wire *wire);
 
+/* Waits until more than `ms` are left to the lock: the answer to its renewal was read, and its connection is free. */
+void wire_await_remaining(const hf_lock *lock, int64_t ms);
+
 /* Words about `status` that are fit to be shown: one line, and err->status is what was returned. */
 void wire_check_words(hf_status status, const hf_error *err);
 

@@ -27,7 +27,9 @@
 #define NEW_HOUR "(last < now - now % 3600000000 or last >= now)"
 
 /* Hands the lock to the first waiter who is there to hear it: a PUBLISH that reaches nobody means a dead one. Expects
- * last, the last token, and me, who asks; sets heir. Without heirs the lock is free. */
+ * last, the last token; me, who asks; and silent, a client that let a gift lapse: it is passed over with all its waiters,
+ * who line up anew when it wakes. Sets heir; without one the lock is free. A PUBLISH that the ACL refuses must not leave
+ * the lock held by nobody: it is freed, and the waiters come for it by themselves. */
 #define HAND_OVER                                                                                                      \
     "local heir\n"                                                                                                     \
     "local token = string.format('%.0f', last < now and now or last + 1)\n"                                            \
@@ -36,8 +38,19 @@
     "  if not first then redis.call('hdel', KEYS[1], 'o', 'a') break end\n"                                            \
     "  local space = string.find(first, ' ', 18, true)\n"                                                              \
     "  local owner = string.sub(first, 1, space - 1)\n"                                                                \
-    "  if owner == me or redis.call('publish', 'hf:c:' .. string.sub(owner, 1, 16),\n"                                 \
-    "      string.sub(owner, 18) .. ' ' .. token .. ' ' .. c[1] .. ' ' .. c[2]) > 0 then\n"                            \
+    "  local client = string.sub(owner, 1, 16)\n"                                                                      \
+    "  local heard = 0\n"                                                                                              \
+    "  if owner == me then heard = 1\n"                                                                                \
+    "  elseif client ~= silent then\n"                                                                                 \
+    "    heard = redis.pcall('publish', 'hf:c:' .. client,\n"                                                          \
+    "      string.sub(owner, 18) .. ' ' .. token .. ' ' .. c[1] .. ' ' .. c[2])\n"                                     \
+    "    if type(heard) == 'table' then\n"                                                                             \
+    "      redis.call('hdel', KEYS[1], 'o')\n"                                                                         \
+    "      redis.call('zadd', KEYS[2], 0, first)\n"                                                                    \
+    "      return heard\n"                                                                                             \
+    "    end\n"                                                                                                        \
+    "  end\n"                                                                                                          \
+    "  if heard > 0 then\n"                                                                                            \
     "    redis.call('hset', KEYS[1], 'o', owner, 't', token, 'u', now + 2000000,\n"                                    \
     "      'i', c[1] .. ' ' .. c[2] .. string.sub(first, space))\n"                                                    \
     "    if " NEW_HOUR " then redis.call('pexpire', KEYS[1], 86402000) end\n"                                          \
@@ -59,6 +72,11 @@ static const char acquire[] =
     "local me = ARGV[1]\n"
     "local state = redis.call('hmget', KEYS[1], 'u', 'i')\n"
     "if not h[1] or state[1] - now <= 0 then\n"
+    "  local silent\n"
+    "  if h[1] then\n"
+    "    local s, us = string.match(state[2], '^(%d+) (%d+)')\n"
+    "    if state[1] - s * 1000000 - us == 2000000 then silent = string.sub(h[1], 1, 16) end\n"
+    "  end\n"
     HAND_OVER
     "  h[1] = heir or me\n"
     "  h[3] = token\n"
@@ -89,7 +107,7 @@ static const char release[] =
     "if h[1] ~= ARGV[1] then return redis.call('zrem', KEYS[2], ARGV[1] .. ' ' .. ARGV[2]) end\n"
     "if not h[2] then return redis.call('hdel', KEYS[1], 'o') end\n"
     "local last = tonumber(redis.call('hget', KEYS[1], 't'))\n"
-    "local me\n" CLOCK HAND_OVER
+    "local me, silent\n" CLOCK HAND_OVER
     "return 1\n";
 
 /* KEYS locks, ARGV owner and ttl of each. One 1 (renewed) or 0 (not its owner's any more) for each. */
@@ -111,7 +129,7 @@ static const char evict[] =
     "local h = redis.call('hmget', KEYS[1], 'o', 't')\n"
     "if not h[1] then return 0 end\n"
     "local last = tonumber(h[2])\n"
-    "local me\n" CLOCK HAND_OVER
+    "local me, silent\n" CLOCK HAND_OVER
     "return 1\n";
 
 /* Held: { 1, token, left ms, held for ms, "host pid note", waiters… }. Else { 0 }. */

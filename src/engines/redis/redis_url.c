@@ -71,7 +71,8 @@ static hf_status read_number(long *out, const char *text, long least, long most,
     errno = 0;
     *out = strtol(text, &end, 10);
     if (errno || end == text || *end || *out < least || *out > most)
-        return hfi_fail(err, HF_INVALID, 0, "%s is a number from %ld to %ld, not \"%.40s\"", what, least, most, text);
+        /* Without the text: it may be a part of a password that should have been percent-encoded. */
+        return hfi_fail(err, HF_INVALID, 0, "%s is a number from %ld to %ld", what, least, most);
     return HF_OK;
 }
 
@@ -132,7 +133,7 @@ static hf_status read_option(struct redis_config *config, const char *name, cons
     } else {
         return hfi_fail(
             err, HF_INVALID, 0,
-            "unknown option \"%.40s\"; there are prefix, db, timeout, connect_timeout, replicas, replica_timeout, "
+            "unknown option %.40s; there are prefix, db, timeout, connect_timeout, replicas, replica_timeout, "
             "fsync, cafile, cert, key, verify, password_file",
             name);
     }
@@ -141,6 +142,10 @@ static hf_status read_option(struct redis_config *config, const char *name, cons
 
 static hf_status read_options(struct redis_config *config, const char *text, hf_error *err)
 {
+    /* A password with a bare '?' in it would end up here, and in a message. */
+    if (strchr(text, '@'))
+        return hfi_fail(err, HF_INVALID, 0,
+                        "a '?' or '@' in a user name, password or option must be written %%3F or %%40");
     while (*text) {
         const size_t length = strcspn(text, "&");
         const char *equals = memchr(text, '=', length);
