@@ -234,6 +234,35 @@ TEST_LIMIT(a_silent_process_with_many_waiters_costs_no_more, 30)
     CHECK(stall_ms <= CLAIM_MS + ttl_ms + test_ms(1000));
 }
 
+/* Its gift has long been given to somebody else when it wakes up: it must line up again, and sleep. */
+TEST_LIMIT(a_waiter_that_slept_through_its_turn_lines_up_again_and_is_quiet, 30)
+{
+    struct redis_server *server = serve("");
+    struct holder *first = holder_new("unused"), *second = holder_new("unused");
+    snprintf(first->name.text, sizeof first->name.text, "%s", NAME);
+    second->name = first->name;
+    first->options.ttl_ms = test_ms(1000);
+    pid_t first_pid = holder_start(first);
+    struct queuer *sleeper = queuer_new("sleeper", 1, endless_ttl_ms());
+    pid_t sleeping = helper_start(queue_in_process, sleeper);
+    await_queue(server, NAME, 1);
+    pid_t second_pid = holder_launch(second);
+    await_queue(server, NAME, 2);
+    helper_stop(sleeping);
+    holder_finish(first, first_pid, HF_OK);
+    gate_await(&second->held, 1); /* after the claim time */
+    helper_continue(sleeping);
+    await_queue(server, NAME, 1);
+    const int64_t before = redis_server_sent(server);
+    CHECK(!gate_await_for(&sleeper->got, 1, 500));
+    const int64_t sent = redis_server_sent(server) - before;
+    test_note("%d commands while it waited", (int)sent);
+    CHECK(sent <= 4); /* a renewal of the holder's, and the backstop */
+    holder_finish(second, second_pid, HF_OK);
+    helper_join(sleeping);
+    CHECK_INT(1, gate_count(&sleeper->got));
+}
+
 /* ------------------------------------------------------------------------------------------------------- abandoned waits */
 
 TEST(a_wait_that_ends_leaves_the_queue_at_once)

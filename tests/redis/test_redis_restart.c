@@ -330,3 +330,27 @@ TEST(a_waiter_does_not_notice_a_short_pause_of_the_server)
     must_release(waiter.lock);
     hf_close(other);
 }
+
+/* A shorter time that was asked for in vain may have been granted all the same: the holder must reckon with it. */
+TEST(a_renewal_to_a_shorter_time_counts_even_if_its_answer_is_lost)
+{
+    struct redis_server *server = serve("");
+    hf_client *client = open_url("%s?timeout=100", server->url);
+    hf_client *other = open_client();
+    hf_options options = with_ttl(endless_ttl_ms());
+    options.renew = HF_RENEW_OFF;
+    hf_lock *lock = must_acquire(client, NAME, &options);
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err); /* from here on the server knows the script */
+    redis_server_pause(server);
+    const hf_status status = hf_renew(lock, 300, NULL);
+    CHECK(status == HF_UNKNOWN || status == HF_UNAVAILABLE);
+    redis_server_continue(server); /* and does what it was asked for */
+    const hf_options next = stranger(0);
+    hf_lock *theirs = must_acquire(other, NAME, &next);
+    CHECK(hf_remaining_ms(lock) <= 0);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    must_release(theirs);
+    hf_close(other);
+    hf_close(client);
+}

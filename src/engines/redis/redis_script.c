@@ -103,10 +103,10 @@ static const char acquire[] =
 
 /* ARGV owner, "host pid note". 1: was held, or waited for. 0: neither. */
 static const char release[] =
-    "local h = redis.call('hmget', KEYS[1], 'o', 'a')\n"
+    "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n"
     "if h[1] ~= ARGV[1] then return redis.call('zrem', KEYS[2], ARGV[1] .. ' ' .. ARGV[2]) end\n"
     "if not h[2] then return redis.call('hdel', KEYS[1], 'o') end\n"
-    "local last = tonumber(redis.call('hget', KEYS[1], 't'))\n"
+    "local last = tonumber(h[3])\n"
     "local me, silent\n" CLOCK HAND_OVER
     "return 1\n";
 

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fuzz_reply.c: a redis server that answers anything. The engine gets a connection whose other end has said all it will ever
+ * say, and so has the one for messages; asking for another connection finds nobody.
+ *
+ * Input: one byte that chooses what is asked, the replies, a byte 0xff, and the messages.
+ */
+#include "fuzz.h"
+
+#include "core.h"
+#include "engines/redis/redis.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+extern const struct hfi_engine hfi_module_engine;
+
+#define REPLIES_MOST 4096
+
+const char *const fuzz_words[] = { "*2\r\n:41\r\n:1000000\r\n",
+                                   "*5\r\n:-1\r\n:1000000\r\n:60000\r\n:0\r\n$10\r\n5 alpha 77\r\n",
+                                   "*1\r\n:1\r\n",
+                                   ":1\r\n",
+                                   ":0\r\n",
+                                   "-NOSCRIPT x\r\n",
+                                   "-OOM x\r\n",
+                                   "-ERR x\r\n",
+                                   "*2\r\n$1\r\n0\r\n*1\r\n$8\r\nhf:{job}\r\n",
+                                   "*7\r\n:1\r\n:41\r\n:900\r\n:100\r\n$12\r\nalpha 77 hey\r\n$1\r\na\r\n$1\r\nb\r\n",
+                                   "*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$12\r\n1 41 1000000\r\n",
+                                   ":-9223372036854775808\r\n",
+                                   ":9223372036854775807\r\n",
+                                   "$-1\r\n",
+                                   "*-1\r\n",
+                                   "*0\r\n",
+                                   "$0\r\n\r\n",
+                                   "\r\n",
+                                   "\xff",
+                                   NULL };
+
+/* An end of a connection on which all of `bytes` has come, and then the end. *other must stay open, for what is sent. */
+static struct redis_connection *connection_with(const uint8_t *bytes, size_t size, int *other)
+{
+    int ends[2];
+    struct redis_connection *connection = hfi_alloc(sizeof *connection);
+    hfi_fd_begin();
+    const bool made = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0;
+    hfi_fd_end(made ? ends[0] : -1);
+    FUZZ_REQUIRE(connection && made);
+    FUZZ_REQUIRE(send(ends[1], bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)size);
+    FUZZ_REQUIRE(shutdown(ends[1], SHUT_WR) == 0);
+    *other = ends[1];
+    connection->fd = ends[0];
+    connection->reader = redisReaderCreate();
+    connection->used_ns = hfi_now_ns();
+    FUZZ_REQUIRE(connection->reader != NULL);
+    return connection;
+}
+
+static void check_words(hf_status status, const hf_error *err)
+{
+    if (status == HF_OK || status == HF_BUSY || status == HF_TIMEOUT)
+        return;
+    FUZZ_REQUIRE(err->status == status);
+    FUZZ_REQUIRE(*err->message);
+    for (const char *c = err->message; *c; c++)
+        FUZZ_REQUIRE((unsigned char)*c >= ' ');
+}
+
+static int look(const hf_info *info, void *arg)
+{
+    FUZZ_REQUIRE(strlen(info->name) <= HFI_REDIS_KEY_MAX && info->host && info->note && info->waiters >= 0);
+    ++*(size_t *)arg;
+    return 0;
+}
+
+struct engine {
+    struct redis_store *store;
+    struct hfi_env env;
+    struct redis_lock lock;
+    struct hfi_waker *waker;
+    bool silent; /* the server said nothing at all */
+};
+
+static struct hfi_request request_of(const struct engine *engine, bool queue)
+{
+    return (struct hfi_request){ .name = "job",
+                                 .owner = { engine->env.client, 1 },
+                                 .ttl_ms = 20000,
+                                 .deadline_ns = hfi_now_ns() + HFI_MS,
+                                 .queue = queue,
+                                 .note = "",
+                                 .waker = engine->waker };
+}
+
+static void ask_and_wait(struct engine *engine, bool queue)
+{
+    for (int round = 0; round < 4; round++) {
+        struct hfi_grant grant = { .counted_from_ns = hfi_now_ns() };
+        hf_error err = { 0 };
+        struct hfi_request request = request_of(engine, queue);
+        hf_status status = hfi_module_engine.attempt(engine->store, &engine->lock, &request, &grant, &err);
+        check_words(status, &err);
+        FUZZ_REQUIRE(status != HF_OK || (!engine->silent && grant.counted_from_ns <= hfi_now_ns()));
+        FUZZ_REQUIRE(memchr(grant.holder, 0, sizeof grant.holder));
+        if (status != HF_BUSY || !queue)
+            break;
+        request = request_of(engine, true);
+        status = hfi_module_engine.wait(engine->store, &engine->lock, &request, &err);
+        check_words(status, &err);
+    }
+}
+
+static void renew(struct engine *engine)
+{
+    struct hfi_renewal renewals[3];
+    hf_error err = { 0 };
+    for (size_t i = 0; i < 3; i++)
+        renewals[i] = (struct hfi_renewal){ .lock = &engine->lock,
+                                            .name = "job",
+                                            .owner = { engine->env.client, i },
+                                            .ttl_ms = 20000,
+                                            .status = HF_INTERNAL };
+    const hf_status status = hfi_module_engine.renew(engine->store, renewals, 3, hfi_now_ns() + HFI_MS, &err);
+    check_words(status, &err);
+    FUZZ_REQUIRE(status != HF_OK || !engine->silent);
+    for (size_t i = 0; i < 3 && status == HF_OK; i++)
+        FUZZ_REQUIRE(renewals[i].status == HF_OK || renewals[i].status == HF_LOST);
+}
+
+static void administer(struct engine *engine, bool evict)
+{
+    hf_error err = { 0 };
+    size_t seen = 0;
+    const hfi_time deadline = hfi_now_ns() + HFI_MS;
+    const hf_status status = evict ? hfi_module_engine.evict(engine->store, "job", deadline, &err)
+                                   : hfi_module_engine.inspect(engine->store, "", look, &seen, deadline, &err);
+    check_words(status, &err);
+    FUZZ_REQUIRE(status != HF_OK || !engine->silent);
+}
+
+static void give_back(struct engine *engine)
+{
+    const struct hfi_request request = request_of(engine, false);
+    hf_error err = { 0 };
+    check_words(hfi_module_engine.release(engine->store, &engine->lock, &request, &err), &err);
+    FUZZ_REQUIRE(engine->store->waiting == NULL); /* nobody listens for a lock that may be freed now */
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const struct hfi_url nobody = { "redis+unix", "///holdfast-fuzz-is-not-there/socket" };
+    if (size < 1 || size > REPLIES_MOST)
+        return 0;
+    const uint8_t choice = data[0];
+    const uint8_t *replies = data + 1;
+    const uint8_t *mark = memchr(replies, 0xff, size - 1);
+    const size_t length = mark ? (size_t)(mark - replies) : size - 1;
+    const size_t rest = mark ? size - 2 - length : 0;
+    int others[2];
+    struct engine engine = { .env = { .client = 7, .timeout_ns = HFI_MS, .now_ns = hfi_now_ns, .random = hfi_random },
+                             .silent = length == 0 && rest == 0 };
+    engine.store = hfi_alloc(hfi_module_engine.store_size);
+    engine.waker = hfi_waker_new();
+    FUZZ_REQUIRE(engine.store && engine.waker);
+    /* Finds nobody there, but leaves everything else ready. */
+    FUZZ_REQUIRE(hfi_module_engine.open(engine.store, &nobody, &engine.env, &(char *){ NULL }, NULL) == HF_UNAVAILABLE);
+    engine.store->config.replicas = choice & 0x40 ? 1 : 0;
+    engine.store->config.fsync = choice & 0x80;
+    hfi_redis_give_back(engine.store, connection_with(replies, length, &others[0]));
+    engine.store->ear = connection_with(mark ? mark + 1 : replies, rest, &others[1]);
+    if (choice & 1)
+        ask_and_wait(&engine, choice & 2);
+    if (choice & 4)
+        renew(&engine);
+    if (choice & 8)
+        administer(&engine, choice & 16);
+    give_back(&engine);
+    hfi_module_engine.close(engine.store);
+    hfi_free(engine.store);
+    hfi_waker_free(engine.waker);
+    close(others[0]);
+    close(others[1]);
+    return 0;
+}
