@@ -18,8 +18,8 @@ extern const struct hfi_engine hfi_module_engine;
 
 #define REPLIES_MOST 4096
 
-const char *const fuzz_words[] = { "*2\r\n:41\r\n:1000000\r\n",
-                                   "*5\r\n:-1\r\n:1000000\r\n:60000\r\n:0\r\n$10\r\n5 alpha 77\r\n",
+const char *const fuzz_words[] = { ":41\r\n",
+                                   "*5\r\n:-1\r\n:1000000\r\n:60000\r\n:0\r\n$12\r\n5 0 alpha 77\r\n",
                                    "*1\r\n:1\r\n",
                                    ":1\r\n",
                                    ":0\r\n",
@@ -28,7 +28,7 @@ const char *const fuzz_words[] = { "*2\r\n:41\r\n:1000000\r\n",
                                    "-ERR x\r\n",
                                    "*2\r\n$1\r\n0\r\n*1\r\n$8\r\nhf:{job}\r\n",
                                    "*7\r\n:1\r\n:41\r\n:900\r\n:100\r\n$12\r\nalpha 77 hey\r\n$1\r\na\r\n$1\r\nb\r\n",
-                                   "*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$12\r\n1 41 1000000\r\n",
+                                   "*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$8\r\n1 41 1 0\r\n",
                                    ":-9223372036854775808\r\n",
                                    ":9223372036854775807\r\n",
                                    "$-1\r\n",

@@ -83,7 +83,8 @@ static bool others_sleep(void)
     while (asleep && (entry = readdir(threads))) {
         char path[300], state = 'S';
         snprintf(path, sizeof path, "/proc/self/task/%s/stat", entry->d_name);
-        FILE *stat = *entry->d_name != '.' && (int)strtol(entry->d_name, NULL, 10) != gettid() ? fopen(path, "re") : NULL;
+        FILE *stat =
+            *entry->d_name != '.' && (int)strtol(entry->d_name, NULL, 10) != gettid() ? fopen(path, "re") : NULL;
         if (!stat)
             continue;
         asleep = fscanf(stat, "%*d (%*[^)]) %c", &state) == 1 && state != 'R';

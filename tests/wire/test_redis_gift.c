@@ -101,7 +101,7 @@ TEST(a_gift_lasts_for_the_claim_time_less_what_passed)
     struct engine engine = { .env = { 0 } };
     struct hfi_grant grant;
     hf_error err = { 0 };
-    wire_serve(&engine.wire, BOTH_LINED_UP "use ear\npush 1 41 1000000\n");
+    wire_serve(&engine.wire, BOTH_LINED_UP "use ear\npush 1 41 1 0\n");
     start(&engine);
     line_up(&engine);
     const hfi_time before = engine.locks[0].sent_ns;
@@ -119,7 +119,7 @@ TEST(a_gift_that_was_read_too_late_is_asked_for)
     struct engine engine = { .env = { 0 } };
     struct hfi_grant grant;
     hf_error err = { 0 };
-    wire_serve(&engine.wire, BOTH_LINED_UP "use ear\npush 1 41 1000000\nuse main\nacquire 1 20000 1\n"
+    wire_serve(&engine.wire, BOTH_LINED_UP "use ear\npush 1 41 1 0\nuse main\nacquire 1 20000 1\n"
                                            "busy 60000 0 4000000\n");
     start(&engine);
     line_up(&engine);
@@ -136,7 +136,7 @@ TEST(a_lost_answer_does_not_make_a_gift_younger)
     struct engine engine = { .env = { 0 } };
     struct hfi_grant grant;
     hf_error err = { 0 };
-    wire_serve(&engine.wire, BOTH_LINED_UP "acquire 1 20000 1\ncut\nuse ear\npush 1 41 11500000\n"
+    wire_serve(&engine.wire, BOTH_LINED_UP "acquire 1 20000 1\ncut\nuse ear\npush 1 41 11 500000\n"
                                            "hello main\nacquire 1 20000 1\nbusy 60000 0 22000000\n");
     start(&engine);
     line_up(&engine);
@@ -154,7 +154,7 @@ TEST(an_error_does_not_make_a_gift_younger)
     struct engine engine = { .env = { 0 } };
     struct hfi_grant grant;
     hf_error err = { 0 };
-    wire_serve(&engine.wire, BOTH_LINED_UP "acquire 1 20000 1\nsend -LOADING x\\r\\n\nuse ear\npush 1 41 11500000\n"
+    wire_serve(&engine.wire, BOTH_LINED_UP "acquire 1 20000 1\nsend -LOADING x\\r\\n\nuse ear\npush 1 41 11 500000\n"
                                            "use main\nacquire 1 20000 1\nbusy 60000 0 22000000\n");
     start(&engine);
     line_up(&engine);

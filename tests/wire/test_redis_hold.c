@@ -30,7 +30,7 @@ static hf_lock *hold(struct wire *wire, hf_options *options, struct loss *loss, 
     hf_lock *lock = NULL;
     options->on_lost = on_lost;
     options->arg = loss;
-    wire_serve(wire, "hello main\nacquire 1 %u 0\ngranted 41 1000000\n%s", options->ttl_ms, script);
+    wire_serve(wire, "hello main\nacquire 1 %u 0\ngranted 41\n%s", options->ttl_ms, script);
     REQUIRE_STATUS(HF_OK, wire_open(wire, "", timeout_ms, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire->client, "job", options, &err), &err);
     return lock;
@@ -154,7 +154,7 @@ TEST(a_reply_too_many_is_not_the_next_answer)
     struct wire wire;
     hf_error err = { 0 };
     hf_lock *lock = NULL;
-    wire_serve(&wire, "hello\nacquire 1 20000 0\nsend *2\\r\\n:41\\r\\n:1000000\\r\\n:1\\r\\n\neof\n"
+    wire_serve(&wire, "hello\nacquire 1 20000 0\nsend :41\\r\\n:1\\r\\n\neof\n"
                       "hello\nrelease 1\nsend :0\\r\\n\n");
     const hf_options options = lease(20000, HF_RENEW_OFF);
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);

@@ -171,8 +171,8 @@ TEST(a_reply_too_many)
     struct wire wire;
     hf_error err = { 0 };
     hf_lock *lock = NULL;
-    wire_serve(&wire, "accept\nexpect *1\\r\\n$4\\r\\nPING\\r\\n\nsend +PONG\\r\\n*2\\r\\n:7\\r\\n:7\\r\\n\neof\n"
-                      "hello\nacquire 1 30000 0\ngranted 41 1000000\nrelease 1\nsend :1\\r\\n\n");
+    wire_serve(&wire, "accept\nexpect *1\\r\\n$4\\r\\nPING\\r\\n\nsend +PONG\\r\\n:7\\r\\n\neof\n"
+                      "hello\nacquire 1 30000 0\ngranted 41\nrelease 1\nsend :1\\r\\n\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", NULL, &err), &err);
     CHECK_INT(41, hf_token(lock));

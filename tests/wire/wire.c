@@ -138,9 +138,9 @@ static void add_channel(struct text *out)
 static bool add_reply(struct text *out, const char *verb, char words[][32], const char *line)
 {
     if (strcmp(verb, "granted") == 0) {
-        add(out, "send *2\\r\\n:%s\\r\\n:%s\\r\\n\n", words[0], words[1]);
+        add(out, "send :%s\\r\\n\n", words[0]);
     } else if (strcmp(verb, "busy") == 0) {
-        add(out, "send *5\\r\\n:-1\\r\\n:%s\\r\\n:%s\\r\\n:%s\\r\\n$10\\r\\n5 alpha 77\\r\\n\n", words[2], words[0],
+        add(out, "send *5\\r\\n:-1\\r\\n:%s\\r\\n:%s\\r\\n:%s\\r\\n$12\\r\\n5 0 alpha 77\\r\\n\n", words[2], words[0],
             words[1]);
     } else if (strcmp(verb, "subscribed") == 0) {
         add(out, "send *3\\r\\n$9\\r\\nsubscribe\\r\\n");

@@ -12,8 +12,8 @@
  *     evict, look, eval-look      likewise
  *     scan CURSOR                 SCAN for the prefix "hf:"
  *     subscribe                   SUBSCRIBE to the client's channel
- *     granted TOKEN US            sends the answer to an acquire: held, at server time US
- *     busy LEFT PLACE US          sends the other answer: held for LEFT ms by process 77 on host alpha
+ *     granted TOKEN               sends the answer to an acquire: held
+ *     busy LEFT PLACE US          sends the other answer, at server time US: held for LEFT ms by process 77 on host alpha
  *     subscribed                  sends the answer to SUBSCRIBE
  *     push TEXT                   sends TEXT as a message to the client's channel
  */

@@ -81,8 +81,8 @@ static void let_go(struct file_store *store, struct file_lock *lock, const char 
         }
         hfi_file_queue_dissolve(&lock->queue, &store->directory, lock->fd);
     }
-    /* Closing would not do: a process that is being forked right now may still have a copy, and the lock would become free
-     * when that is closed, after the knock. */
+    /* Closing would not do: a process that is being forked right now may still have a copy, and the lock would become
+     * free when that is closed, after the knock. */
     hfi_file_unlock(lock->fd);
     const uint64_t number = hfi_file_queue_number(lock->fd);
     const bool knocked = hfi_file_queue_knock(&store->directory, number);

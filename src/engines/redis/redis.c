@@ -234,7 +234,9 @@ static hf_status redis_wait(void *memory, void *lock_memory, const struct hfi_re
         uint64_t number;
         const hfi_time limit = store->env->now_ns() + store->env->timeout_ns;
         const hfi_time deadline = limit < request->deadline_ns ? limit : request->deadline_ns;
-        return hfi_redis_subscribe(store, &number, deadline, err); /* and then ask again, for a place in the queue */
+        const hf_status status = hfi_redis_subscribe(store, &number, deadline, err);
+        /* Then ask again, for a place in the queue. A wait that was too short for that is over, and nothing else. */
+        return status == HF_UNAVAILABLE && store->env->now_ns() >= request->deadline_ns ? HF_TIMEOUT : status;
     }
     const bool ask_again = lock->ask_again_ns < request->deadline_ns;
     const bool news =

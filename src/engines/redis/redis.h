@@ -65,11 +65,11 @@ bool hfi_redis_is_alive(const struct redis_connection *connection);
 /* Sends commands in one write. HF_UNKNOWN: part of it may have been sent. */
 hf_status hfi_redis_send(struct redis_connection *connection, const struct redis_command *const *commands, size_t count,
                          hfi_time deadline_ns, hf_error *err);
-/* The next reply; *out is freed by freeReplyObject(). HF_TIMEOUT: none by the deadline. HF_UNKNOWN: the connection is of no
- * use any more. Replies that are errors come back as HF_OK. */
+/* The next reply; *out is freed by freeReplyObject(). HF_TIMEOUT: none by the deadline. HF_UNKNOWN: the connection is
+ * of no use any more. Replies that are errors come back as HF_OK. */
 hf_status hfi_redis_receive(struct redis_connection *connection, redisReply **out, hfi_time deadline_ns, hf_error *err);
-/* The same in two steps that never wait: reads what is there, and takes the next whole reply out of it, NULL if there is
- * none. HF_UNKNOWN: the connection is of no use any more. */
+/* The same in two steps that never wait: reads what is there, and takes the next whole reply out of it, NULL if there
+ * is none. HF_UNKNOWN: the connection is of no use any more. */
 hf_status hfi_redis_fetch(struct redis_connection *connection);
 hf_status hfi_redis_fetched(struct redis_connection *connection, redisReply **out);
 hf_status hfi_redis_tls_new(SSL_CTX **out, const struct redis_config *config, hf_error *err);

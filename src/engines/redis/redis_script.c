@@ -8,9 +8,9 @@
  * No `o`, or a `u` that has passed: free. The hash stays for a day after its last use and keeps the token; `a` is there
  * while there may be a queue. All times are the server's, in microseconds; `i` starts with seconds and microseconds.
  *
- * The free path is kept short, as every call, number and table in Lua costs about half a microsecond: three calls to take
- * a lock, two to release it. Under maxmemory a script's first write decides whether it is refused: release and renewal
- * begin with one that never is (HDEL, ZPOPMIN, PEXPIRE).
+ * The free path is kept short, as every call, number and table in Lua costs about half a microsecond: three calls to
+ * take a lock, two to release it. Under maxmemory a script's first write decides whether it is refused: release and
+ * renewal begin with one that never is (HDEL, ZPOPMIN, PEXPIRE).
  */
 #include "redis.h"
 #include <openssl/evp.h>
@@ -22,14 +22,14 @@
     "local c = redis.call('time')\n"                                                                                   \
     "local now = c[1] * 1000000 + c[2]\n"
 
-/* The hash is to stay for a day after its last use, but to say so at every use would cost a call: the first grant in each
- * hour of the clock does, and every one while the clock is behind the last token. */
+/* The hash is to stay for a day after its last use, but to say so at every use would cost a call: the first grant in
+ * each hour of the clock does, and every one while the clock is behind the last token. */
 #define NEW_HOUR "(last < now - now % 3600000000 or last >= now)"
 
 /* Hands the lock to the first waiter who is there to hear it: a PUBLISH that reaches nobody means a dead one. Expects
- * last, the last token; me, who asks; and silent, a client that let a gift lapse: it is passed over with all its waiters,
- * who line up anew when it wakes. Sets heir; without one the lock is free. A PUBLISH that the ACL refuses must not leave
- * the lock held by nobody: it is freed, and the waiters come for it by themselves. */
+ * last, the last token; me, who asks; and silent, a client that let a gift lapse: it is passed over with all its
+ * waiters, who line up anew when it wakes. Sets heir; without one the lock is free. A PUBLISH that the ACL refuses must
+ * not leave the lock held by nobody: it is freed, and the waiters come for it by themselves. */
 #define HAND_OVER                                                                                                      \
     "local heir\n"                                                                                                     \
     "local token = string.format('%.0f', last < now and now or last + 1)\n"                                            \

@@ -3,6 +3,7 @@
  * redis_url.c: redis://[user:password@]host[:port][/database][?options], rediss:// and redis+unix:///socket.
  */
 #include "redis.h"
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -68,6 +69,7 @@ static hf_status set(char **field, const char *text, size_t length, hf_error *er
 static hf_status read_number(long *out, const char *text, long least, long most, const char *what, hf_error *err)
 {
     char *end;
+    assert(text);
     errno = 0;
     *out = strtol(text, &end, 10);
     if (errno || end == text || *end || *out < least || *out > most)
