@@ -127,6 +127,7 @@ redisContext *redis_server_connect(const struct redis_server *server)
 /* True if it answers, and is done with loading. */
 static bool answers(struct redis_server *server)
 {
+    forget_control(server);
     server->control = redis_server_connect(server);
     redisReply *reply = server->control ? redisCommand(server->control, "PING") : NULL;
     const bool ready = reply && strncmp(reply->str, "LOADING", 7) != 0;

@@ -230,7 +230,6 @@ TEST_LIMIT(a_server_that_is_loading_is_named_and_outlasted, 40)
     }
     waiter_start(&waiter, client, NAME, NULL);
     CHECK(!gate_await_for(&waiter.ended, 1, 100));
-    redis_server_do(server, "CONFIG SET key-load-delay 0");
     redis_server_await(server);
     waiter_join(&waiter, HF_OK);
     must_release(waiter.lock);

@@ -162,7 +162,7 @@ static void watch(struct blows *blows, uint32_t ms, uint32_t hands)
 static void strike(struct blows *blows)
 {
     const uint32_t victim = choose_victim(blows->storm);
-    if (random_below(2)) {
+    if (blows->kills <= blows->stops) {
         helper_kill(blows->pids[victim]);
         blows->kills++;
         watch(blows, random_below(100), 20);

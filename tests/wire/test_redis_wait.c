@@ -6,11 +6,11 @@
 
 #include <pthread.h>
 
-/* Where a waiter stands in the queue and listens; server time is 1000000 us then. */
+/* Where a waiter stands in the queue and listens; server time is 5 s then. */
 #define LINED_UP                                                                                                       \
     "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\n"                                                            \
     "hello ear\nsubscribe\nsubscribed\n"                                                                               \
-    "use main\nacquire 1 20000 1\nbusy 60000 0 1000000\n"
+    "use main\nacquire 1 20000 1\nbusy 60000 0 5000000\n"
 #define RELEASED "use main\nrelease 1\nsend :1\\r\\n\n"
 /* The wait is given up, and its place in the queue with it, as soon as the server can be told. */
 #define GIVEN_UP "use main\nrelease 1\ncut\nretry\nhello\nrelease 1\nsend :1\\r\\n\ndone\n"
@@ -62,13 +62,13 @@ static void miss_it(hf_status expected, uint32_t wait_ms, uint32_t timeout_ms, c
 
 TEST(a_gift_is_taken_without_asking)
 {
-    get_it(41, 5000, LINED_UP "use ear\npush 1 41 1 0\n" RELEASED);
+    get_it(41, 5000, LINED_UP "use ear\npush 1 41 5 0\n" RELEASED);
 }
 
 TEST(a_gift_in_single_bytes)
 {
     get_it(41, 5000,
-           LINED_UP "use ear\ndribble *3\\r\\n$7\\r\\nmessage\\r\\n$1\\r\\nx\\r\\n$8\\r\\n1 41 1 0\\r\\n\n" RELEASED);
+           LINED_UP "use ear\ndribble *3\\r\\n$7\\r\\nmessage\\r\\n$1\\r\\nx\\r\\n$8\\r\\n1 41 5 0\\r\\n\n" RELEASED);
 }
 
 /* Until it is confirmed a gift lasts for the claim time only. */
@@ -79,7 +79,7 @@ TEST(a_gift_is_confirmed)
     hf_lock *lock = NULL;
     const hf_options options = waiting(15000);
     wire_serve(&wire,
-               LINED_UP "use ear\npush 1 41 1 0\nuse main\nrenew 1 20000\ncut\n"
+               LINED_UP "use ear\npush 1 41 5 0\nuse main\nrenew 1 20000\ncut\n"
                         "retry\nhello\nrenew 1 20000\ndone\nsend *1\\r\\n:1\\r\\n\nstall\nrelease 1\nsend :1\\r\\n\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
@@ -107,7 +107,7 @@ TEST(a_gift_that_cannot_be_confirmed_is_lost)
     hf_options options = waiting(15000);
     options.on_lost = pass_gate;
     options.arg = &lost;
-    wire_serve(&wire, LINED_UP "use ear\npush 1 41 1 0\nuse main\nrenew 1 20000\nsend *1\\r\\n:0\\r\\n\n"
+    wire_serve(&wire, LINED_UP "use ear\npush 1 41 5 0\nuse main\nrenew 1 20000\nsend *1\\r\\n:0\\r\\n\n"
                                "release 1\nsend :0\\r\\n\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
@@ -119,7 +119,7 @@ TEST(a_gift_that_cannot_be_confirmed_is_lost)
 /* Too old, from the future, or without what belongs to it: the waiter asks before it believes. */
 TEST(gifts_that_are_not_believed)
 {
-    static const char *const gifts[] = { "1 41 0 999999", "1 41 99 0", "1 41 4294967295 0", "1 41 1 999999" };
+    static const char *const gifts[] = { "1 41 4 999999", "1 41 99 0", "1 41 4294967295 0", "1 41 5 999999" };
     for (size_t i = 0; i < sizeof gifts / sizeof *gifts; i++) {
         char script[2000];
         test_note("%s", gifts[i]);
@@ -133,26 +133,26 @@ TEST(gifts_that_are_not_believed)
 TEST(a_gift_that_was_too_late)
 {
     get_it(45, 5000,
-           LINED_UP "use ear\npush 1 41 0 999999\nuse main\nacquire 1 20000 1\nbusy 60000 0 2000000\n"
-                    "use ear\npush 1 45 2 0\n" RELEASED);
+           LINED_UP "use ear\npush 1 41 4 999999\nuse main\nacquire 1 20000 1\nbusy 60000 0 6000000\n"
+                    "use ear\npush 1 45 6 0\n" RELEASED);
 }
 
 TEST(messages_for_nobody)
 {
     static const char *const messages[] = {
-        "push 7 41 1 0",
+        "push 7 41 5 0",
         "push ",
         "push x",
-        "push 1 41 1 0 x",
+        "push 1 41 5 0 x",
         "push 1 41 1 0x",
         "push 1,41,1,0",
-        "push 99999999999999999999999 41 1 0",
+        "push 99999999999999999999999 41 5 0",
         "push 1 41 9223372036854775807 0",
         "push 1 41 -9223372036854775808 0",
         "push 1 41 1",
         "push 1 41",
         "push 1",
-        "push 1 0 1 0",
+        "push 1 0 5 0",
         "push 1 41 1 1000000",
         "send +hello\\r\\n",
         "send :1\\r\\n",
@@ -162,14 +162,14 @@ TEST(messages_for_nobody)
         "send *3\\r\\n:1\\r\\n:41\\r\\n:1000000\\r\\n",
         "send *3\\r\\n$7\\r\\nmessage\\r\\n$1\\r\\nx\\r\\n$-1\\r\\n",
         "send *3\\r\\n$9\\r\\nsubscribe\\r\\n$1\\r\\nx\\r\\n:1\\r\\n",
-        "send *3\\r\\n$11\\r\\nunsubscribe\\r\\n$1\\r\\nx\\r\\n$8\\r\\n1 41 1 0\\r\\n",
+        "send *3\\r\\n$11\\r\\nunsubscribe\\r\\n$1\\r\\nx\\r\\n$8\\r\\n1 41 5 0\\r\\n",
         "send *4\\r\\n$1\\r\\na\\r\\n$1\\r\\nb\\r\\n$1\\r\\nc\\r\\n$1\\r\\n1\\r\\n",
         "send -ERR x\\r\\n"
     };
     for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
         char script[2000];
         test_note("%s", messages[i]);
-        snprintf(script, sizeof script, LINED_UP "use ear\n%s\npush 1 45 1 0\n" RELEASED, messages[i]);
+        snprintf(script, sizeof script, LINED_UP "use ear\n%s\npush 1 45 5 0\n" RELEASED, messages[i]);
         get_it(45, 5000, script);
     }
 }
@@ -258,7 +258,7 @@ TEST(a_wait_that_ends_leaves_the_queue)
 /* The gift comes when the deadline has passed: it is given back with the place. */
 TEST(a_gift_after_the_deadline)
 {
-    miss_it(HF_TIMEOUT, 300, 5000, LINED_UP "use main\nrelease 1\nuse ear\npush 1 41 1 0\nuse main\nsend :1\\r\\n\n");
+    miss_it(HF_TIMEOUT, 300, 5000, LINED_UP "use main\nrelease 1\nuse ear\npush 1 41 5 0\nuse main\nsend :1\\r\\n\n");
 }
 
 /* The subscription broke, and no new one could be had until the deadline: the old place in the queue is still there. */
@@ -331,10 +331,10 @@ TEST(gifts_for_two_threads)
     hf_error err = { 0 };
     /* The first one's answer comes after the second one has asked, so that each has a connection of its own. */
     wire_serve(&wire, "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
-                      "use main\nacquire 1 20000 1\nstall\nhello\nacquire 2 20000 1\nbusy 60000 1 1000000\n"
-                      "use main\nbusy 60000 0 1000000\nuse ear\npush 2 51 1 0\n"
+                      "use main\nacquire 1 20000 1\nstall\nhello\nacquire 2 20000 1\nbusy 60000 1 5000000\n"
+                      "use main\nbusy 60000 0 5000000\nuse ear\npush 2 51 5 0\n"
                       "next\nrelease 2\nsend :1\\r\\n\nstall\n"
-                      "use ear\npush 1 52 0 999999\nnext\nacquire 1 20000 1\ngranted 53\n"
+                      "use ear\npush 1 52 4 999999\nnext\nacquire 1 20000 1\ngranted 53\n"
                       "next\nrelease 1\nsend :1\\r\\n\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     start(&first, &wire, 53);

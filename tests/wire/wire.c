@@ -265,6 +265,7 @@ const struct wire_fault wire_faults[] = {
     { "an absurdly long string", "send $9223372036854775000\\r\\nabc\n", "", true },
     { "a length that is no number", "send $many\\r\\n\n", "", false },
     { "an array that is too long for a number", "send *99999999999999999999\\r\\n\n", "", false },
+    { "an absurdly long array", "send *2000000000\\r\\n:1\\r\\n\n", "", false },
     { "arrays in arrays",
       "send *1\\r\\n*1\\r\\n*1\\r\\n*1\\r\\n*1\\r\\n*1\\r\\n*1\\r\\n*1\\r\\n*1\\r\\n*1\\r\\n*1\\r\\n:1\\r\\n\n", "",
       false },

@@ -66,8 +66,25 @@ static void close_all(struct file_lock *lock)
     hfi_file_queue_close(&lock->queue);
     hfi_fd_close(lock->place);
     hfi_fd_close(lock->watch);
+    hfi_fd_close(lock->door.fd);
+    lock->door = HFI_FILE_NO_DOOR;
     lock->fd = lock->place = lock->watch = -1;
     lock->state = FILE_NEW;
+}
+
+/* Knocks on the queue that the lock has now, if any. False: no descriptor left to do it with. */
+static bool knock(const struct file_store *store, const struct file_lock *lock, uint64_t number)
+{
+    if (number == 0)
+        return true;
+    const bool open = lock->door.fd >= 0 && lock->door.number == number;
+    const int door = open ? lock->door.fd : hfi_file_queue_door(&store->directory, number);
+    if (door < 0)
+        return errno != EMFILE && errno != ENFILE;
+    hfi_file_queue_knock(door);
+    if (!open)
+        hfi_fd_close(door);
+    return true;
 }
 
 /* Gives the kernel's lock to the first waiter, or frees it. */
@@ -85,13 +102,13 @@ static void let_go(struct file_store *store, struct file_lock *lock, const char 
      * free when that is closed, after the knock. */
     hfi_file_unlock(lock->fd);
     const uint64_t number = hfi_file_queue_number(lock->fd);
-    const bool knocked = hfi_file_queue_knock(&store->directory, number);
+    const bool knocked = knock(store, lock, number);
     hfi_file_store_keep_open(store, lock->fd, name);
     lock->fd = -1;
     close_all(lock);
     if (!knocked) { /* a process that has no other descriptor left gives up those */
         hfi_file_store_close_idle(store);
-        hfi_file_queue_knock(&store->directory, number);
+        knock(store, lock, number);
     }
 }
 
@@ -145,7 +162,7 @@ static bool nobody_waits(struct file_store *store, struct file_lock *lock, const
     if (!number)
         return true;
     hfi_file_unlock(lock->fd); /* before the knock */
-    hfi_file_queue_knock(&store->directory, number);
+    knock(store, lock, number);
     const int place = hfi_file_queue_join(&store->directory, lock->fd);
     if (place >= 0 && request->queue) {
         hfi_file_show_waiting(lock->fd, store->env->random());
@@ -167,6 +184,7 @@ static hf_status prepare(struct file_store *store, struct file_lock *lock, const
     if (status != HF_OK || lock->state != FILE_NEW)
         return status;
     lock->queue = HFI_FILE_NO_QUEUE;
+    lock->door = HFI_FILE_NO_DOOR;
     lock->place = lock->watch = -1;
     lock->fd = hfi_file_store_reopen(store, request->name);
     if (lock->fd < 0)
@@ -259,6 +277,11 @@ static hf_status wait_as_first(struct file_store *store, struct file_lock *lock,
         hfi_fd_close(lock->watch);
         lock->watched = holder;
         lock->watch = holder > HFI_FILE_IN_TRANSIT ? hfi_file_lifeline_watch(&store->directory, holder) : -1;
+        const struct file_message message = { .kind = FILE_SAYS_DOOR,
+                                              .inode = lock->inode,
+                                              .number = lock->queue.number };
+        if (lock->watch >= 0)
+            hfi_file_lifeline_tell(&store->directory, holder, &message); /* it knocks anyway, but faster */
     }
     if (lock->watch < 0)
         return sleep_soon(store, lock, request) ? HF_OK : HF_TIMEOUT;

@@ -39,15 +39,22 @@ void hfi_file_lifeline_close(struct file_lifeline *lifeline, const struct file_d
 void hfi_file_lifeline_tidy(const struct file_directory *directory, const char *file_name);
 /* A descriptor that poll() reports as POLLERR once the process of client `id` is gone; -1 if it is gone already. */
 int hfi_file_lifeline_watch(const struct file_directory *directory, uint64_t id);
-/* Asks the client to let go of a lock. False if nobody could be asked. */
-struct file_break {
+
+/* What can be said to a client. */
+struct file_message {
     char magic[8];
+    enum {
+        FILE_SAYS_BREAK = 1, /* let go of the lock; `number` is its token */
+        FILE_SAYS_DOOR = 2,  /* somebody waits for it: `number` is the queue to knock on */
+    } kind;
     uint64_t inode;
-    uint64_t token;
+    uint64_t number;
 };
-bool hfi_file_lifeline_ask(const struct file_directory *directory, uint64_t id, const struct file_break *message);
+
+/* False if nobody could be told. */
+bool hfi_file_lifeline_tell(const struct file_directory *directory, uint64_t id, const struct file_message *message);
 /* The next message, without waiting. False: none. */
-bool hfi_file_lifeline_hear(const struct file_lifeline *lifeline, struct file_break *message);
+bool hfi_file_lifeline_hear(const struct file_lifeline *lifeline, struct file_message *message);
 
 /* --- lockfile.c: one file per lock: the kernel's lock on it and the record in it --- */
 
@@ -125,8 +132,9 @@ void hfi_file_queue_remove_dead(const struct file_directory *directory, int lock
 /* Removes a socket or FIFO, by its file name, that a dead queue left behind. Other files are left alone. */
 void hfi_file_queue_tidy(const struct file_directory *directory, const char *file_name);
 
-/* Knocks, unless the number is 0. False: no descriptor left to knock with. */
-bool hfi_file_queue_knock(const struct file_directory *directory, uint64_t number);
+/* Something to knock with: -1 with errno if there is none. The knock leaves it open. */
+int hfi_file_queue_door(const struct file_directory *directory, uint64_t number);
+void hfi_file_queue_knock(int door);
 /* Forgets the knocks heard so far. */
 void hfi_file_queue_hush(const struct file_queue *queue);
 

@@ -16,7 +16,7 @@
 
 #define UNNAMED_FOR_S 60
 
-static const char magic[8] = "hfbreak";
+static const char magic[8] = "hftells";
 
 static void lifeline_name(char out[32], char kind, uint64_t id)
 {
@@ -91,9 +91,9 @@ int hfi_file_lifeline_watch(const struct file_directory *directory, uint64_t id)
     return fd;
 }
 
-bool hfi_file_lifeline_ask(const struct file_directory *directory, uint64_t id, const struct file_break *message)
+bool hfi_file_lifeline_tell(const struct file_directory *directory, uint64_t id, const struct file_message *message)
 {
-    struct file_break copy = *message;
+    struct file_message copy = *message;
     memcpy(copy.magic, magic, sizeof copy.magic);
     const int fd = hfi_file_lifeline_watch(directory, id);
     if (fd < 0)
@@ -108,7 +108,7 @@ bool hfi_file_lifeline_ask(const struct file_directory *directory, uint64_t id, 
     return sent;
 }
 
-bool hfi_file_lifeline_hear(const struct file_lifeline *lifeline, struct file_break *message)
+bool hfi_file_lifeline_hear(const struct file_lifeline *lifeline, struct file_message *message)
 {
     ssize_t length;
     do

@@ -131,8 +131,8 @@ static bool is_over(struct file_store *store, int fd, const struct stat *stat, s
     victim->holder = holder;
     /* Again and again: a holder that has just been granted the lock may not know of it yet. */
     if (record.client == holder && victim->looks++ % LOOKS_PER_REQUEST == 0) {
-        const struct file_break message = { .inode = stat->st_ino, .token = record.token };
-        victim->asked |= hfi_file_lifeline_ask(&store->directory, holder, &message);
+        const struct file_message message = { .kind = FILE_SAYS_BREAK, .inode = stat->st_ino, .number = record.token };
+        victim->asked |= hfi_file_lifeline_tell(&store->directory, holder, &message);
     }
     return false;
 }

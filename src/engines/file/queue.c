@@ -205,22 +205,20 @@ void hfi_file_queue_tidy(const struct file_directory *directory, const char *fil
 
 /* --- knocking --- */
 
-bool hfi_file_queue_knock(const struct file_directory *directory, uint64_t number)
+int hfi_file_queue_door(const struct file_directory *directory, uint64_t number)
 {
     char name[32];
-    if (!number)
-        return true;
     queue_name(name, 'k', number);
     /* For reading too, so that a knock on the door of a dead queue raises no SIGPIPE. */
-    const int door = HFI_FD(openat(directory->fd, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
-    if (door < 0)
-        return errno != EMFILE && errno != ENFILE;
+    return HFI_FD(openat(directory->fd, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+}
+
+void hfi_file_queue_knock(int door)
+{
     ssize_t sent;
     do
         sent = write(door, "", 1);
     while (sent < 0 && errno == EINTR); /* EAGAIN: a pipe full of knocks is knock enough */
-    hfi_fd_close(door);
-    return true;
 }
 
 void hfi_file_queue_hush(const struct file_queue *queue)

@@ -162,19 +162,44 @@ int hfi_file_ear(void *memory)
     return fd;
 }
 
+static void hear_break(struct file_store *store, const struct file_message *message)
+{
+    struct hfi_owner owner = { 0 };
+    pthread_mutex_lock(&store->mutex);
+    for (const struct file_lock *lock = store->held; lock; lock = lock->next) {
+        if (lock->inode == message->inode && lock->token == message->number)
+            owner = lock->owner;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    if (owner.serial)
+        store->env->lost(store->env->core, owner, "it was broken by an administrator");
+}
+
+/* Somebody waits: opens the door now, so that the release only has to knock. */
+static void hear_door(struct file_store *store, const struct file_message *message)
+{
+    struct file_door door = { hfi_file_queue_door(&store->directory, message->number), message->number };
+    pthread_mutex_lock(&store->mutex);
+    for (struct file_lock *lock = store->held; lock; lock = lock->next) {
+        if (lock->inode == message->inode) {
+            const struct file_door other = lock->door;
+            lock->door = door;
+            door = other;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&store->mutex);
+    hfi_fd_close(door.fd);
+}
+
 void hfi_file_hear(void *memory)
 {
     struct file_store *store = memory;
-    struct file_break message;
+    struct file_message message;
     while (hfi_file_lifeline_hear(&store->lifeline, &message)) {
-        struct hfi_owner owner = { 0 };
-        pthread_mutex_lock(&store->mutex);
-        for (const struct file_lock *lock = store->held; lock; lock = lock->next) {
-            if (lock->inode == message.inode && lock->token == message.token)
-                owner = lock->owner;
-        }
-        pthread_mutex_unlock(&store->mutex);
-        if (owner.serial)
-            store->env->lost(store->env->core, owner, "it was broken by an administrator");
+        if (message.kind == FILE_SAYS_BREAK)
+            hear_break(store, &message);
+        else
+            hear_door(store, &message);
     }
 }

@@ -16,6 +16,13 @@ enum file_state {
     FILE_HELD
 };
 
+/* A door that is open before it is needed. */
+struct file_door {
+    int fd; /* -1: none */
+    uint64_t number;
+};
+#define HFI_FILE_NO_DOOR ((struct file_door){ -1, 0 })
+
 struct file_lock {
     enum file_state state;
     ino_t inode;
@@ -25,6 +32,7 @@ struct file_lock {
     int place;              /* -1 */
     int watch;              /* of FIRST: the holder's lifeline; -1 */
     uint64_t watched;       /* whose lifeline */
+    struct file_door door;  /* where to knock when it is let go; set by the keeper */
     hfi_time soon_ns;       /* the last short pause */
     struct file_lock *next; /* in the store's list of held ones */
     struct hfi_owner owner;
