@@ -59,6 +59,12 @@ void hfi_lease_renewed(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time counte
     count_from(lease, ttl_ms, counted_from_ns);
 }
 
+void hfi_lease_unsure(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time sent_ns)
+{
+    if (lease->deadline_ns != HFI_NEVER)
+        lease->deadline_ns = earlier(lease->deadline_ns, sent_ns + (hfi_time)ttl_ms * HFI_MS - hfi_drift_ns(ttl_ms));
+}
+
 void hfi_lease_unanswered(struct hfi_lease *lease, hfi_time now_ns, uint64_t random)
 {
     lease->failures++;

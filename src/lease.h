@@ -43,6 +43,9 @@ hfi_time hfi_lease_due(const struct hfi_lease *lease);
 /* The store renewed it for `ttl_ms` counted from `counted_from_ns` or later. */
 void hfi_lease_renewed(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time counted_from_ns);
 
+/* A renewal for `ttl_ms` was sent at `sent_ns` and its answer lost: if it was for a shorter time, it may count. */
+void hfi_lease_unsure(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time sent_ns);
+
 /* The store did not answer: try again after a pause that grows. `random` spreads many clients out. */
 void hfi_lease_unanswered(struct hfi_lease *lease, hfi_time now_ns, uint64_t random);
 

@@ -112,8 +112,11 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
                                    .status = HF_OK };
     if (hold->state == HFI_HOLD_HELD && !is_over(hold))
         status = renew_now(hold, &renewal, err);
-    if (status == HF_OK && hold->state == HFI_HOLD_HELD) {
-        hfi_lease_renewed(&hold->lease, renewal.ttl_ms, renewal.counted_from_ns);
+    if ((status == HF_OK || status == HF_UNKNOWN) && hold->state == HFI_HOLD_HELD) {
+        if (status == HF_OK)
+            hfi_lease_renewed(&hold->lease, renewal.ttl_ms, renewal.counted_from_ns);
+        else
+            hfi_lease_unsure(&hold->lease, renewal.ttl_ms, renewal.counted_from_ns);
         hfi_hold_publish(hold);
         if (hfi_lease_due(&hold->lease) != HFI_NEVER)
             hfi_keeper_expect(client, hfi_lease_due(&hold->lease)); /* a shorter ttl than before is due sooner */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * fuzz.h: what a fuzz target and its driver agree on. A target is a file with LLVMFuzzerTestOneInput(), as libFuzzer wants it;
- * fuzz_driver.c runs it where there is no libFuzzer.
+ * fuzz.h: what a fuzz target and its driver agree on. A target is a file with LLVMFuzzerTestOneInput(), as libFuzzer
+ * wants it; fuzz_driver.c runs it where there is no libFuzzer.
  */
 #ifndef FUZZ_H
 #define FUZZ_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * fuzz_driver.c: runs a fuzz target without libFuzzer: first every file of a corpus, then changed ones, for FUZZ_SECONDS
- * (3 unless set) or at most FUZZ_RUNS inputs, from FUZZ_SEED (the clock unless set), which is printed.
+ * fuzz_driver.c: runs a fuzz target without libFuzzer: first every file of a corpus, then changed ones, for
+ * FUZZ_SECONDS (3 unless set) or at most FUZZ_RUNS inputs, from FUZZ_SEED (the clock unless set), which is printed.
  *
  *     PROGRAM CORPUS-DIRECTORY
  *     PROGRAM FILE          one input, as it was kept after a failure

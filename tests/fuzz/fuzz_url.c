@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * fuzz_url.c: URLs as users, environments and configuration files may give them. No crash, and no password in what is shown.
+ * fuzz_url.c: URLs as users, environments and configuration files may give them. No crash, and no password in what is
+ * shown.
  *
  * The passwords of the corpus contain SECRET, which stands nowhere else by chance.
  */
@@ -52,8 +53,8 @@ static void check_words(hf_status status, const hf_error *err)
         FUZZ_REQUIRE((unsigned char)*c >= ' ');
 }
 
-/* True if SECRET stands where a password does, even in a URL that is not one: behind "://" and a ':', before an '@' and the
- * options, and nowhere else. */
+/* True if SECRET stands where a password does, even in a URL that is not one: behind "://" and a ':', before an '@'
+ * and the options, and nowhere else. */
 static bool secret_is_a_password(const char *url)
 {
     const char *authority = strstr(url, "://");

@@ -32,7 +32,7 @@
 static struct redis_server *servers;
 static pid_t starter; /* atexit() handlers are inherited by forked children, the servers are not theirs */
 
-/* ------------------------------------------------------------------------------------------------- starting and ending */
+/* ---------------------------------------------------------------------------------------------- starting and ending */
 
 static int free_port(void)
 {
@@ -83,7 +83,8 @@ static _Noreturn void become_server(const struct redis_server *server, const cha
              "--save \"\" --appendonly no --repl-diskless-sync-delay 0 %s %s",
              server->binary, server->port, server->directory, server->directory, server->directory, server->arguments,
              more);
-    split(arguments, 0, text);
+    if (split(arguments, 0, text) == 0)
+        _exit(127);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL); /* the runner's mask must not be the server's */
@@ -169,8 +170,8 @@ static struct redis_server *new_server(const char *binary, const char *arguments
     static unsigned count;
     const char *folder = getenv("TEST_DIRECTORY");
     struct redis_server *server = calloc(1, sizeof *server);
-    REQUIRE(server != NULL);
-    REQUIRE(folder != NULL);
+    if (!CHECK(server != NULL) || !CHECK(folder != NULL))
+        test_abort();
     if (starter != getpid()) {
         starter = getpid();
         servers = NULL;
@@ -296,7 +297,7 @@ void redis_server_continue(struct redis_server *server)
     CHECK_INT(0, kill(server->pid, SIGCONT));
 }
 
-/* ------------------------------------------------------------------------------------------------------------ commands */
+/* --------------------------------------------------------------------------------------------------------- commands */
 
 static redisReply *ask(struct redis_server *server, const char *format, va_list args)
 {
@@ -364,7 +365,7 @@ void redis_server_text(struct redis_server *server, char *out, size_t size, cons
     freeReplyObject(reply);
 }
 
-/* --------------------------------------------------------------------------------------------------------- statistics */
+/* ------------------------------------------------------------------------------------------------------- statistics */
 
 static int64_t calls_in(const char *statistics, const char *command)
 {

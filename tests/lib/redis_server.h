@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * redis_server.h: real Redis and Valkey servers for tests: on free ports of the loopback, with their data in a folder of their
- * own below TEST_DIRECTORY, and gone when the test ends, however it ends.
+ * redis_server.h: real Redis and Valkey servers for tests: on free ports of the loopback, with their data in a
+ * folder of their own below TEST_DIRECTORY, and gone when the test ends, however it ends.
  *
  *     struct redis_server *server = redis_server_start(NULL, "--appendonly yes --appendfsync always");
  *     hf_open(&client, server->url, NULL, &err);
  *     redis_server_do(server, "FLUSHALL");
  *     CHECK_INT(1, redis_server_number(server, "ZCARD %s", key));
  *
- * The test's own commands go through the server's Unix socket: they need no password that is set later, and no TLS. Whatever
- * goes wrong with a server ends the test. One thread at a time.
+ * The test's own commands go through the server's Unix socket: they need no password that is set later, and no TLS.
+ * Whatever goes wrong with a server ends the test. One thread at a time.
  */
 #ifndef REDIS_SERVER_H
 #define REDIS_SERVER_H
@@ -34,8 +34,8 @@ struct redis_server {
     struct redis_server *next;
 };
 
-/* Starts a server and waits until it answers. `binary`: NULL for the system's redis-server. `arguments`: more of them, between
- * blanks; "" stands for an empty one. */
+/* Starts a server and waits until it answers. `binary`: NULL for the system's redis-server. `arguments`: more of
+ * them, between blanks; "" stands for an empty one. */
 struct redis_server *redis_server_start(const char *binary, const char *arguments);
 /* The same with a TLS port; certificates are those of TEST_CERTIFICATES, see tests/redis/certificates. */
 struct redis_server *redis_server_start_tls(const char *binary, const char *arguments);
@@ -55,7 +55,7 @@ void redis_server_await(struct redis_server *server);
 void redis_server_pause(struct redis_server *server);
 void redis_server_continue(struct redis_server *server);
 
-/* --- commands, in the format of hiredis --- */
+/* --------------------------------------------------------------------------- commands, in the format of hiredis --- */
 
 /* Any answer, errors included; freed by freeReplyObject(). */
 redisReply *redis_server_command(struct redis_server *server, const char *format, ...);

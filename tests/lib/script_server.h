@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * script_server.h: a server that does what a script says and nothing else, so that whatever can happen on a wire is a few
- * lines of a test: lost replies, half replies, stalls, garbage, cut connections.
+ * script_server.h: a server that does what a script says and nothing else, so that whatever can happen on a wire is a
+ * few lines of a test: lost replies, half replies, stalls, garbage, cut connections.
  *
  *     struct script_server *server = script_start("accept\n"
  *                                                 "expect PING\\r\\n\n"
@@ -29,12 +29,14 @@
  *     cut             closes the connection
  *     reset           closes it so that the client sees ECONNRESET (on a Unix socket: the same as cut)
  *     refuse          no further connections
- *     retry … done    the steps in between; from their beginning again, whenever the client closes the connection before it
+ *     retry … done    the steps in between; from their beginning again, whenever the client closes the connection
+ * before it
  *                     has sent what was expected: for clients that give up at a deadline of their own and come back
  *
- * TEXT is the rest of the line, with the escapes \r \n \t \\ \xNN, and \? in `expect` for any one byte. \1 to \9 stand for bytes
- * that are not known beforehand but come again: the first `expect` with \1\1\1 takes any three bytes, later ones want the same
- * three, and `send` sends them. The name of a connection is "" unless given. Connections that are open at the end of the script stay open until script_check().
+ * TEXT is the rest of the line, with the escapes \r \n \t \\ \xNN, and \? in `expect` for any one byte. \1 to \9 stand
+ * for bytes that are not known beforehand but come again: the first `expect` with \1\1\1 takes any three bytes, later
+ * ones want the same three, and `send` sends them. The name of a connection is "" unless given. Connections that are
+ * open at the end of the script stay open until script_check().
  */
 #ifndef SCRIPT_SERVER_H
 #define SCRIPT_SERVER_H
@@ -44,7 +46,8 @@
 
 struct script_server;
 
-/* Starts a server on a free port of 127.0.0.1, or on a Unix socket at `path`. A script that makes no sense ends the test. */
+/* Starts a server on a free port of 127.0.0.1, or on a Unix socket at `path`. A script that makes no sense ends the
+ * test. */
 struct script_server *script_start(const char *script);
 struct script_server *script_start_unix(const char *path, const char *script);
 
@@ -60,8 +63,8 @@ void script_go(struct script_server *server);
 /* Waits until the script has done its last step or come upon a mismatch; connections stay open. */
 void script_await_end(struct script_server *server);
 
-/* Ends all stalls, waits for the script's end, closes and frees. False: something was not as expected, and `why` says at which
- * line, what was expected and what came. */
+/* Ends all stalls, waits for the script's end, closes and frees. False: something was not as expected, and `why`
+ * says at which line, what was expected and what came. */
 bool script_finish(struct script_server *server, char *why, size_t size);
 /* The same, and fails the test if something was not as expected. */
 void script_check(struct script_server *server);

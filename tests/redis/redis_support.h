@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * redis_support.h: what the tests of the redis: engine share, beside what the conformance suite's support offers. They look at
- * the server itself, so they know its keys: a lock NAME is the hash hf:{NAME}, its queue the sorted set hf:{NAME}:q.
+ * redis_support.h: what the tests of the redis: engine share, beside what the conformance suite's support offers.
+ * They look at the server itself, so they know its keys: a lock NAME is the hash hf:{NAME}, its queue the sorted set
+ * hf:{NAME}:q.
  */
 #ifndef REDIS_SUPPORT_H
 #define REDIS_SUPPORT_H
@@ -27,7 +28,7 @@ void refuse_lock(hf_client *client, const char *name, hf_status expected, const 
 void check_words(const hf_error *err, const char *words);
 void check_no_words(const hf_error *err, const char *words);
 
-/* --- looking at the server --- */
+/* ---------------------------------------------------------------------------------------- looking at the server --- */
 
 /* True if somebody holds it by what the server knows, its time aside. */
 bool server_has_owner(struct redis_server *server, const char *name);
@@ -37,7 +38,7 @@ void await_queue(struct redis_server *server, const char *name, int64_t count);
 /* Whether the server has any key of this lock. */
 bool server_has_keys(struct redis_server *server, const char *name);
 
-/* --- options --- */
+/* ------------------------------------------------------------------------------------------------------ options --- */
 
 hf_options with_ttl(uint32_t ttl_ms);
 /* A stranger to all others, as most waiters here are. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_errors.c: every refusal that a real server can be brought to, as a status and a sentence, with nothing left behind
- * and nothing lost that was held before.
+ * test_redis_errors.c: every refusal that a real server can be brought to, as a status and a sentence, with nothing
+ * left behind and nothing lost that was held before.
  */
 #include "redis_support.h"
 
@@ -14,7 +14,7 @@
 #define NAME "the-lock"
 #define OTHER "the-other-lock"
 
-/* ------------------------------------------------------------------------------------------------------- out of memory */
+/* ---------------------------------------------------------------------------------------------------- out of memory */
 
 TEST(out_of_memory_refuses_new_locks_and_keeps_the_old_ones_working)
 {
@@ -75,7 +75,7 @@ TEST(a_wait_outlasts_a_lack_of_memory)
     hf_close(client);
 }
 
-/* -------------------------------------------------------------------------------------------------------- other keys */
+/* ------------------------------------------------------------------------------------------------------- other keys */
 
 TEST(a_key_of_another_program_is_left_alone)
 {
@@ -108,7 +108,7 @@ TEST(a_queue_of_another_program_is_left_alone)
     hf_close(client);
 }
 
-/* -------------------------------------------------------------------------------------------------- replicas and disks */
+/* ----------------------------------------------------------------------------------------------- replicas and disks */
 
 TEST(a_replica_is_named_as_such)
 {
@@ -166,7 +166,7 @@ TEST(a_disk_that_cannot_be_written_is_named)
     hf_close(client);
 }
 
-/* -------------------------------------------------------------------------------------------------- busy and loading */
+/* ------------------------------------------------------------------------------------------------- busy and loading */
 
 static void await_reply(struct redis_server *server, const char *code)
 {

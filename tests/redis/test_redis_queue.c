@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_queue.c: who gets the lock next: in order of arrival, past the dead at once and past the silent in time, and
- * nobody is left standing in the queue.
+ * test_redis_queue.c: who gets the lock next: in order of arrival, past the dead at once and past the silent in
+ * time, and nobody is left standing in the queue.
  */
 #include "redis_support.h"
 
@@ -19,7 +19,7 @@ static void holders_note(struct redis_server *server, char *out, size_t size)
     snprintf(out, size, "%s", note ? note + 1 : "");
 }
 
-/* ------------------------------------------------------------------------------------------------------------- order */
+/* ------------------------------------------------------------------------------------------------------------ order */
 
 #define WAITERS 64
 
@@ -76,7 +76,7 @@ TEST_LIMIT(waiters_are_served_in_the_order_in_which_the_server_saw_them, 30)
         hf_close(procession->clients[i]);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- one wakes */
+/* -------------------------------------------------------------------------------------------------------- one wakes */
 
 TEST(a_release_wakes_one_waiter_and_the_others_send_nothing)
 {
@@ -107,7 +107,7 @@ TEST(a_release_wakes_one_waiter_and_the_others_send_nothing)
     hf_close(client);
 }
 
-/* --------------------------------------------------------------------------------------------- the dead and the silent */
+/* ------------------------------------------------------------------------------------------ the dead and the silent */
 
 struct queuer {
     char note[16];
@@ -263,7 +263,7 @@ TEST_LIMIT(a_waiter_that_slept_through_its_turn_lines_up_again_and_is_quiet, 30)
     CHECK_INT(1, gate_count(&sleeper->got));
 }
 
-/* ------------------------------------------------------------------------------------------------------- abandoned waits */
+/* -------------------------------------------------------------------------------------------------- abandoned waits */
 
 TEST(a_wait_that_ends_leaves_the_queue_at_once)
 {

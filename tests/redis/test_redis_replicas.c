@@ -104,7 +104,7 @@ TEST(a_wait_outlasts_a_replica_that_comes_back)
     hf_close(client);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- disk */
+/* ------------------------------------------------------------------------------------------------------------- disk */
 
 /* Redis has WAITAOF since 7.2, and this is whatever Redis the system has. */
 TEST(waiting_for_the_disk_works_or_is_refused_with_the_reason)

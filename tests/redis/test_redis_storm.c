@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_storm.c: eight processes of eight threads compete for one lock while they are killed and stopped at random. Nobody
- * is inside beside a holder whose own deadline has not come, a late writer is refused by its token, and the lock is never
- * idle for longer than a lease and the claim time.
+ * test_redis_storm.c: eight processes of eight threads compete for one lock while they are killed and stopped at
+ * random. Nobody is inside beside a holder whose own deadline has not come, a late writer is refused by its token,
+ * and the lock is never idle for longer than a lease and the claim time.
  *
- * One blow at a time: the next falls when the lock is being passed on again, so that the longest gap is what one blow costs.
+ * One blow at a time: the next falls when the lock is being passed on again, so that the longest gap is what one
+ * blow costs.
  */
 #include "redis_support.h"
 
@@ -34,8 +35,8 @@ struct worker {
     uint64_t seed;
 };
 
-/* When it ends at the earliest. The clock is read first: a pause in between makes the answer earlier, not later. The time
- * that remains is rounded up. */
+/* When it ends at the earliest. The clock is read first: a pause in between makes the answer earlier, not later. The
+ * time that remains is rounded up. */
 static int64_t safe_until_ns(const hf_lock *lock)
 {
     const int64_t now_ns = test_now_ns();
@@ -109,7 +110,7 @@ static void work(void *arg)
     hf_close(worker->client);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- blows */
+/* ------------------------------------------------------------------------------------------------------------ blows */
 
 struct blows {
     struct storm *storm;

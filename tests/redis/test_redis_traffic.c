@@ -78,7 +78,7 @@ TEST(nobody_sends_anything_while_a_holder_simply_holds)
     hf_close(client);
 }
 
-/* --------------------------------------------------------------------------------------------------------- in a crowd */
+/* ------------------------------------------------------------------------------------------------------- in a crowd */
 
 #define CLIENTS 4
 
@@ -139,7 +139,8 @@ static int64_t commands_per_100_pairs(struct redis_server *server, uint32_t thre
     return 100 * sent / pairs;
 }
 
-/* What it costs may not depend on how many wait: the same, up to the first meeting of everybody, which is a part of it. */
+/* What it costs may not depend on how many wait: the same, up to the first meeting of everybody, which is a part of
+ * it. */
 TEST_LIMIT(a_pair_in_a_crowd_is_three_commands_however_large_the_crowd, 40)
 {
     struct redis_server *server = serve("");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_url.c: URLs and their options on a real server: who logs in and how, which database and prefix, which way, how
- * long; and that a password is never shown.
+ * test_redis_url.c: URLs and their options on a real server: who logs in and how, which database and prefix, which
+ * way, how long; and that a password is never shown.
  */
 #include "redis_support.h"
 
@@ -24,7 +24,7 @@ static void check_hides(hf_client *client, const char *password)
         FAIL("hf_url() shows the password: %s", hf_url(client));
 }
 
-/* ---------------------------------------------------------------------------------------------------------- passwords */
+/* -------------------------------------------------------------------------------------------------------- passwords */
 
 TEST(a_user_logs_in_by_acl)
 {
@@ -133,7 +133,7 @@ TEST(no_message_about_a_bad_url_shows_its_password)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------ databases, prefixes */
+/* ---------------------------------------------------------------------------------------------- databases, prefixes */
 
 TEST(the_database_is_the_urls)
 {
@@ -187,7 +187,7 @@ TEST(prefixes_keep_locks_apart)
     hf_close(prefixed);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- ways */
+/* ------------------------------------------------------------------------------------------------------------- ways */
 
 TEST(ipv6_and_unix_sockets_lead_to_the_same_server)
 {
@@ -230,7 +230,7 @@ TEST(a_server_that_is_not_there_is_named)
     refuse_url(HF_UNAVAILABLE, "no-such-host.invalid", "redis://no-such-host.invalid");
 }
 
-/* -------------------------------------------------------------------------------------------------------- time limits */
+/* ------------------------------------------------------------------------------------------------------ time limits */
 
 static hf_client *open_patiently(const char *url, hf_status expected)
 {
@@ -273,7 +273,7 @@ TEST(a_command_takes_no_longer_than_the_url_allows)
     hf_close(client);
 }
 
-/* -------------------------------------------------------------------------------------------------------- bad options */
+/* ------------------------------------------------------------------------------------------------------ bad options */
 
 TEST(what_makes_no_sense_in_a_url_is_refused)
 {

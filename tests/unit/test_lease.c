@@ -151,6 +151,17 @@ TEST(a_gift_is_made_whole_by_its_first_renewal)
     CHECK_INT((700 + 29698) * HFI_MS, hfi_lease_due(&lease));
 }
 
+TEST(an_unanswered_renewal_to_a_shorter_time_may_count)
+{
+    struct hfi_lease lease;
+    const struct hfi_terms terms = { .ttl_ms = 30000, .renew = true, .store_expires = true };
+    hfi_lease_start(&lease, &terms, 0, 0);
+    hfi_lease_unsure(&lease, 60000, 0);
+    CHECK_INT(29698 * HFI_MS, lease.deadline_ns); /* a longer one does not count unless it was answered */
+    hfi_lease_unsure(&lease, 1000, 5000 * HFI_MS);
+    CHECK_INT((5000 + 988) * HFI_MS, lease.deadline_ns);
+}
+
 TEST(renewals_that_are_nearly_due_share_an_exchange)
 {
     struct hfi_lease lease;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_acquire.c: asking for a lock: the script by its hash, by its text, with WAIT behind it, and every way in which
- * the answer can be lost, late or wrong.
+ * test_redis_acquire.c: asking for a lock: the script by its hash, by its text, with WAIT behind it, and every way in
+ * which the answer can be lost, late or wrong.
  */
 #include "wire.h"
 

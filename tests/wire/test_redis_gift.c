@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_gift.c: how far a gift is to be trusted, on the engine itself with a clock that the test sets forward, as a
- * process sees it that was stopped for a while.
+ * test_redis_gift.c: how far a gift is to be trusted, on the engine itself with a clock that the test sets forward, as
+ * a process sees it that was stopped for a while.
  */
 #include "wire.h"
 
@@ -129,8 +129,8 @@ TEST(a_gift_that_was_read_too_late_is_asked_for)
     end(&engine);
 }
 
-/* What ties the server's clock to ours is one answered request. A request whose answer was lost came later, and with its time
- * beside the older answer a gift would seem younger than it is by all that lies between. */
+/* What ties the server's clock to ours is one answered request. A request whose answer was lost came later, and with
+ * its time beside the older answer a gift would seem younger than it is by all that lies between. */
 TEST(a_lost_answer_does_not_make_a_gift_younger)
 {
     struct engine engine = { .env = { 0 } };

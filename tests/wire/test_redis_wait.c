@@ -264,7 +264,7 @@ TEST(a_gift_after_the_deadline)
 /* The subscription broke, and no new one could be had until the deadline: the old place in the queue is still there. */
 TEST(a_place_from_before_a_broken_subscription_is_left_too)
 {
-    miss_it(HF_UNAVAILABLE, 500, 5000,
+    miss_it(HF_TIMEOUT, 500, 5000,
             LINED_UP "use ear\ncut\nuse main\nacquire 1 20000 0\nbusy 60000 -1 1500000\n"
                      "hello ear\nsubscribe\n" GIVEN_UP);
 }

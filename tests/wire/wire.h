@@ -5,7 +5,8 @@
  * A script here is one for script_server.h in which these lines are spelt out:
  *
  *     hello [NAME]                a connection, its PING and the PONG
- *     acquire SERIAL TTL QUEUE    expects the script for the lock "job" by the client's hold number SERIAL; the client's own
+ *     acquire SERIAL TTL QUEUE    expects the script for the lock "job" by the client's hold number SERIAL; the
+ * client's own
  *     eval-acquire …              number is taken from the first of them and must be the same in all others
  *     release SERIAL              likewise; eval-release, too
  *     renew SERIAL TTL            likewise; eval-renew
@@ -38,8 +39,8 @@ struct wire {
 void wire_serve(struct wire *wire, const char *script, ...) __attribute__((format(printf, 2, 3)));
 /* Opens a client of that server; `query` follows "redis://127.0.0.1:PORT". */
 hf_status wire_open(struct wire *wire, const char *query, uint32_t timeout_ms, hf_error *err);
-/* Waits for the script's end, closes the client, and checks that all went as the script says and that no descriptor stays
- * open. */
+/* Waits for the script's end, closes the client, and checks that all went as the script says and that no descriptor
+ * stays open. */
 void wire_end(struct wire *wire);
 
 /* Waits until more than `ms` are left to the lock: the answer to its renewal was read, and its connection is free. */
@@ -79,7 +80,8 @@ extern const size_t wire_refusal_count;
     "retry\nhello\nrelease " serial "\ncut\ndone\n"                                                                    \
     "retry\nhello undo\nrelease " serial "\nsend :1\\r\\n\ndone\n"
 
-/* How long a call of the client may take beyond its own limit before that counts as not kept: what a loaded machine needs. */
+/* How long a call of the client may take beyond its own limit before that counts as not kept: what a loaded machine
+ * needs. */
 #define WIRE_SLACK_MS 3000
 
 #endif

@@ -220,6 +220,8 @@ static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi
         lock->queued = false;
         return HF_OK;
     }
+    if (given) /* too old to be believed: only what comes from now on counts */
+        hfi_redis_expect_no_more(store, lock, REDIS_NEW);
     grant->valid_ms = 0;
     /* Whoever lines up without being able to hear would be taken for dead, and skipped. */
     const bool line_up = request->queue && hfi_redis_expect(store, lock, request->owner);

@@ -43,6 +43,7 @@ static const struct {
     { "can't run this command", HF_DENIED, NEEDED_RULE },
     { "can't publish to the channel", HF_DENIED, NEEDED_RULE },
     { "DB index is out of range", HF_INVALID, "the server has no such database" },
+    { "WAITAOF cannot be used", HF_UNSUPPORTED, "fsync=yes needs appendonly yes on the server" },
     { "'WAITAOF'", HF_UNSUPPORTED, "fsync=yes needs Redis 7.2 or newer" },
     { "`WAITAOF`", HF_UNSUPPORTED, "fsync=yes needs Redis 7.2 or newer" },
     { "NOAUTH", HF_DENIED, "the server wants a password (URL, HOLDFAST_PASSWORD or password_file)" },
