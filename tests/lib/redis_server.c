@@ -170,8 +170,10 @@ static struct redis_server *new_server(const char *binary, const char *arguments
     static unsigned count;
     const char *folder = getenv("TEST_DIRECTORY");
     struct redis_server *server = calloc(1, sizeof *server);
-    if (!CHECK(server != NULL) || !CHECK(folder != NULL))
+    if (!server || !folder) {
+        FAIL("no memory, or no TEST_DIRECTORY in the environment");
         test_abort();
+    }
     if (starter != getpid()) {
         starter = getpid();
         servers = NULL;

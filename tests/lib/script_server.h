@@ -30,8 +30,7 @@
  *     reset           closes it so that the client sees ECONNRESET (on a Unix socket: the same as cut)
  *     refuse          no further connections
  *     retry … done    the steps in between; from their beginning again, whenever the client closes the connection
- * before it
- *                     has sent what was expected: for clients that give up at a deadline of their own and come back
+ *                     before it has sent what was expected: for clients that give up at a deadline and come back
  *
  * TEXT is the rest of the line, with the escapes \r \n \t \\ \xNN, and \? in `expect` for any one byte. \1 to \9 stand
  * for bytes that are not known beforehand but come again: the first `expect` with \1\1\1 takes any three bytes, later

@@ -92,8 +92,10 @@ static void rules_of_message(char *out, size_t size, const char *message)
     size_t used = 0;
     out[0] = 0;
     const char *word = strstr(message, "it needs ");
-    if (!CHECK(word != NULL))
+    if (!word) {
+        FAIL("no rules in the message: %s", message);
         test_abort();
+    }
     word += strlen("it needs ");
     while (*word && strchr("+~&", *word)) {
         const size_t length = strcspn(word, " ,;");

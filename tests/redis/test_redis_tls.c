@@ -87,7 +87,8 @@ TEST(files_that_cannot_be_read_are_named)
 TEST(tls_and_plain_ports_are_not_mixed_up)
 {
     struct redis_server *server = serve_tls("");
-    refuse_url(HF_UNAVAILABLE, "TLS", "rediss://localhost:%d?cafile=%s/ca.pem", server->port, certificates());
+    refuse_url(HF_UNAVAILABLE, "TLS", "rediss://localhost:%d?connect_timeout=300&cafile=%s/ca.pem", server->port,
+               certificates());
     refuse_url(HF_UNAVAILABLE, NULL, "redis://localhost:%d?connect_timeout=300", server->tls_port);
 }
 

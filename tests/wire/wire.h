@@ -14,7 +14,7 @@
  *     scan CURSOR                 SCAN for the prefix "hf:"
  *     subscribe                   SUBSCRIBE to the client's channel
  *     granted TOKEN               sends the answer to an acquire: held
- *     busy LEFT PLACE US          sends the other answer, at server time US: held for LEFT ms by process 77 on host alpha
+ *     busy LEFT PLACE US          sends the other answer, at server time US: held for LEFT ms by alpha:77
  *     subscribed                  sends the answer to SUBSCRIBE
  *     push TEXT                   sends TEXT as a message to the client's channel
  */
