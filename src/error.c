@@ -57,6 +57,10 @@ hf_status hfi_fail(hf_error *err, hf_status status, int native, const char *form
     va_start(arguments, format);
     vsnprintf(err->message, sizeof err->message, format, arguments);
     va_end(arguments);
+    for (char *c = err->message; *c; c++) { /* a server's words may hold anything; ours are one line */
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = ' ';
+    }
     return status;
 }
 

@@ -116,6 +116,8 @@ static void take_answer(struct hfi_hold *hold, hf_status status, const struct hf
         lose(hold, "the store no longer has it");
         return;
     }
+    if (status == HF_UNKNOWN) /* a gift's first renewal may have made its time shorter */
+        hfi_lease_unsure(&hold->lease, renewal->ttl_ms, renewal->counted_from_ns);
     if (status == HF_OK)
         hfi_lease_renewed(&hold->lease, renewal->ttl_ms, renewal->counted_from_ns);
     else

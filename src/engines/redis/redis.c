@@ -26,6 +26,16 @@
 /* When the holder's time is over its first waiter asks, and the others after it, should it be dead. */
 #define BACKSTOP_FIRST (10 * HFI_MS)
 #define BACKSTOP_STEP (20 * HFI_MS)
+/* However long the holder's time, and however long the queue: should the first ten be dead, the rest ask together. */
+#define BACKSTOP_MOST INT64_C(86400000)
+#define PLACE_MOST INT64_C(10)
+
+#define NO_PLACE_PAUSE (50 * HFI_MS)
+
+static hfi_time earlier(hfi_time a, hfi_time b)
+{
+    return a < b ? a : b;
+}
 
 /* --- open and close --- */
 
@@ -74,7 +84,7 @@ struct words {
     char owner[40];
     char info[256];
     char ttl[16];
-    char replicas[16], patience[16];
+    char replicas[16], patience[24];
 };
 
 static void add_common(struct redis_command *command, struct words *words, const struct redis_store *store,
@@ -93,13 +103,16 @@ static void add_common(struct redis_command *command, struct words *words, const
 
 /* WAIT or WAITAOF behind the script, in the same write; NULL if the URL asks for neither. */
 static const struct redis_command *replication(struct redis_command *command, struct words *words,
-                                               const struct redis_config *config)
+                                               const struct redis_config *config, hfi_time left_ns)
 {
+    /* No longer than the request may take, less the way back: an answer that says too few is better than none. */
+    const int64_t left_ms = left_ns / HFI_MS * 9 / 10;
+    const int64_t patience_ms = left_ms < config->replica_ms ? (left_ms > 1 ? left_ms : 1) : config->replica_ms;
     if (!config->replicas && !config->fsync)
         return NULL;
     command->count = 0;
     snprintf(words->replicas, sizeof words->replicas, "%d", config->replicas);
-    snprintf(words->patience, sizeof words->patience, "%d", config->replica_ms);
+    snprintf(words->patience, sizeof words->patience, "%lld", (long long)patience_ms);
     hfi_redis_add(command, config->fsync ? "WAITAOF" : "WAIT");
     if (config->fsync)
         hfi_redis_add(command, "1");
@@ -122,8 +135,13 @@ static hf_status check_replication(const redisReply *reply, const struct redis_c
                     config->replicas, config->replica_ms);
 }
 
+static int64_t within(int64_t number, int64_t most)
+{
+    return number < 0 ? 0 : number < most ? number : most;
+}
+
 static hf_status take_busy(struct redis_store *store, struct redis_lock *lock, const redisReply *reply,
-                           struct hfi_grant *grant, hf_error *err)
+                           hfi_time sent_ns, struct hfi_grant *grant, hf_error *err)
 {
     static const int types[5] = { REDIS_REPLY_INTEGER, REDIS_REPLY_INTEGER, REDIS_REPLY_INTEGER, REDIS_REPLY_INTEGER,
                                   REDIS_REPLY_STRING };
@@ -139,8 +157,9 @@ static hf_status take_busy(struct redis_store *store, struct redis_lock *lock, c
     grant->holder_left_ms = left_ms;
     lock->queued = place >= 0;
     lock->server_us = reply->element[1]->integer;
-    const hfi_time spread = BACKSTOP_FIRST + (place > 0 ? place : 0) * BACKSTOP_STEP;
-    lock->ask_again_ns = store->env->now_ns() + (left_ms > 0 ? left_ms * HFI_MS : 0) + spread +
+    lock->sent_ns = sent_ns;
+    const hfi_time spread = BACKSTOP_FIRST + within(place, PLACE_MOST) * BACKSTOP_STEP;
+    lock->ask_again_ns = store->env->now_ns() + within(left_ms, BACKSTOP_MOST) * HFI_MS + spread +
                          (hfi_time)(store->env->random() % (uint64_t)BACKSTOP_STEP);
     return HF_BUSY;
 }
@@ -148,10 +167,10 @@ static hf_status take_busy(struct redis_store *store, struct redis_lock *lock, c
 static hf_status redis_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err);
 
 static hf_status take_answer(struct redis_store *store, struct redis_lock *lock, redisReply **replies, bool waited,
-                             struct hfi_grant *grant, hf_error *err)
+                             hfi_time sent_ns, struct hfi_grant *grant, hf_error *err)
 {
-    if (replies[0]->type != REDIS_REPLY_INTEGER)
-        return take_busy(store, lock, replies[0], grant, err);
+    if (replies[0]->type != REDIS_REPLY_INTEGER || replies[0]->integer <= 0) /* a token is greater */
+        return take_busy(store, lock, replies[0], sent_ns, grant, err);
     hfi_redis_expect_no_more(store, lock, REDIS_HELD);
     lock->queued = false;
     grant->token = (uint64_t)replies[0]->integer;
@@ -168,7 +187,8 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
     snprintf(words.ttl, sizeof words.ttl, "%u", request->ttl_ms);
     hfi_redis_add(&command, words.ttl);
     hfi_redis_add(&command, line_up ? "1" : "0");
-    const struct redis_command *behind = replication(&behind_memory, &words, &store->config);
+    const struct redis_command *behind =
+        replication(&behind_memory, &words, &store->config, request->deadline_ns - store->env->now_ns());
     struct redis_question question = {
         .script = &store->scripts.acquire, .arguments = &command, .behind = behind, .deadline_ns = request->deadline_ns
     };
@@ -177,30 +197,37 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
         lock->unsure = true;
     if (status != HF_OK)
         return status;
-    lock->unsure = false;
-    lock->sent_ns = question.sent_ns;
-    if (replies[0]->type == REDIS_REPLY_ERROR)
+    /* Only an answer to a request for a place says whether there is one. */
+    lock->unsure = !line_up && (lock->unsure || lock->queued);
+    const bool error = replies[0]->type == REDIS_REPLY_ERROR;
+    const bool held = replies[0]->type == REDIS_REPLY_INTEGER && replies[0]->integer > 0;
+    if (error)
         status = hfi_redis_refusal(replies[0], words.key, err);
     else
-        status = take_answer(store, lock, replies, behind != NULL, grant, err);
+        status = take_answer(store, lock, replies, behind != NULL, question.sent_ns, grant, err);
+    if (status == HF_INTERNAL && !error) /* nonsense: who knows what it did */
+        lock->unsure = true;
     if (status == HF_OK)
-        grant->counted_from_ns = lock->sent_ns;
+        grant->counted_from_ns = question.sent_ns;
     freeReplyObject(replies[0]);
     freeReplyObject(replies[1]);
-    if (status != HF_OK && lock->state == REDIS_HELD) /* too few replicas have it: nobody may rely on it */
+    if (status != HF_OK && held) /* too few replicas have it: nobody may rely on it */
         redis_release(store, lock, request, NULL);
     return status;
 }
 
-/* A gift made at server time G, of which we know that server time T was not before our time s: it lasts until
- * s + (G - T) + claim, less what clocks may run apart. If that is near, or cannot be reckoned, the waiter must ask. */
+/* With the mutex. A gift made at server time G, of which we know that server time T was not before our time s: it lasts
+ * until s + (G - T) + claim, less what clocks may run apart. If that is near, or cannot be reckoned, the waiter must ask. */
 static bool is_fresh(const struct redis_store *store, const struct redis_lock *lock, struct hfi_grant *grant)
 {
     const hfi_time now = store->env->now_ns();
     const hfi_time waited = now - lock->sent_ns;
-    const hfi_time between = (lock->given_us - lock->server_us) * 1000;
-    if (store->config.replicas || store->config.fsync || waited > TRUSTED_WAIT || between < 0 || between > waited)
+    if (store->config.replicas || store->config.fsync || waited > TRUSTED_WAIT || lock->given_us < lock->server_us)
         return false;
+    const uint64_t between_us = (uint64_t)lock->given_us - (uint64_t)lock->server_us; /* of any two numbers */
+    if (between_us > (uint64_t)waited / 1000)
+        return false;
+    const hfi_time between = (hfi_time)between_us * 1000;
     grant->counted_from_ns = lock->sent_ns + between - between / 100;
     grant->valid_ms = HFI_REDIS_CLAIM_MS;
     grant->token = lock->token;
@@ -214,8 +241,9 @@ static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi
     struct redis_lock *lock = lock_memory;
     pthread_mutex_lock(&store->mutex);
     const bool given = lock->state == REDIS_GIVEN;
+    const bool fresh = given && is_fresh(store, lock, grant);
     pthread_mutex_unlock(&store->mutex);
-    if (given && is_fresh(store, lock, grant)) {
+    if (fresh) {
         hfi_redis_expect_no_more(store, lock, REDIS_HELD);
         lock->queued = false;
         return HF_OK;
@@ -233,12 +261,18 @@ static hf_status redis_wait(void *memory, void *lock_memory, const struct hfi_re
     struct redis_store *store = memory;
     struct redis_lock *lock = lock_memory;
     if (!lock->queued) {
+        const uint64_t asked_under = lock->ear_number;
         uint64_t number;
         const hfi_time limit = store->env->now_ns() + store->env->timeout_ns;
         const hfi_time deadline = limit < request->deadline_ns ? limit : request->deadline_ns;
         const hf_status status = hfi_redis_subscribe(store, &number, deadline, err);
         /* Then ask again, for a place in the queue. A wait that was too short for that is over, and nothing else. */
-        return status == HF_UNAVAILABLE && store->env->now_ns() >= request->deadline_ns ? HF_TIMEOUT : status;
+        if (status == HF_UNAVAILABLE && store->env->now_ns() >= request->deadline_ns)
+            return HF_TIMEOUT;
+        if (status == HF_OK && lock->expected &&
+            number == asked_under) /* a server that gives no place: not in a loop */
+            hfi_waker_sleep(request->waker, NULL, 0, earlier(store->env->now_ns() + NO_PLACE_PAUSE, deadline));
+        return status;
     }
     const bool ask_again = lock->ask_again_ns < request->deadline_ns;
     const bool news =
@@ -255,7 +289,9 @@ static hf_status redis_release(void *memory, void *lock_memory, const struct hfi
     struct words words;
     struct redis_command command;
     redisReply *reply = NULL;
+    pthread_mutex_lock(&store->mutex); /* a gift may be coming in */
     const bool was_held = lock->state == REDIS_HELD;
+    pthread_mutex_unlock(&store->mutex);
     const bool known = was_held || lock->queued || lock->unsure;
     if (!was_held)
         hfi_redis_expect_no_more(store, lock, REDIS_NEW);
@@ -312,6 +348,9 @@ static hf_status redis_renew(void *memory, struct hfi_renewal *renewals, size_t 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != count)
         status = hfi_redis_refusal(reply, keys[0], err);
     for (size_t i = 0; i < count && status == HF_OK; i++) {
+        const redisReply *one = reply->element[i];
+        if (one->type != REDIS_REPLY_INTEGER || one->integer < 0 || one->integer > 1)
+            status = hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
         renewals[i].status = reply->element[i]->integer == 1 ? HF_OK : HF_LOST;
         renewals[i].counted_from_ns = question.sent_ns;
     }

@@ -42,6 +42,7 @@ struct redis_connection {
     int fd;
     SSL *tls;
     redisReader *reader;
+    redisReplyObjectFunctions functions; /* the reader's, with a limit */
     hfi_time used_ns;
     hfi_time receive_ns; /* what SO_RCVTIMEO is set to */
 };
@@ -76,7 +77,8 @@ hf_status hfi_redis_tls_new(SSL_CTX **out, const struct redis_config *config, hf
 
 /* --- redis_answer.c --- */
 
-/* What an error reply means; "what" was asked of `key`. */
+/* What an error reply means that concerns `key`, which may be "". NULL: the answer to AUTH, whose words are not shown,
+ * since a server without that command repeats its arguments. */
 hf_status hfi_redis_refusal(const redisReply *reply, const char *key, hf_error *err);
 bool hfi_redis_is_error(const redisReply *reply, const char *code);
 

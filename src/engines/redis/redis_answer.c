@@ -53,6 +53,7 @@ static const struct {
     { "ASK ", HF_UNSUPPORTED, "the server is part of a cluster; use redis+cluster://" },
     { "CROSSSLOT", HF_UNSUPPORTED, "the server is part of a cluster; use redis+cluster://" },
     { "unknown command", HF_UNSUPPORTED, "the server lacks a command (renamed, or too old: Redis 6 is needed)" },
+    { "max number of clients", HF_UNAVAILABLE, "the server has no room for another connection (maxclients)" },
     { "invalid password", HF_DENIED, "the server refuses the password" },
     { "without any password configured", HF_DENIED, "the URL has a password, but the server wants none" },
 };
@@ -62,9 +63,13 @@ hf_status hfi_redis_refusal(const redisReply *reply, const char *key, hf_error *
     if (reply->type != REDIS_REPLY_ERROR)
         return hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
     for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++) {
+        if (find_code(reply->str, meanings[i].code) && !key)
+            return hfi_fail(err, meanings[i].status, 0, "%s", meanings[i].words);
         if (find_code(reply->str, meanings[i].code))
             return hfi_fail(err, meanings[i].status, 0, "%s%s%.60s: %.80s", meanings[i].words, *key ? ", key " : "",
                             key, reply->str);
     }
+    if (!key)
+        return hfi_fail(err, HF_INTERNAL, 0, "the server refuses the log-in and does not say why in words known here");
     return hfi_fail(err, HF_INTERNAL, 0, "the server answered: %.180s", reply->str);
 }

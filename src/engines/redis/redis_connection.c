@@ -142,8 +142,11 @@ hf_status hfi_redis_send(struct redis_connection *connection, const struct redis
             redisFreeCommand(all);
         else if (i > 1)
             hfi_free(all);
-        if (!joined)
+        if (!joined) {
+            if (size >= 0)
+                redisFreeCommand(one);
             return hfi_fail(err, HF_NOMEM, 0, "no memory for a command");
+        }
         all = joined;
         length += (size_t)size;
     }
@@ -209,6 +212,36 @@ hf_status hfi_redis_fetched(struct redis_connection *connection, redisReply **ou
     const int result = redisReaderGetReply(connection->reader, &reply);
     *out = reply;
     return result == REDIS_OK ? HF_OK : HF_UNKNOWN;
+}
+
+/* --- the reader --- */
+
+/* hiredis sets aside, and later looks through, as many places as the header of an array announces: gigabytes and many
+ * seconds for one line of nonsense. No answer to us has more than this. */
+#define ELEMENTS_MOST 1000000
+
+#if HIREDIS_MAJOR < 1
+typedef int elements_number;
+#else
+typedef size_t elements_number;
+#endif
+
+static void *create_array(const redisReadTask *task, elements_number elements)
+{
+    const redisReplyObjectFunctions *usual = task->privdata;
+    return elements > ELEMENTS_MOST ? NULL : usual->createArray(task, elements);
+}
+
+static bool create_reader(struct redis_connection *connection)
+{
+    redisReader *reader = connection->reader = redisReaderCreate();
+    if (!reader)
+        return false;
+    connection->functions = *reader->fn;
+    connection->functions.createArray = create_array;
+    reader->privdata = reader->fn;
+    reader->fn = &connection->functions;
+    return true;
 }
 
 /* --- connecting --- */
@@ -354,7 +387,7 @@ static hf_status log_in(struct redis_connection *connection, const struct redis_
         redisReply *reply = NULL;
         status = hfi_redis_receive(connection, &reply, deadline_ns, err);
         if (status == HF_OK && reply && reply->type == REDIS_REPLY_ERROR)
-            status = hfi_redis_refusal(reply, "", err);
+            status = hfi_redis_refusal(reply, commands[i] == &auth ? NULL : "", err);
         freeReplyObject(reply);
     }
     /* Nothing that mattered was sent yet. */
@@ -371,9 +404,8 @@ hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_co
     if (!connection)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
     connection->fd = -1;
-    connection->reader = redisReaderCreate();
-    hf_status status = connection->reader ? open_socket(&connection->fd, config, deadline_ns, err)
-                                          : hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    hf_status status = create_reader(connection) ? open_socket(&connection->fd, config, deadline_ns, err)
+                                                 : hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
     if (status == HF_OK) {
         limit_receive(connection, HFI_SECOND);
         if (tls)

@@ -51,13 +51,24 @@ static hf_status look_at(struct redis_store *store, const char *name, redisReply
     return hfi_redis_ask(store, &question, reply, err);
 }
 
+/* { 0 }, or as the script says. */
+static bool is_look(const redisReply *reply)
+{
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 || reply->element[0]->type != REDIS_REPLY_INTEGER)
+        return false;
+    for (size_t i = 1; i < 4 && i < reply->elements; i++) {
+        if (reply->element[i]->type != REDIS_REPLY_INTEGER)
+            return false;
+    }
+    return reply->element[0]->integer == 0 || (reply->elements >= 5 && reply->element[4]->type == REDIS_REPLY_STRING);
+}
+
 static int show(const redisReply *reply, const char *name, hf_inspect_fn each, void *arg)
 {
     char host[65] = "";
     long long pid = 0;
     int used = 0;
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 5 || reply->element[0]->integer != 1 ||
-        reply->element[4]->type != REDIS_REPLY_STRING)
+    if (reply->element[0]->integer == 0) /* it has ended since */
         return 0;
     const char *info = reply->element[4]->str;
     const bool known = sscanf(info, "%64s %lld%n", host, &pid, &used) == 2;
@@ -137,11 +148,21 @@ static hf_status inspect_found(struct inspection *inspection, const redisReply *
         if (!name_of(name, sizeof name, store, keys->element[i]) ||
             strncmp(name, inspection->prefix, strlen(inspection->prefix)) != 0)
             continue;
-        const hf_status status = look_at(store, name, &reply, inspection->deadline_ns, err);
+        hf_status status = look_at(store, name, &reply, inspection->deadline_ns, err);
+        if (status == HF_UNKNOWN) { /* nothing was to be changed */
+            status = HF_UNAVAILABLE;
+            if (err)
+                err->status = status;
+        }
         if (status != HF_OK)
-            return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
-        inspection->stop = show(reply, name, inspection->each, inspection->arg);
+            return status;
+        if (is_look(reply))
+            inspection->stop = show(reply, name, inspection->each, inspection->arg);
+        else
+            status = hfi_redis_refusal(reply, name, err);
         freeReplyObject(reply);
+        if (status != HF_OK)
+            return status;
     }
     return HF_OK;
 }

@@ -33,8 +33,10 @@ hf_status hfi_redis_borrow(struct redis_store *store, struct redis_connection **
 
 void hfi_redis_give_back(struct redis_store *store, struct redis_connection *connection)
 {
+    /* What came behind the answer would be taken for the answer to the next question. */
+    const bool in_step = connection->reader->pos == connection->reader->len;
     pthread_mutex_lock(&store->mutex);
-    const bool keep = store->idle_count < IDLE_MOST;
+    const bool keep = in_step && store->idle_count < IDLE_MOST;
     if (keep) {
         connection->next = store->idle;
         store->idle = connection;

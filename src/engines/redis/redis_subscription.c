@@ -9,6 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* True for { kind, channel, … }. */
+static bool is_about(const redisReply *reply, const char *kind)
+{
+    return reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 && reply->element[0]->type == REDIS_REPLY_STRING &&
+           strcmp(reply->element[0]->str, kind) == 0;
+}
+
 static hf_status open_ear(struct redis_store *store, struct redis_connection **out, hfi_time deadline_ns, hf_error *err)
 {
     char channel[32];
@@ -24,10 +31,13 @@ static hf_status open_ear(struct redis_store *store, struct redis_connection **o
     status = hfi_redis_send(*out, commands, 1, deadline_ns, err);
     if (status == HF_OK)
         status = hfi_redis_receive(*out, &reply, deadline_ns, err);
-    if (status == HF_OK && reply->type == REDIS_REPLY_ERROR)
+    if (status == HF_OK && !is_about(reply, "subscribe")) {
         status = hfi_redis_refusal(reply, channel, err);
-    else if (status != HF_OK)
+    } else if (status != HF_OK) {
         status = HF_UNAVAILABLE; /* nothing but a subscription is unknown */
+        if (err)
+            err->status = status;
+    }
     freeReplyObject(reply);
     if (status != HF_OK) {
         hfi_redis_disconnect(*out);
@@ -101,7 +111,7 @@ static void hear(struct redis_store *store, const struct redis_lock *listener)
     redisReply *reply = NULL;
     hf_status status = hfi_redis_fetch(store->ear);
     while (status == HF_OK && (status = hfi_redis_fetched(store->ear, &reply)) == HF_OK && reply) {
-        if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 && reply->element[2]->type == REDIS_REPLY_STRING)
+        if (is_about(reply, "message") && reply->element[2]->type == REDIS_REPLY_STRING)
             take_message(store, listener, reply->element[2]->str);
         freeReplyObject(reply);
     }

@@ -14,9 +14,10 @@
 
 static int digit(char c)
 {
-    const char *digits = "0123456789abcdef";
-    const char *place = c ? strchr(digits, c | 32) : NULL;
-    return place ? (int)(place - digits) : -1;
+    const char *digits = "0123456789abcdefABCDEF";
+    const char *place = c ? strchr(digits, c) : NULL;
+    const int value = place ? (int)(place - digits) : -1;
+    return value > 15 ? value - 6 : value;
 }
 
 /* A decoded copy of the `length` bytes at `text`. */
@@ -72,9 +73,11 @@ static hf_status read_number(long *out, const char *text, long least, long most,
     assert(text);
     errno = 0;
     *out = strtol(text, &end, 10);
-    if (errno || end == text || *end || *out < least || *out > most)
+    if (errno || end == text || *end || *out < least || *out > most) {
+        *out = least; /* callers reckon with it before they look at the status */
         /* Without the text: it may be a part of a password that should have been percent-encoded. */
         return hfi_fail(err, HF_INVALID, 0, "%s is a number from %ld to %ld", what, least, most);
+    }
     return HF_OK;
 }
 
@@ -228,7 +231,8 @@ static hf_status read_address(struct redis_config *config, const char *rest, boo
         status = read_host(config, host, (size_t)(path - host), err);
         if (status == HF_OK && path_length > 1) {
             char database[16] = "";
-            memcpy(database, path + 1, path_length - 1 < 15 ? path_length - 1 : 15);
+            if (path_length <= sizeof database) /* a longer one stays "", which is no number */
+                memcpy(database, path + 1, path_length - 1);
             long number;
             status = read_number(&number, database, 0, 1000000, "the database", err);
             config->database = (int)number;
