@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Administration: hf_inspect() shows exactly what is held, by whom and since when; hf_break() frees it, tells the holder and
- * serves who waits.
+ * Administration: hf_inspect() shows exactly what is held, by whom and since when; hf_break() frees it, tells the
+ * holder and serves who waits.
  */
 #include "conformance.h"
 
@@ -152,7 +152,8 @@ PROMISE(admin_inspect_stops_when_told, HF_CAP_INSPECT)
     hf_close(client);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- break */
+/* -------------------------------------------------------------------------------------------------------------
+ * break */
 
 PROMISE(admin_break_tells_the_holder_and_serves_the_waiter, HF_CAP_BREAK)
 {
@@ -229,7 +230,8 @@ PROMISE(admin_break_of_ones_own_lock_is_a_loss, HF_CAP_BREAK)
     hf_close(client);
 }
 
-/* --------------------------------------------------------------------------------------------------------- what it is */
+/* --------------------------------------------------------------------------------------------------------- what it
+ * is */
 
 static void find_engine(const hf_engine_info *info, void *arg)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * conformance.h: what the scenarios of the conformance suite share. They use the public header alone, so that anybody can run
- * the suite against a deployment. Lock names carry a random tag and disturb nobody's locks.
+ * conformance.h: what the scenarios of the conformance suite share. They use the public header alone, so that anybody
+ * can run the suite against a deployment. Lock names carry a random tag and disturb nobody's locks.
  *
  * A client does not cross fork(): helper processes open their own.
  */
@@ -17,7 +17,8 @@
 extern const char *store_url;
 extern uint32_t store_caps;
 
-/* Beside the store's capabilities, of the build: forks while other threads allocate. The sanitizers' allocators do not. */
+/* Beside the store's capabilities, of the build: forks while other threads allocate. The sanitizers' allocators do
+ * not. */
 #define CAN_FORK_BUSY (1u << 31)
 
 /* A scenario of a promise, which needs HF_CAP_ bits (0: none) of the store. */
@@ -41,7 +42,8 @@ struct name numbered_name(const char *text, unsigned number);
 /* A time-to-live that a test can afford to wait for, and one that ends after the test's own limit. */
 uint32_t short_ttl_ms(void);
 uint32_t endless_ttl_ms(void);
-/* For a holder that is going to be killed: endless where its death frees the lock at once, short where only time does. */
+/* For a holder that is going to be killed: endless where its death frees the lock at once, short where only time
+ * does. */
 uint32_t ttl_ms_of_the_doomed(void);
 
 /* From the seed that was printed. */

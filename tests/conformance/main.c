@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * main.c: the conformance suite. `conformance URL [SUBSTRING…]` tries the twelve promises on the store that URL names;
- * `conformance --list` says what there is. The store's capabilities select the tests; there is no other way to skip one.
- * HOLDFAST_TEST_SEED repeats a run, HOLDFAST_TEST_SLOW=N gives it N times the time.
+ * `conformance --list` says what there is. The store's capabilities select the tests; there is no other way to skip
+ * one. HOLDFAST_TEST_SEED repeats a run, HOLDFAST_TEST_SLOW=N gives it N times the time.
  */
 #include "conformance.h"
 

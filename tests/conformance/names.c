@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Names: 1 to 255 bytes of UTF-8 without control characters, and any two of them are different locks, whatever characters the
- * store gives a meaning to.
+ * Names: 1 to 255 bytes of UTF-8 without control characters, and any two of them are different locks, whatever
+ * characters the store gives a meaning to.
  */
 #include "conformance.h"
 

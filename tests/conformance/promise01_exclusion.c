@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Promise 1, exclusion: at most one holder. A witness in shared memory sees who is inside, and a counter that is incremented by
- * read, pause and write comes out wrong if ever two are.
+ * Promise 1, exclusion: at most one holder. A witness in shared memory sees who is inside, and a counter that is
+ * incremented by read, pause and write comes out wrong if ever two are.
  */
 #include "conformance.h"
 

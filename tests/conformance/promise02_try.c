@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Promise 2, try: an answer at once, held or busy, and by whom. Where a try would wait, these tests would never end: the
- * holder releases only after the answer.
+ * Promise 2, try: an answer at once, held or busy, and by whom. Where a try would wait, these tests would never end:
+ * the holder releases only after the answer.
  */
 #include "conformance.h"
 

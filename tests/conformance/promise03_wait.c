@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Promise 3, waiting: a bounded wait ends at its deadline and not before, a wait for ever when the lock comes free, and either
- * when it is cancelled; in order of arrival where the store says so.
+ * Promise 3, waiting: a bounded wait ends at its deadline and not before, a wait for ever when the lock comes free, and
+ * either when it is cancelled; in order of arrival where the store says so.
  */
 #include "conformance.h"
 
@@ -179,7 +179,8 @@ PROMISE(p03_a_bounded_wait_can_be_cancelled, 0)
     hf_close(client);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- order */
+/* -------------------------------------------------------------------------------------------------------------
+ * order */
 
 PROMISE(p03_threads_are_served_in_order_of_arrival, HF_CAP_FAIR)
 {

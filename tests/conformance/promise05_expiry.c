@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Promise 5, expiry: a holder that dies at any instruction leaves a lock that ends by itself. Where the lock is bound to the
- * process it ends at once, and a holder that is only paused keeps it.
+ * Promise 5, expiry: a holder that dies at any instruction leaves a lock that ends by itself. Where the lock is bound
+ * to the process it ends at once, and a holder that is only paused keeps it.
  */
 #include "conformance.h"
 

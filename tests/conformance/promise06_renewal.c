@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Promise 6, renewal: a lock that is held stays held for as many times-to-live as it takes, unless it is a plain lease or
- * was given a longest time.
+ * Promise 6, renewal: a lock that is held stays held for as many times-to-live as it takes, unless it is a plain lease
+ * or was given a longest time.
  */
 #include "conformance.h"
 

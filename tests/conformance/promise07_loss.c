@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Promise 7, loss is known in time: callback, descriptor, remaining time and status all say so, and the holder knows before
- * anybody else is granted the lock. Moments of different processes are compared on CLOCK_BOOTTIME.
+ * Promise 7, loss is known in time: callback, descriptor, remaining time and status all say so, and the holder knows
+ * before anybody else is granted the lock. Moments of different processes are compared on CLOCK_BOOTTIME.
  */
 #include "conformance.h"
 
@@ -139,7 +139,8 @@ PROMISE(p07_a_released_lock_is_not_told_of_a_loss, 0)
     CHECK_INT(0, gate_count(&loss.told));
 }
 
-/* ------------------------------------------------------------------------------------------- before anybody else has it */
+/* ------------------------------------------------------------------------------------------- before anybody else
+ * has it */
 
 static void check_known_before_next_grant_to_threads(void (*how)(hf_options *options))
 {
@@ -181,8 +182,9 @@ static void check_known_before_next_grant_to_processes(void (*how)(hf_options *o
     /* The last moment at which the first one could still believe that it holds. */
     CHECK(atomic_load(&holder->believed_ns) > 0);
     CHECK(atomic_load(&holder->believed_ns) <= granted_ns);
-    /* Ended by the library itself, which tells first and then lets go. (A store that counts for itself does not wait for
-     * the callback's thread to be scheduled: there the remaining time, above, is what a careful holder looks at.) */
+    /* Ended by the library itself, which tells first and then lets go. (A store that counts for itself does not wait
+     * for the callback's thread to be scheduled: there the remaining time, above, is what a careful holder looks
+     * at.) */
     if (holder->options.max_hold_ms || !store_can(HF_CAP_EXPIRY))
         CHECK(atomic_load(&holder->told_ns) <= granted_ns);
     CHECK_INT(1, gate_count(&holder->told));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Promise 9, the fencing token: greater than that of every earlier grant of the name, whoever got it and however it ended.
+ * Promise 9, the fencing token: greater than that of every earlier grant of the name, whoever got it and however it
+ * ended.
  */
 #include "conformance.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Promise 10, unknown is not no: whatever a caller is told is true. HF_OK: it holds the lock. Anything else: it does not, and
- * nothing of its attempt stays behind, also when the answer crossed with a cancel, a deadline or a release. (Replies that are
- * lost on the wire are tried with the scripted server, per engine.)
+ * Promise 10, unknown is not no: whatever a caller is told is true. HF_OK: it holds the lock. Anything else: it does
+ * not, and nothing of its attempt stays behind, also when the answer crossed with a cancel, a deadline or a release.
+ * (Replies that are lost on the wire are tried with the scripted server, per engine.)
  */
 #include "conformance.h"
 

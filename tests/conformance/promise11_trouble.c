@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Promise 11, trouble is named: a status and one plain sentence for everything that can be wrong with what the caller asks,
- * and never a password. (What can be wrong with a store is tried per engine.)
+ * Promise 11, trouble is named: a status and one plain sentence for everything that can be wrong with what the caller
+ * asks, and never a password. (What can be wrong with a store is tried per engine.)
  */
 #include "conformance.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Promise 12, nothing left behind: by waiters that give up or die, by clients that close, by many rounds, across fork() and
- * exec().
+ * Promise 12, nothing left behind: by waiters that give up or die, by clients that close, by many rounds, across fork()
+ * and exec().
  */
 #include "conformance.h"
 
@@ -76,7 +76,8 @@ PROMISE(p12_a_killed_waiter_blocks_nobody, HF_CAP_PROCESSES)
     hf_close(other);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- close */
+/* -------------------------------------------------------------------------------------------------------------
+ * close */
 
 PROMISE(p12_closing_releases_what_is_held, 0)
 {
@@ -141,7 +142,8 @@ PROMISE(p12_two_hundred_locks_at_once, 0)
     hf_close(other);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- growth */
+/* -------------------------------------------------------------------------------------------------------------
+ * growth */
 
 /* Calls `each` for every open descriptor. */
 static int each_descriptor(bool (*each)(int fd))

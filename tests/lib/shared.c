@@ -30,7 +30,8 @@ void *shared_new(size_t size)
     return memory;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- gates */
+/* -------------------------------------------------------------------------------------------------------------
+ * gates */
 
 void gate_pass(struct gate *gate)
 {
@@ -71,7 +72,8 @@ bool gate_await_for(struct gate *gate, uint32_t count, uint32_t ms)
     return await_until(gate, count, test_now_ns() + ms * 1000000LL);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- helpers */
+/* -----------------------------------------------------------------------------------------------------------
+ * helpers */
 
 /* True if no other thread of this process is running. */
 static bool others_sleep(void)
@@ -102,8 +104,8 @@ static void before_fork_with_sanitizer(void)
         sched_yield();
 }
 
-/* ThreadSanitizer ends a process in which a new thread gets the stack, and so the number, of one of the parent's threads. The C
- * library reuses only stacks that are large enough: ask for larger ones. */
+/* ThreadSanitizer ends a process in which a new thread gets the stack, and so the number, of one of the parent's
+ * threads. The C library reuses only stacks that are large enough: ask for larger ones. */
 static void after_fork_with_sanitizer(void)
 {
     pthread_attr_t attributes;
@@ -173,7 +175,8 @@ void helper_continue(pid_t helper)
     CHECK_INT(0, kill(helper, SIGCONT));
 }
 
-/* --------------------------------------------------------------------------------------------------------- witnesses */
+/* ---------------------------------------------------------------------------------------------------------
+ * witnesses */
 
 static bool is_dead(struct witness *witness, uint32_t who)
 {

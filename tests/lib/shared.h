@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * shared.h: what several processes of one test need: memory in common, gates to meet at, helper processes, and witnesses who
- * see whether a lock excludes. Every wait ends with the test's own time limit at the latest, and then fails the test.
+ * shared.h: what several processes of one test need: memory in common, gates to meet at, helper processes, and
+ * witnesses who see whether a lock excludes. Every wait ends with the test's own time limit at the latest, and then
+ * fails the test.
  */
 #ifndef SHARED_H
 #define SHARED_H

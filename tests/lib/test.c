@@ -23,8 +23,8 @@ static struct test *tests;
 static atomic_int failures;
 static int64_t deadline_ns;
 
-/* Helpers are forked from processes with threads, and open clients, which start threads: that is what is tested here, and
- * ThreadSanitizer would rather die than look at it. */
+/* Helpers are forked from processes with threads, and open clients, which start threads: that is what is tested
+ * here, and ThreadSanitizer would rather die than look at it. */
 const char *__tsan_default_options(void);
 __attribute__((visibility("default"))) const char *__tsan_default_options(void)
 {
@@ -133,7 +133,8 @@ void test_exit_child(void)
     _exit(atomic_load(&failures) ? 1 : 0);
 }
 
-/* ------------------------------------------------------------------------------------------------------- one process */
+/* ------------------------------------------------------------------------------------------------------- one
+ * process */
 
 static void run_in_child(const struct test *test, int output, const sigset_t *mask)
 {
@@ -187,8 +188,8 @@ static void kill_strays(void)
         closedir(all);
 }
 
-/* Orphans of a test become children of the runner, which is a subreaper. Kills what still lives and returns whether there
- * was any. */
+/* Orphans of a test become children of the runner, which is a subreaper. Kills what still lives and returns whether
+ * there was any. */
 static bool kill_leftovers(pid_t group)
 {
     bool any = false;
@@ -264,7 +265,8 @@ static bool run_test(const struct test *test, int number)
     return !*why;
 }
 
-/* --------------------------------------------------------------------------------------------------------- all tests */
+/* --------------------------------------------------------------------------------------------------------- all
+ * tests */
 
 static bool wanted(const struct test *test, int count, char **substrings)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test.h: a small test runner. Every test runs in a process and a process group of its own, with its own time limit, because a
- * lock test that fails usually hangs. Output is TAP; what a test prints is shown only if it fails.
+ * test.h: a small test runner. Every test runs in a process and a process group of its own, with its own time limit,
+ * because a lock test that fails usually hangs. Output is TAP; what a test prints is shown only if it fails.
  *
  *     TEST(second_acquire_is_busy)
  *     {
@@ -10,8 +10,8 @@
  *         CHECK_INT(2, number_of_things());
  *     }
  *
- * CHECK… counts a failure and goes on, REQUIRE… ends the test; both work in threads and in forked helpers too. A program
- * without a main() gets one from the library: PROGRAM [--list] [SUBSTRING…].
+ * CHECK… counts a failure and goes on, REQUIRE… ends the test; both work in threads and in forked helpers too. A
+ * program without a main() gets one from the library: PROGRAM [--list] [SUBSTRING…].
  */
 #ifndef TEST_H
 #define TEST_H
@@ -77,7 +77,8 @@ int64_t test_now_ns(void);
 /* When this test will be killed, on that clock: the bound of every wait. */
 int64_t test_deadline_ns(void);
 
-/* In a child made by plain fork(): ends it with the failures that it counted. Nothing of the parent's is run at exit. */
+/* In a child made by plain fork(): ends it with the failures that it counted. Nothing of the parent's is run at
+ * exit. */
 _Noreturn void test_exit_child(void);
 
 /* A comment line in the output. */

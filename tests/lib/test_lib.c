@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_lib.c: tests of the test library itself: that gates, helpers and witnesses see what they are there to see. That the
- * runner fails what must fail is tried by running this program again on the tests whose names start with "must_fail", which
- * are left out unless HOLDFAST_TEST_MUST_FAIL is set.
+ * test_lib.c: tests of the test library itself: that gates, helpers and witnesses see what they are there to see. That
+ * the runner fails what must fail is tried by running this program again on the tests whose names start with
+ * "must_fail", which are left out unless HOLDFAST_TEST_MUST_FAIL is set.
  */
 #include "fault.h"
 #include "shared.h"
@@ -15,7 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---------------------------------------------------------------------------------- what the runner must call failed */
+/* ---------------------------------------------------------------------------------- what the runner must call
+ * failed */
 
 TEST(must_fail_check)
 {
@@ -78,7 +79,8 @@ TEST_LIMIT(must_fail_gate, 2)
     gate_await(gate, 1);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ runner */
+/* ------------------------------------------------------------------------------------------------------------
+ * runner */
 
 /* Runs this program on the tests named `filter` and returns its exit status; what it prints goes to `output`. */
 static int run_again(const char *filter, char *output, size_t size)
@@ -122,7 +124,8 @@ TEST(runner_fails_if_no_test_ran)
     CHECK(strstr(output, "0 passed, 0 failed") != NULL);
 }
 
-/* ----------------------------------------------------------------------------------------------- gates and witnesses */
+/* ----------------------------------------------------------------------------------------------- gates and
+ * witnesses */
 
 static void pass_gate(void *arg)
 {
@@ -189,7 +192,8 @@ TEST(fenced_register_refuses_smaller_tokens)
     CHECK_INT(1, atomic_load(&place.refused));
 }
 
-/* ------------------------------------------------------------------------------------------------------------ faults */
+/* ------------------------------------------------------------------------------------------------------------
+ * faults */
 
 static long countdown, needed;
 

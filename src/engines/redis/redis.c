@@ -217,7 +217,8 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
 }
 
 /* With the mutex. A gift made at server time G, of which we know that server time T was not before our time s: it lasts
- * until s + (G - T) + claim, less what clocks may run apart. If that is near, or cannot be reckoned, the waiter must ask. */
+ * until s + (G - T) + claim, less what clocks may run apart. If that is near, or cannot be reckoned, the waiter must
+ * ask. */
 static bool is_fresh(const struct redis_store *store, const struct redis_lock *lock, struct hfi_grant *grant)
 {
     const hfi_time now = store->env->now_ns();
