@@ -139,7 +139,7 @@ static void insert_word(struct input *input)
     size_t count = 0;
     while (fuzz_words[count])
         count++;
-    const char *word = fuzz_words[below(count)];
+    const char *word = count ? fuzz_words[below(count)] : "";
     insert(input, below(input->size + 1), word, strlen(word));
 }
 

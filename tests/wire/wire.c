@@ -199,7 +199,7 @@ void wire_serve(struct wire *wire, const char *format, ...)
     char *script = NULL;
     va_list args;
     va_start(args, format);
-    REQUIRE(out.bytes && vasprintf(&script, format, args) >= 0);
+    REQUIRE(out.bytes && vasprintf(&script, format, args) >= 0 && script);
     va_end(args);
     for (char *line = script, *next; *line; line = next) {
         next = line + strcspn(line, "\n");

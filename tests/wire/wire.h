@@ -36,7 +36,7 @@ struct wire {
 };
 
 /* Starts the server with a script, which may have printf's directives. */
-void wire_serve(struct wire *wire, const char *script, ...) __attribute__((format(printf, 2, 3)));
+void wire_serve(struct wire *wire, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Opens a client of that server; `query` follows "redis://127.0.0.1:PORT". */
 hf_status wire_open(struct wire *wire, const char *query, uint32_t timeout_ms, hf_error *err);
 /* Waits for the script's end, closes the client, and checks that all went as the script says and that no descriptor
