@@ -199,8 +199,10 @@ void wire_serve(struct wire *wire, const char *format, ...)
     char *script = NULL;
     va_list args;
     va_start(args, format);
-    REQUIRE(out.bytes && vasprintf(&script, format, args) >= 0 && script);
+    REQUIRE(out.bytes && vasprintf(&script, format, args) >= 0);
     va_end(args);
+    if (!script)
+        test_abort();
     for (char *line = script, *next; *line; line = next) {
         next = line + strcspn(line, "\n");
         if (*next)
