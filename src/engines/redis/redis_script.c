@@ -132,12 +132,13 @@ static const char evict[] =
     "local me, silent\n" CLOCK HAND_OVER
     "return 1\n";
 
-/* Held: { 1, token, left ms, held for ms, "host pid note", waiters… }. Else { 0 }. */
+/* Held: { 1, token, left ms, held for ms, "host pid note", waiters… }. Else, and for hashes of others: { 0 }. */
 static const char look[] =
     "local h = redis.call('hmget', KEYS[1], 'o', 'u', 't', 'i')\n" CLOCK
-    "if not h[1] or h[2] - now <= 0 then return { 0 } end\n"
-    "local s, us, info = string.match(h[4], '^(%d+) (%d+) (.*)$')\n"
-    "local answer = { 1, tonumber(h[3]), math.ceil((h[2] - now) / 1000), (now - s * 1000000 - us) / 1000, info }\n"
+    "local left = (tonumber(h[2]) or 0) - now\n"
+    "local s, us, info = string.match(h[4] or '', '^(%d+) (%d+) (.*)$')\n"
+    "if not h[1] or left <= 0 or not s then return { 0 } end\n"
+    "local answer = { 1, tonumber(h[3]) or 0, math.ceil(left / 1000), (now - s * 1000000 - us) / 1000, info }\n"
     "for i, member in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do answer[5 + i] = member end\n"
     "return answer\n";
 /* clang-format on */
