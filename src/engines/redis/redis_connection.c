@@ -21,6 +21,7 @@
 
 #define BUFFER 16384
 
+/* The core's clock, read directly: a socket waits in real time, also where a test has set env->now_ns() forward. */
 static hfi_time now_ns(void)
 {
     struct timespec now;
