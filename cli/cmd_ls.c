@@ -17,9 +17,31 @@ struct locks {
     bool no_memory;
 };
 
+static void free_waiting(const hf_info *info)
+{
+    for (int64_t i = 0; info->waiting != NULL && i < info->waiters; i++)
+        free((char *)info->waiting[i]);
+    free((void *)info->waiting);
+}
+
+/* The waiters' texts as strings of our own; NULL if there are none to be had. */
+static const char *const *copy_waiting(const hf_info *info, bool *no_memory)
+{
+    if (info->waiting == NULL || info->waiters <= 0)
+        return NULL;
+    const char **copy = calloc((size_t)info->waiters, sizeof *copy);
+    *no_memory |= copy == NULL;
+    for (int64_t i = 0; copy != NULL && i < info->waiters; i++) {
+        copy[i] = strdup(info->waiting[i]);
+        *no_memory |= copy[i] == NULL;
+    }
+    return copy;
+}
+
 static void free_locks(struct locks *locks)
 {
     for (size_t i = 0; i < locks->count; i++) {
+        free_waiting(&locks->lock[i]);
         free((char *)locks->lock[i].name);
         free((char *)locks->lock[i].host);
         free((char *)locks->lock[i].note);
@@ -50,6 +72,7 @@ static int collect(const hf_info *info, void *arg)
     lock->host = strdup(info->host);
     lock->note = strdup(info->note);
     locks->no_memory = lock->name == NULL || lock->host == NULL || lock->note == NULL;
+    lock->waiting = copy_waiting(info, &locks->no_memory);
     return locks->no_memory;
 }
 
@@ -111,6 +134,16 @@ static void print_json_fields(const hf_info *info, bool *first)
     print_json_number("waiters", info->waiters, info->waiters >= 0, first);
     hfc_json_key(stdout, "note", first);
     hfc_json_string(stdout, info->note[0] != '\0' ? info->note : NULL);
+    hfc_json_key(stdout, "waiting", first);
+    if (info->waiting == NULL) {
+        fputs(info->waiters == 0 ? "[]" : "null", stdout);
+        return;
+    }
+    for (int64_t i = 0; i < info->waiters; i++) {
+        fputs(i == 0 ? "[" : ", ", stdout);
+        hfc_json_string(stdout, info->waiting[i]);
+    }
+    fputc(']', stdout);
 }
 
 static void print_json_list(const struct locks *locks)
@@ -222,6 +255,10 @@ static void print_status(const struct locks *locks)
     for (int c = 0; c < COLUMNS; c++)
         if (cells.text[c][0] != '\0')
             printf("%-10s %s\n", labels[c], cells.text[c]);
+    const hf_info *info = &locks->lock[0];
+    for (int64_t i = 0; info->waiting != NULL && i < info->waiters; i++)
+        printf("%-10s %lld. %s\n", i == 0 ? "waiting" : "", (long long)i + 1,
+               hfc_printable(cells.text[0], sizeof cells.text[0], info->waiting[i]));
 }
 
 /* --- the commands --- */

@@ -174,7 +174,7 @@ HF_API hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err);
 /* The fencing token: greater than that of every earlier grant of this name. Re-entry keeps it. */
 HF_API uint64_t hf_token(const hf_lock *lock);
 
-/* How long the lock is certain to stay ours, in milliseconds: 0 or less means that it is lost. INT64_MAX where nothing
+/* How long the lock is certain to stay ours, in milliseconds, rounded up: 0 or less means that it is lost. INT64_MAX where nothing
  * but the death of this process ends it. Never blocks and never asks the store. */
 HF_API int64_t hf_remaining_ms(const hf_lock *lock);
 
@@ -197,6 +197,9 @@ typedef struct hf_info {
     int64_t remaining_ms; /* until the store ends it by itself; -1 if only the holder's death does, or not known */
     int64_t waiters;      /* how many wait; -1 if not known */
     const char *note;     /* the holder's note, or "" */
+    /* Who waits, as many as `waiters`, "host:pid note" each, in the order in which they will be served; NULL if the
+     * store cannot tell. */
+    const char *const *waiting;
 } hf_info;
 
 /* Return non-zero to stop. The strings are valid during the call. */

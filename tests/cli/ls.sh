@@ -27,7 +27,7 @@ same "$(sed 's/  .*//' out | tr '\n' ',')" 'NAME,web-1,web-2,'
 expect 0 "$HOLDFAST" ls --json
 json '[l["name"] for l in it] == ["db", "web-1", "web-2", "锁 \"quoted\" \\"]'
 json 'all(l["note"] == "note of " + l["name"] for l in it)'
-json 'all(set(l) == {"name", "host", "pid", "token", "held_ms", "remaining_ms", "waiters", "note"} for l in it)'
+json 'all(set(l) == {"name", "host", "pid", "token", "held_ms", "remaining_ms", "waiters", "note", "waiting"} for l in it)'
 json 'all(l["pid"] > 1 and l["token"] > 0 and l["held_ms"] >= 0 and l["waiters"] == 0 for l in it)'
 json 'all(l["host"] == __import__("os").uname().nodename and l["remaining_ms"] is None for l in it)'
 expect 0 "$HOLDFAST" ls web --json

@@ -13,6 +13,7 @@
 #define SEEN_MOST 40
 
 struct seen {
+    char waiting[400]; /* the waiters' notes, in order */
     int count;
     char names[SEEN_MOST][256];
     hf_info last; /* without the texts */
@@ -27,6 +28,12 @@ static int see(const hf_info *info, void *arg)
     seen->last = *info;
     snprintf(seen->host, sizeof seen->host, "%s", info->host);
     snprintf(seen->note, sizeof seen->note, "%s", info->note);
+    seen->waiting[0] = 0;
+    for (int64_t i = 0; i < info->waiters; i++) {
+        const size_t used = strlen(seen->waiting);
+        const char *note = strchr(info->waiting[i], ' ');
+        snprintf(seen->waiting + used, sizeof seen->waiting - used, "%s|", note ? note + 1 : "");
+    }
     return 0;
 }
 
@@ -56,14 +63,19 @@ TEST(a_lock_is_shown_with_its_holder_and_waiters)
     hf_options options = with_ttl(60000);
     options.note = "nightly report, run 7";
     hf_lock *lock = must_acquire(client, NAME, &options);
+    static const char *const notes[3] = { "first", "second of all", "third" };
     for (int i = 0; i < 3; i++) {
-        waiter_start(&waiters[i], client, NAME, NULL);
+        hf_options waiting = HF_OPTIONS_INIT;
+        waiting.note = notes[i];
+        waiting.owner = HF_OWNER_HANDLE;
+        waiter_start(&waiters[i], client, NAME, &waiting);
         await_queue(server, NAME, i + 1);
     }
     const struct seen *seen = look(looking, NULL);
     REQUIRE_INT(1, seen->count);
     CHECK_STR(NAME, seen->names[0]);
     CHECK_INT(3, seen->last.waiters);
+    CHECK_STR("first|second of all|third|", seen->waiting);
     CHECK_INT(getpid(), seen->last.pid);
     REQUIRE_INT(0, gethostname(host, sizeof host - 1));
     CHECK_STR(host, seen->host);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define WAITERS_FROM 5 /* in the answer of the script */
+
 /* `text` for SCAN's MATCH, with its special characters taken literally. */
 static size_t add_literal(char *out, size_t used, size_t room, const char *text)
 {
@@ -63,6 +65,29 @@ static bool is_look(const redisReply *reply)
     return reply->element[0]->integer == 0 || (reply->elements >= 5 && reply->element[4]->type == REDIS_REPLY_STRING);
 }
 
+#define WAITER_MOST 256
+
+/* "owner host pid note" as "host:pid note". */
+static void describe_waiter(char out[WAITER_MOST], const redisReply *member)
+{
+    char host[65] = "", pid[24] = "";
+    int used = 0;
+    if (member->type == REDIS_REPLY_STRING && sscanf(member->str, "%*s %64s %23s%n", host, pid, &used) == 2)
+        snprintf(out, WAITER_MOST, "%s:%s%s", host, pid, member->str[used + 1] ? member->str + used : "");
+}
+
+/* The texts of all waiters, and pointers to them in front: one block, freed at once. NULL: no memory. */
+static const char *const *describe_waiters(const redisReply *reply, size_t count)
+{
+    const char **pointers = hfi_alloc(count * (sizeof *pointers + WAITER_MOST) + 1);
+    char *texts = pointers ? (char *)(pointers + count) : NULL;
+    for (size_t i = 0; pointers && i < count; i++) {
+        pointers[i] = texts + i * WAITER_MOST;
+        describe_waiter(texts + i * WAITER_MOST, reply->element[WAITERS_FROM + i]);
+    }
+    return pointers;
+}
+
 static int show(const redisReply *reply, const char *name, hf_inspect_fn each, void *arg)
 {
     char host[65] = "";
@@ -72,6 +97,8 @@ static int show(const redisReply *reply, const char *name, hf_inspect_fn each, v
         return 0;
     const char *info = reply->element[4]->str;
     const bool known = sscanf(info, "%64s %lld%n", host, &pid, &used) == 2;
+    const size_t waiters = reply->elements - WAITERS_FROM;
+    const char *const *waiting = describe_waiters(reply, waiters);
     const hf_info one = { .size = sizeof one,
                           .name = name,
                           .host = known ? host : "",
@@ -79,9 +106,12 @@ static int show(const redisReply *reply, const char *name, hf_inspect_fn each, v
                           .token = (uint64_t)reply->element[1]->integer,
                           .held_ms = reply->element[3]->integer,
                           .remaining_ms = reply->element[2]->integer,
-                          .waiters = (int64_t)reply->elements - 5,
-                          .note = known && info[used] == ' ' ? info + used + 1 : "" };
-    return each(&one, arg);
+                          .waiters = (int64_t)waiters,
+                          .note = known && info[used] == ' ' ? info + used + 1 : "",
+                          .waiting = waiting };
+    const int stop = each(&one, arg);
+    hfi_free((void *)(uintptr_t)waiting);
+    return stop;
 }
 
 struct inspection {

@@ -147,10 +147,6 @@ static hf_status read_option(struct redis_config *config, const char *name, cons
 
 static hf_status read_options(struct redis_config *config, const char *text, hf_error *err)
 {
-    /* A password with a bare '?' in it would end up here, and in a message. */
-    if (strchr(text, '@'))
-        return hfi_fail(err, HF_INVALID, 0,
-                        "a '?' or '@' in a user name, password or option must be written %%3F or %%40");
     while (*text) {
         const size_t length = strcspn(text, "&");
         const char *equals = memchr(text, '=', length);
@@ -215,6 +211,11 @@ static hf_status read_address(struct redis_config *config, const char *rest, boo
     if (strncmp(rest, "//", 2) != 0)
         return hfi_fail(err, HF_INVALID, 0, "a redis URL is redis://HOST:PORT/DATABASE or redis+unix:///SOCKET");
     rest += 2;
+    /* A password with a bare '?' in it would be taken for options, and end up in a message. */
+    const char *query = strchr(rest, '?');
+    if (query && strchr(query, '@'))
+        return hfi_fail(err, HF_INVALID, 0,
+                        "a '?' or '@' in a user name, password or option must be written %%3F or %%40");
     const size_t authority = strcspn(rest, "/?");
     const char *path = rest + authority;
     const size_t path_length = strcspn(path, "?");
