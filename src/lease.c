@@ -35,8 +35,9 @@ void hfi_lease_start(struct hfi_lease *lease, const struct hfi_terms *terms, uin
 {
     lease->terms = *terms;
     lease->end_by_ns = terms->max_hold_ms ? granted_ns + (hfi_time)terms->max_hold_ms * HFI_MS : HFI_NEVER;
-    count_from(lease, valid_ms ? valid_ms : terms->ttl_ms, granted_ns);
-    if (valid_ms) /* also without renewal: its first part is not the whole yet */
+    const bool part = valid_ms && valid_ms < terms->ttl_ms;
+    count_from(lease, part ? valid_ms : terms->ttl_ms, granted_ns);
+    if (part) /* also without renewal: its first part is not the whole yet */
         lease->renew_at_ns = granted_ns + (hfi_time)valid_ms * HFI_MS / 3;
 }
 

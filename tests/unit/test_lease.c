@@ -149,6 +149,9 @@ TEST(a_gift_is_made_whole_by_its_first_renewal)
     CHECK_INT(2000 * HFI_MS / 3, hfi_lease_due(&lease)); /* though it is not to be renewed otherwise */
     hfi_lease_renewed(&lease, 30000, 700 * HFI_MS);
     CHECK_INT((700 + 29698) * HFI_MS, hfi_lease_due(&lease));
+    const struct hfi_terms shorter = { .ttl_ms = 1000, .renew = false, .store_expires = true };
+    hfi_lease_start(&lease, &shorter, 2000, 0);
+    CHECK_INT(988 * HFI_MS, hfi_lease_due(&lease)); /* a short lease stays as short as it was asked for */
 }
 
 TEST(an_unanswered_renewal_to_a_shorter_time_may_count)
