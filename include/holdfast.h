@@ -174,8 +174,8 @@ HF_API hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err);
 /* The fencing token: greater than that of every earlier grant of this name. Re-entry keeps it. */
 HF_API uint64_t hf_token(const hf_lock *lock);
 
-/* How long the lock is certain to stay ours, in milliseconds, rounded up: 0 or less means that it is lost. INT64_MAX where nothing
- * but the death of this process ends it. Never blocks and never asks the store. */
+/* How long the lock is certain to stay ours, in milliseconds, rounded up: 0 or less means that it is lost. INT64_MAX
+ * where nothing but the death of this process ends it. Never blocks and never asks the store. */
 HF_API int64_t hf_remaining_ms(const hf_lock *lock);
 
 /* A descriptor that becomes readable once the lock is lost, for event loops; -1 if none could be made. It belongs to
