@@ -88,7 +88,7 @@ struct hfi_renewal {
 struct hfi_engine {
     unsigned abi;        /* HFI_ENGINE_ABI */
     const char *name;    /* "redis" */
-    const char *schemes; /* "redis:, rediss:, redis+unix:", for people; registry.c has the table */
+    const char *schemes; /* "redis: rediss: redis+unix:", for people; registry.c has the table */
     const char *summary; /* one line for `holdfast engines` */
     uint32_t caps;       /* HF_CAP_ bits: the same bits refuse, print and select tests */
     bool immediate;      /* never blocks but in wait(): its requests carry no deadline, and no clock is read for it */

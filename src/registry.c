@@ -142,7 +142,7 @@ void hf_engines(void (*each)(const hf_engine_info *info, void *arg), void *arg)
         schemes_for_people(schemes, sizeof schemes, table[i].schemes);
         const hf_engine_info info = { .size = sizeof info,
                                       .name = table[i].name,
-                                      .schemes = schemes,
+                                      .schemes = engine ? engine->schemes : schemes, /* what it really answers to */
                                       .summary = engine ? engine->summary : table[i].summary,
                                       .caps = engine ? engine->caps : 0,
                                       .present = engine != NULL,

@@ -22,7 +22,7 @@ extern const struct hfi_engine hfi_module_engine;
 HFI_API const struct hfi_engine hfi_module_engine = {
     .abi = HFI_ENGINE_ABI,
     .name = "etcd",
-    .schemes = "etcd:",
+    .schemes = "etcd: and nothing else",
     .summary = "a module for tests",
     .caps = HF_CAP_EXPIRY,
     .store_size = 1,

@@ -363,7 +363,7 @@ extern const struct hfi_engine hfi_module_engine;
 HFI_API const struct hfi_engine hfi_module_engine = {
     .abi = HFI_ENGINE_ABI,
     .name = "redis",
-    .schemes = "redis:, rediss:, redis+unix:",
+    .schemes = "redis: rediss: redis+unix:",
     .summary = "machines that share a Redis or Valkey server",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
             HF_CAP_INSPECT | HF_CAP_BREAK,
