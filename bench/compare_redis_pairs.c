@@ -21,7 +21,7 @@ struct side {
     void (*pair)(const struct side *side);
     hf_client *client;
     redisContext *context;
-    const struct redis_scripts *scripts;
+    const struct redis_script *scripts;
     char info[96];
     char compare_delete[41];
 };
@@ -65,7 +65,7 @@ static void release_raw(redisContext *context, int count, const char **words)
 static void same_commands_pair(const struct side *side)
 {
     const char *acquire[] = { "EVALSHA",
-                              side->scripts->acquire.hash,
+                              side->scripts[REDIS_ACQUIRE].hash,
                               "2",
                               "hf:{same}",
                               "hf:{same}:q",
@@ -73,8 +73,8 @@ static void same_commands_pair(const struct side *side)
                               side->info,
                               "30000",
                               "0" };
-    const char *release[] = { "EVALSHA",     side->scripts->release.hash, "2",       "hf:{same}",
-                              "hf:{same}:q", "0123456789abcdef.123456",   side->info };
+    const char *release[] = { "EVALSHA",     side->scripts[REDIS_RELEASE].hash, "2",       "hf:{same}",
+                              "hf:{same}:q", "0123456789abcdef.123456",         side->info };
 
     exchange(side->context, 9, acquire);
     release_raw(side->context, 7, release);
@@ -169,17 +169,17 @@ static void count_reentry(struct results *results, struct server *server, hf_cli
 
 void compare_redis_pairs(struct results *results, struct server *server)
 {
-    struct redis_scripts scripts;
+    struct redis_script scripts[REDIS_SCRIPTS];
     redisContext *context = connect_raw(server->port);
     hf_client *client = open_client(results);
     struct side side[SIDES] = { { .pair = our_pair, .client = client },
-                                { .pair = same_commands_pair, .context = context, .scripts = &scripts },
+                                { .pair = same_commands_pair, .context = context, .scripts = scripts },
                                 { .pair = plain_pair, .context = context } };
     char host[65] = "";
 
-    hfi_redis_scripts_init(&scripts);
-    load_script(context, scripts.acquire.text, scripts.acquire.hash);
-    load_script(context, scripts.release.text, scripts.release.hash);
+    hfi_redis_scripts_init(scripts, &hfi_redis_native, false);
+    load_script(context, scripts[REDIS_ACQUIRE].text, scripts[REDIS_ACQUIRE].hash);
+    load_script(context, scripts[REDIS_RELEASE].text, scripts[REDIS_RELEASE].hash);
     load_script(context, compare_and_delete, side[2].compare_delete);
     gethostname(host, sizeof host - 1);
     snprintf(side[1].info, sizeof side[1].info, "%s %d ", host, (int)getpid());

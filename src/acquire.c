@@ -280,7 +280,7 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
     hold->lease.terms = (struct hfi_terms){ .ttl_ms = want->options.ttl_ms,
                                             .max_hold_ms = want->options.max_hold_ms,
                                             .renew = want->options.renew == HF_RENEW_ON,
-                                            .store_expires = client->engine->caps & HF_CAP_EXPIRY };
+                                            .store_expires = client->caps & HF_CAP_EXPIRY };
     hold->engaged = true;
     struct contest contest; /* field by field: most of it is a text that nobody reads unless the lock is busy */
     contest.client = client;

@@ -55,7 +55,10 @@ static hf_status open_store(hf_client *client, const struct hfi_url *split, cons
     client->store = hfi_alloc(client->engine->store_size);
     if (!client->store)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-    hf_status status = client->engine->open(client->store, split, &client->env, &client->url, err);
+    struct hfi_opened opened = { .caps = client->engine->caps };
+    hf_status status = client->engine->open(client->store, split, &client->env, &opened, err);
+    client->url = opened.shown;
+    client->caps = opened.caps;
     if (status == HF_OK && !client->url)
         client->url = hfi_url_without_password(url);
     if (status == HF_OK && !client->url)
@@ -99,6 +102,7 @@ hf_status hfi_open_engine(hf_client **out, const struct hfi_engine *engine, cons
         .now_ns = hfi_now_ns,
         .random = hfi_random,
         .lost = hfi_keeper_lost,
+        .recheck = hfi_keeper_recheck,
         .core = client,
     };
     pthread_mutex_init(&client->mutex, NULL);
@@ -178,7 +182,7 @@ void hf_close(hf_client *client)
 
 uint32_t hf_capabilities(const hf_client *client)
 {
-    return client->engine->caps;
+    return client->caps;
 }
 
 const char *hf_url(const hf_client *client)

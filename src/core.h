@@ -91,6 +91,7 @@ struct hfi_hold {
     hf_lock *handles;
     unsigned pins;   /* threads that use it without the mutex */
     bool engaged;    /* the engine may know of it: it must be released there */
+    bool doubted;    /* something happened to the store: renew it now, not when it would be time */
     bool renewing;   /* an exchange that renews it is under way: two could answer in the wrong order */
     bool undoing;    /* on the keeper's list of releases to be finished */
     uint64_t teller; /* the thread that is inside of a callback for it; 0: none */
@@ -123,6 +124,7 @@ struct hfi_wait {
 struct hf_client {
     const struct hfi_engine *engine;
     void *store;
+    uint32_t caps;
     struct hfi_env env;
     char *url;
     unsigned generation;
@@ -191,7 +193,9 @@ hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err);
 bool hfi_keeper_start(hf_client *client, hf_error *err);
 void hfi_keeper_expect(hf_client *client, hfi_time due_ns);                /* look at `due_ns` at the latest */
 void hfi_keeper_stop(hf_client *client);                                   /* lets go of the mutex while it joins */
-void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why); /* the env->lost of every engine; no mutex */
+/* The env->lost and env->recheck of every engine; no mutex. */
+void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why);
+void hfi_keeper_recheck(void *core);
 
 /* A request for what the hold wants from its engine. */
 struct hfi_request hfi_hold_request(const struct hfi_hold *hold, hfi_time deadline_ns);

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HFI_ENGINE_ABI 1u
+#define HFI_ENGINE_ABI 2u
 
 /* Nanoseconds on CLOCK_BOOTTIME, which goes on during suspend. */
 typedef int64_t hfi_time;
@@ -49,7 +49,16 @@ struct hfi_env {
     uint64_t (*random)(void);
     /* The store took away what `owner` held: the core tells its user at once. For hear(), and for nothing else. */
     void (*lost)(void *core, struct hfi_owner owner, const char *why);
+    /* Something happened to the store that may have cost it our locks, a failover say: the core has all of them renewed
+     * now, and not when it would be time. */
+    void (*recheck)(void *core);
     void *core;
+};
+
+/* What open() may tell of its store. */
+struct hfi_opened {
+    char *shown;   /* NULL, or an allocated URL to show instead of the user's */
+    uint32_t caps; /* the engine's, for open() to change where the URL decides on them */
 };
 
 struct hfi_request {
@@ -90,14 +99,14 @@ struct hfi_engine {
     const char *name;    /* "redis" */
     const char *schemes; /* "redis: rediss: redis+unix:", for people; registry.c has the table */
     const char *summary; /* one line for `holdfast engines` */
-    uint32_t caps;       /* HF_CAP_ bits: the same bits refuse, print and select tests */
+    uint32_t caps;       /* HF_CAP_ bits, for a URL without options: the same bits refuse, print and select tests */
     bool immediate;      /* never blocks but in wait(): its requests carry no deadline, and no clock is read for it */
     size_t store_size;   /* the core allocates and zeroes both; a store lives from open() to close(), */
     size_t lock_size;    /* a lock from the first attempt() to the release() that follows it */
 
-    /* Connects. On failure the core still calls close(). May set *shown to an allocated URL to show instead of the
-     * user's. */
-    hf_status (*open)(void *store, const struct hfi_url *url, const struct hfi_env *env, char **shown, hf_error *err);
+    /* Connects. On failure the core still calls close(). */
+    hf_status (*open)(void *store, const struct hfi_url *url, const struct hfi_env *env, struct hfi_opened *opened,
+                      hf_error *err);
     void (*close)(void *store);
 
     /* Asks for the lock. Idempotent by owner: asking again after HF_BUSY or a lost reply finds the earlier success.

@@ -24,9 +24,10 @@ struct batch {
 static bool is_due(const struct hfi_hold *hold, enum hfi_step step, hfi_time now_ns, bool early)
 {
     const hfi_time window = early ? hold->lease.terms.ttl_ms * HFI_MS / 30 : 0;
-    if (step == HFI_STEP_RENEW && hold->renewing)
+    if (hold->state != HFI_HOLD_HELD || (step == HFI_STEP_RENEW && hold->renewing))
         return false;
-    return hold->state == HFI_HOLD_HELD && hfi_lease_step(&hold->lease, now_ns, window) == step;
+    const enum hfi_step due = hfi_lease_step(&hold->lease, now_ns, window);
+    return due == step || (due == HFI_STEP_NONE && step == HFI_STEP_RENEW && hold->doubted);
 }
 
 static bool undo_is_due(const struct hfi_hold *hold, hfi_time now_ns)
@@ -118,6 +119,8 @@ static void take_answer(struct hfi_hold *hold, hf_status status, const struct hf
     }
     if (status == HF_UNKNOWN) /* a gift's first renewal may have made its time shorter */
         hfi_lease_unsure(&hold->lease, renewal->ttl_ms, renewal->counted_from_ns);
+    if (hold->lease.renew_at_ns == HFI_NEVER) /* it was only looked at */
+        return;
     if (status == HF_OK)
         hfi_lease_renewed(&hold->lease, renewal->ttl_ms, renewal->counted_from_ns);
     else
@@ -145,10 +148,11 @@ static void renew_what_is_due(hf_client *client)
         for (size_t i = 0; i < batch.count; i++) {
             struct hfi_hold *hold = batch.holds[i];
             hold->renewing = true;
+            hold->doubted = false;
             renewals[i] = (struct hfi_renewal){ .lock = batch.holds[i]->engine_lock,
                                                 .name = hold->name,
                                                 .owner = hold->owner,
-                                                .ttl_ms = hold->lease.terms.ttl_ms,
+                                                .ttl_ms = hfi_lease_ask_ms(&hold->lease, now),
                                                 .counted_from_ns = now };
         }
         const hfi_time deadline = now + patience(client, now);
@@ -176,6 +180,17 @@ void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why)
         lose(hold, why);
         unpin(hold);
     }
+    hfi_client_unlock(client);
+}
+
+void hfi_keeper_recheck(void *core)
+{
+    hf_client *client = core;
+    hfi_client_lock(client);
+    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next)
+        hold->doubted = hold->state == HFI_HOLD_HELD && client->engine->renew;
+    if (client->keeper_runs)
+        hfi_bell_ring(client->keeper_bell);
     hfi_client_unlock(client);
 }
 

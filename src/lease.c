@@ -55,6 +55,14 @@ hfi_time hfi_lease_due(const struct hfi_lease *lease)
     return earlier(lease->renew_at_ns, lease->deadline_ns);
 }
 
+uint32_t hfi_lease_ask_ms(const struct hfi_lease *lease, hfi_time now_ns)
+{
+    if (lease->renew_at_ns != HFI_NEVER) /* also a part that was not made whole yet */
+        return lease->terms.ttl_ms;
+    const hfi_time left = lease->deadline_ns + hfi_drift_ns(lease->terms.ttl_ms) - now_ns;
+    return left < HFI_MS ? 1 : (uint32_t)(left / HFI_MS);
+}
+
 void hfi_lease_renewed(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time counted_from_ns)
 {
     count_from(lease, ttl_ms, counted_from_ns);

@@ -40,6 +40,10 @@ enum hfi_step hfi_lease_step(const struct hfi_lease *lease, hfi_time now_ns, hfi
 /* When hfi_lease_step() will next ask for something; HFI_NEVER: never. */
 hfi_time hfi_lease_due(const struct hfi_lease *lease);
 
+/* What to ask for when the store must be asked now, due or not: the time-to-live; or, without renewal, what is left of
+ * it, which changes nothing. */
+uint32_t hfi_lease_ask_ms(const struct hfi_lease *lease, hfi_time now_ns);
+
 /* The store renewed it for `ttl_ms` counted from `counted_from_ns` or later. */
 void hfi_lease_renewed(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time counted_from_ns);
 

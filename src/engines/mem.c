@@ -86,11 +86,11 @@ static struct mem_lock **find(struct shard *shard, uint64_t hash, const char *na
     return link;
 }
 
-static hf_status mem_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, char **shown,
+static hf_status mem_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, struct hfi_opened *opened,
                           hf_error *err)
 {
     struct mem_store *store = memory;
-    (void)shown;
+    (void)opened;
     pthread_once(&once, install_forget_parent);
     store->env = env;
     store->bell = -1;

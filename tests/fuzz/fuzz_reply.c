@@ -55,6 +55,7 @@ static struct redis_connection *connection_with(const uint8_t *bytes, size_t siz
     connection->fd = ends[0];
     connection->reader = redisReaderCreate();
     connection->used_ns = hfi_now_ns();
+    connection->phase = REDIS_READY;
     FUZZ_REQUIRE(connection->reader != NULL);
     return connection;
 }
@@ -146,7 +147,7 @@ static void give_back(struct engine *engine)
     const struct hfi_request request = request_of(engine, false);
     hf_error err = { 0 };
     check_words(hfi_module_engine.release(engine->store, &engine->lock, &request, &err), &err);
-    FUZZ_REQUIRE(engine->store->waiting == NULL); /* nobody listens for a lock that may be freed now */
+    FUZZ_REQUIRE(engine->store->nodes->ear.waiting == NULL); /* nobody listens for a lock that may be freed now */
 }
 
 /* Our reader is a plain one of hiredis, which sets aside whatever the header of an array asks for; the engine's own
@@ -179,11 +180,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     engine.waker = hfi_waker_new();
     FUZZ_REQUIRE(engine.store && engine.waker);
     /* Finds nobody there, but leaves everything else ready. */
-    FUZZ_REQUIRE(hfi_module_engine.open(engine.store, &nobody, &engine.env, &(char *){ NULL }, NULL) == HF_UNAVAILABLE);
+    FUZZ_REQUIRE(hfi_module_engine.open(engine.store, &nobody, &engine.env, &(struct hfi_opened){ 0 }, NULL) ==
+                 HF_UNAVAILABLE);
+    hfi_redis_scripts_init(engine.store->scripts, &hfi_redis_native, false);
     engine.store->config.replicas = choice & 0x40 ? 1 : 0;
     engine.store->config.fsync = choice & 0x80;
-    hfi_redis_give_back(engine.store, connection_with(replies, length, &others[0]));
-    engine.store->ear = connection_with(mark ? mark + 1 : replies, rest, &others[1]);
+    hfi_redis_give_back(engine.store, engine.store->nodes, connection_with(replies, length, &others[0]));
+    engine.store->nodes->ear.connection = connection_with(mark ? mark + 1 : replies, rest, &others[1]);
     if (choice & 1)
         ask_and_wait(&engine, choice & 2);
     if (choice & 4)

@@ -71,13 +71,16 @@ static void check_redis(const struct hfi_url *url, const char *whole, const char
     hf_error err = { 0 };
     const hf_status status = hfi_redis_config_read(&config, url, &err);
     if (status == HF_OK) {
-        const long port = strtol(config.port, NULL, 10);
-        FUZZ_REQUIRE(*config.host && strlen(config.prefix) <= 64);
-        FUZZ_REQUIRE((port >= 1 && port <= 65535) || !*config.port);
-        FUZZ_REQUIRE(config.database >= 0 && config.replicas >= 0 && config.replica_ms > 0);
-        FUZZ_REQUIRE(config.timeout_ns >= 0 && config.connect_ns >= 0);
+        FUZZ_REQUIRE(config.address_count > 0 && strlen(config.prefix) <= HFI_REDIS_PREFIX_MAX);
+        for (size_t i = 0; i < config.address_count; i++) {
+            const long port = strtol(config.addresses[i].port, NULL, 10);
+            FUZZ_REQUIRE(*config.addresses[i].host);
+            FUZZ_REQUIRE((port >= 1 && port <= 65535) || !*config.addresses[i].port);
+        }
+        FUZZ_REQUIRE(config.access.database >= 0 && config.replicas >= 0 && config.replica_ms > 0);
+        FUZZ_REQUIRE(config.timeout_ns >= 0 && config.access.connect_ns >= 0);
         /* What was understood as the password is not in what is shown. */
-        if (strstr(config.password, SECRET) && secret_is_a_password(whole))
+        if (strstr(config.access.password, SECRET) && secret_is_a_password(whole))
             FUZZ_REQUIRE(!strstr(shown, SECRET));
     } else {
         check_words(status, &err);
@@ -93,17 +96,17 @@ static void check_file(const char *rest)
     char nowhere[URL_MOST + 64];
     struct hfi_env env = { .now_ns = hfi_now_ns, .random = hfi_random };
     hf_error err = { 0 };
-    char *shown = NULL;
+    struct hfi_opened opened = { 0 };
     snprintf(nowhere, sizeof nowhere, "///holdfast-fuzz-is-not-there/x/%s", rest);
     const struct hfi_url url = { "file", nowhere };
     void *store = hfi_alloc(hfi_engine_file.store_size);
     if (!store)
         return;
-    const hf_status status = hfi_engine_file.open(store, &url, &env, &shown, &err);
+    const hf_status status = hfi_engine_file.open(store, &url, &env, &opened, &err);
     FUZZ_REQUIRE(status != HF_OK);
     check_words(status, &err);
     hfi_engine_file.close(store);
-    hfi_free(shown);
+    hfi_free(opened.shown);
     hfi_free(store);
 }
 

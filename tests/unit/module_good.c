@@ -5,11 +5,12 @@
  */
 #include "engine.h"
 
-static hf_status refuse(void *store, const struct hfi_url *url, const struct hfi_env *env, char **shown, hf_error *err)
+static hf_status refuse(void *store, const struct hfi_url *url, const struct hfi_env *env, struct hfi_opened *opened,
+                        hf_error *err)
 {
     (void)store;
     (void)env;
-    (void)shown;
+    (void)opened;
     return hfi_fail(err, HF_UNAVAILABLE, 7, "the module was asked for %s", url->rest);
 }
 

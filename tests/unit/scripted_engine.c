@@ -42,13 +42,13 @@ static hf_status answer(struct script *script, hfi_time deadline_ns)
     return atomic_load(&script->status);
 }
 
-static hf_status scripted_open(void *store, const struct hfi_url *url, const struct hfi_env *env, char **shown,
-                               hf_error *err)
+static hf_status scripted_open(void *store, const struct hfi_url *url, const struct hfi_env *env,
+                               struct hfi_opened *opened, hf_error *err)
 {
     (void)store;
     (void)url;
     (void)env;
-    (void)shown;
+    (void)opened;
     (void)err;
     return HF_OK;
 }

@@ -312,7 +312,7 @@ TEST(asking_again_finds_ones_own_lock)
     const struct hfi_env env = { .client = 5, .now_ns = tell_time, .random = tell_random };
     struct hfi_grant first = { 0 }, second = { 0 };
     hf_error err;
-    char *shown = NULL;
+    struct hfi_opened opened = { 0 };
     set_up();
     const struct hfi_url split = { "file", url + 5 };
     const struct hfi_request request = {
@@ -320,7 +320,7 @@ TEST(asking_again_finds_ones_own_lock)
     };
     void *store = hfi_alloc(engine->store_size);
     void *lock = hfi_alloc(engine->lock_size);
-    REQUIRE_STATUS(HF_OK, engine->open(store, &split, &env, &shown, &err), &err);
+    REQUIRE_STATUS(HF_OK, engine->open(store, &split, &env, &opened, &err), &err);
     CHECK_STATUS(HF_OK, engine->attempt(store, lock, &request, &first, &err), &err);
     CHECK_STATUS(HF_OK, engine->attempt(store, lock, &request, &second, &err), &err);
     CHECK_INT(first.token, second.token);
@@ -328,6 +328,6 @@ TEST(asking_again_finds_ones_own_lock)
     engine->close(store);
     hfi_free(lock);
     hfi_free(store);
-    hfi_free(shown);
+    hfi_free(opened.shown);
     tear_down(false);
 }

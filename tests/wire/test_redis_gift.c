@@ -69,8 +69,8 @@ static void start(struct engine *engine)
     engine->store = hfi_alloc(hfi_module_engine.store_size);
     snprintf(rest, sizeof rest, "//127.0.0.1:%d", script_port(engine->wire.server));
     const struct hfi_url url = { "redis", rest };
-    char *shown = NULL;
-    REQUIRE_STATUS(HF_OK, hfi_module_engine.open(engine->store, &url, &engine->env, &shown, &err), &err);
+    struct hfi_opened opened = { 0 };
+    REQUIRE_STATUS(HF_OK, hfi_module_engine.open(engine->store, &url, &engine->env, &opened, &err), &err);
 }
 
 /* Both locks in the queue: the first at server time 1000000. */

@@ -88,30 +88,30 @@ static void add_keys(struct text *out)
 
 static void add_request(struct text *out, const char *verb, char words[][32])
 {
-    struct redis_scripts scripts;
+    struct redis_script scripts[REDIS_SCRIPTS];
     const bool whole = strncmp(verb, "eval-", 5) == 0;
     verb += whole ? 5 : 0;
-    hfi_redis_scripts_init(&scripts);
+    hfi_redis_scripts_init(scripts, &hfi_redis_native, false);
     if (strcmp(verb, "acquire") == 0) {
-        add_script(out, 7, &scripts.acquire, whole);
+        add_script(out, 7, &scripts[REDIS_ACQUIRE], whole);
         add_keys(out);
         add_owner(out, words[0]);
         add_holder(out);
         add_word(out, words[1]);
         add_word(out, words[2]);
     } else if (strcmp(verb, "release") == 0) {
-        add_script(out, 5, &scripts.release, whole);
+        add_script(out, 5, &scripts[REDIS_RELEASE], whole);
         add_keys(out);
         add_owner(out, words[0]);
         add_holder(out);
     } else if (strcmp(verb, "renew") == 0) {
-        add_script(out, 4, &scripts.renew, whole);
+        add_script(out, 4, &scripts[REDIS_RENEW], whole);
         add_word(out, "1");
         add_word(out, "hf:{job}");
         add_owner(out, words[0]);
         add_word(out, words[1]);
     } else {
-        add_script(out, 3, strcmp(verb, "evict") == 0 ? &scripts.evict : &scripts.look, whole);
+        add_script(out, 3, &scripts[strcmp(verb, "evict") == 0 ? REDIS_EVICT : REDIS_LOOK], whole);
         add_keys(out);
     }
     add(out, "\n");

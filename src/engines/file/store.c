@@ -62,7 +62,7 @@ static char *url_of(const char *path)
     return url;
 }
 
-hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, char **shown,
+hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, struct hfi_opened *opened,
                               hf_error *err)
 {
     struct file_store *store = memory;
@@ -80,8 +80,8 @@ hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const str
     store->id = (env->client & (((uint64_t)1 << 62) - 1)) | (uint64_t)1 << 32;
     store->pid = getpid();
     gethostname(store->host, sizeof store->host - 1);
-    *shown = url_of(store->directory.path);
-    return *shown ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    opened->shown = url_of(store->directory.path);
+    return opened->shown ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
 }
 
 /* --- lock files that stay open --- */

@@ -1,31 +1,64 @@
 /* SPDX-License-Identifier: MIT
  *
- * redis.h: what the files of the redis engine share. redis.c opens with how it works.
+ * redis.h: what the files of the redis engine share, and the redlock engine with them. redis.c opens with how it works.
+ *
+ *   redis.c               the engine: what the core asks for, in whichever dialect
+ *   redis_native.c        Holdfast's own dialect; redis_plain.c, redis_redisson.c: those of other programs
+ *   redis_subscription.c  hearing that it is worth asking again
+ *   redis_renew.c         keeping locks; redis_look.c: who holds what
+ *   redis_ask.c           one exchange, with whoever has the key: one server, redis_sentinel.c or redis_cluster.c
+ *   redis_node.c          a server and the idle connections to it
+ *   redis_connect.c       socket, TLS, log-in; redis_connection.c: commands and replies
+ *   redis_store.c, redis_url.c, redis_answer.c
  */
 #ifndef HFI_REDIS_H
 #define HFI_REDIS_H
 
 #include "engine.h"
 #include <hiredis/hiredis.h>
+#include <netdb.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 /* How long a lock that was handed to a waiter stays its own unless the waiter confirms it. The scripts know it too. */
 #define HFI_REDIS_CLAIM_MS 2000
-#define HFI_REDIS_KEY_MAX (HFI_NAME_MAX + 80)
+#define HFI_REDIS_PREFIX_MAX 64
+#define HFI_REDIS_HOSTS_MOST 32
+#define HFI_REDIS_KEY_MAX (HFI_NAME_MAX + HFI_REDIS_PREFIX_MAX + 80)
+
+struct redis_store;
+struct redis_lock;
 
 /* --- redis_url.c --- */
 
-struct redis_config {
-    bool tls;
-    char *host; /* or the path of a Unix socket, if port is "" */
-    char *port;
+struct redis_address {
+    char host[256]; /* or the path of a Unix socket, if port is "" */
+    char port[8];
+};
+
+/* How to get in. */
+struct redis_access {
+    SSL_CTX *tls;          /* NULL: no TLS */
     char *user, *password; /* "" if there is none */
     int database;
-    char *prefix;
-    hfi_time connect_ns, timeout_ns; /* for one connection, for one exchange; 0: the request's own deadline */
-    int replicas;                    /* 0: do not wait for any */
+    bool master;         /* a server that is no master is refused */
+    hfi_time connect_ns; /* at most, for one connection; 0: the request's own deadline */
+};
+
+enum redis_kind { REDIS_ONE, REDIS_SENTINEL, REDIS_CLUSTER, REDIS_REDLOCK };
+
+struct redis_config {
+    enum redis_kind kind;
+    struct redis_address *addresses; /* of servers, or of Sentinels */
+    size_t address_count;
+    char *master; /* its name, for Sentinels */
+    bool tls, sentinel_tls, sentinel_tls_given;
+    struct redis_access access, sentinel;
+    const struct redis_dialect *dialect;
+    char *prefix;        /* NULL: the dialect's */
+    hfi_time timeout_ns; /* for one exchange; 0: the request's own deadline */
+    int replicas;        /* 0: do not wait for any */
     int replica_ms;
     bool fsync;                           /* WAITAOF instead of WAIT */
     char *ca_file, *cert_file, *key_file; /* NULL: the system's, none, none */
@@ -34,37 +67,63 @@ struct redis_config {
 
 hf_status hfi_redis_config_read(struct redis_config *config, const struct hfi_url *url, hf_error *err);
 void hfi_redis_config_free(struct redis_config *config);
+/* "host:port" as servers write it in answers; false if it is none. */
+bool hfi_redis_address_read(struct redis_address *address, const char *host, size_t length, const char *port);
 
 /* --- redis_connection.c --- */
 
+struct redis_script {
+    const char *text;
+    char hash[41];
+};
+
+void hfi_redis_script_init(struct redis_script *script, const char *text);
+
+/* Words of a command, to be filled in with hfi_redis_add(). With `script` the first two say which one. */
+struct redis_command {
+    const struct redis_script *script;
+    int count;
+    int room;
+    const char **text;
+};
+
+#define REDIS_ROOM(words)                                                                                              \
+    .room = (words), .text = (const char *[words])                                                                     \
+    {                                                                                                                  \
+        NULL                                                                                                           \
+    }
+
+void hfi_redis_add(struct redis_command *command, const char *text);
+/* Starts a command that runs a script, which is known to the server by its hash. */
+void hfi_redis_add_script(struct redis_command *command, const struct redis_script *script);
+
+enum redis_phase { REDIS_CONNECTING, REDIS_SHAKING_HANDS, REDIS_LOGGING_IN, REDIS_READY };
+
 struct redis_connection {
-    struct redis_connection *next; /* in the store's list of idle ones */
+    struct redis_connection *next; /* in its node's list of idle ones */
     int fd;
     SSL *tls;
     redisReader *reader;
     redisReplyObjectFunctions functions; /* the reader's, with a limit */
+    enum redis_phase phase;
+    struct addrinfo *addresses, *untried; /* of the host */
+    short wants;                          /* what poll() is to wait for before the next step */
+    bool with_auth;                       /* the first reply to the log-in is the one to AUTH */
+    unsigned logged;                      /* replies to the log-in so far */
+    unsigned expected;
+    unsigned owed; /* replies that nobody waits for any more, still to come */
     hfi_time used_ns;
     hfi_time receive_ns; /* what SO_RCVTIMEO is set to */
 };
 
-#define HFI_REDIS_ARGS_MOST 400
-
-struct redis_command {
-    int count;
-    const char *text[HFI_REDIS_ARGS_MOST];
-    size_t length[HFI_REDIS_ARGS_MOST];
-};
-
-void hfi_redis_add(struct redis_command *command, const char *text);
-
-/* Connects, logs in and selects the database. */
-hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_config *config, SSL_CTX *tls,
-                            hfi_time deadline_ns, hf_error *err);
-void hfi_redis_disconnect(struct redis_connection *connection);
+hfi_time hfi_redis_now_ns(void);
+/* True if the socket is ready by the deadline. */
+bool hfi_redis_ready_by(int fd, short events, hfi_time deadline_ns);
+bool hfi_redis_create_reader(struct redis_connection *connection);
 /* True if the connection, idle so far, still stands. */
-bool hfi_redis_is_alive(const struct redis_connection *connection);
+bool hfi_redis_is_alive(struct redis_connection *connection);
 /* Sends commands in one write. HF_UNKNOWN: part of it may have been sent. */
-hf_status hfi_redis_send(struct redis_connection *connection, const struct redis_command *const *commands, size_t count,
+hf_status hfi_redis_send(struct redis_connection *connection, const struct redis_command *commands, size_t count,
                          hfi_time deadline_ns, hf_error *err);
 /* The next reply; *out is freed by freeReplyObject(). HF_TIMEOUT: none by the deadline. HF_UNKNOWN: the connection is
  * of no use any more. Replies that are errors come back as HF_OK. */
@@ -73,7 +132,18 @@ hf_status hfi_redis_receive(struct redis_connection *connection, redisReply **ou
  * is none. HF_UNKNOWN: the connection is of no use any more. */
 hf_status hfi_redis_fetch(struct redis_connection *connection);
 hf_status hfi_redis_fetched(struct redis_connection *connection, redisReply **out);
+
+/* --- redis_connect.c --- */
+
 hf_status hfi_redis_tls_new(SSL_CTX **out, const struct redis_config *config, hf_error *err);
+/* Connects, logs in and selects the database. */
+hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_address *address,
+                            const struct redis_access *access, hfi_time deadline_ns, hf_error *err);
+/* The same in steps that never wait. HF_TIMEOUT: not yet; go on when connection->wants is there. */
+hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct redis_address *address, hf_error *err);
+hf_status hfi_redis_connect_step(struct redis_connection *connection, const struct redis_address *address,
+                                 const struct redis_access *access, hf_error *err);
+void hfi_redis_disconnect(struct redis_connection *connection);
 
 /* --- redis_answer.c --- */
 
@@ -82,52 +152,194 @@ hf_status hfi_redis_tls_new(SSL_CTX **out, const struct redis_config *config, hf
 hf_status hfi_redis_refusal(const redisReply *reply, const char *key, hf_error *err);
 bool hfi_redis_is_error(const redisReply *reply, const char *code);
 
-/* --- redis_script.c --- */
+/* --- redis_node.c --- */
 
-struct redis_script {
-    const char *text;
-    char hash[41];
+/* The connection on which a server tells that it is worth asking again. */
+struct redis_ear {
+    struct redis_connection *connection; /* NULL: nobody listens */
+    uint64_t number;                     /* grows with every new connection: what came in between was missed */
+    unsigned unsubscribed;               /* confirmations still to come of channels that we gave up */
+    bool on_duty;                        /* some waiting thread listens for all */
+    struct redis_lock *waiting;          /* those that a message may come for */
+    hf_error refusal;                    /* why a channel was refused */
 };
 
-struct redis_scripts {
-    struct redis_script acquire, release, renew, evict, look;
+/* A server. Lives as long as its store. */
+struct redis_node {
+    struct redis_node *next;
+    struct redis_address address;
+    struct redis_connection *idle;
+    size_t idle_count;
+    struct redis_ear ear;
+    /* for those who must not wait for a server that is down */
+    unsigned failures;
+    hfi_time try_again_ns;
 };
 
-void hfi_redis_scripts_init(struct redis_scripts *scripts);
+/* The node at `address`, found or made; NULL: no memory. */
+struct redis_node *hfi_redis_node(struct redis_store *store, const struct redis_address *address);
+void hfi_redis_nodes_free(struct redis_store *store);
+/* A connection that is ready, idle so far or new. */
+hf_status hfi_redis_borrow(struct redis_store *store, struct redis_node *node, struct redis_connection **out,
+                           hfi_time deadline_ns, hf_error *err);
+/* An idle one, or NULL; perhaps not ready yet, perhaps owing replies. */
+struct redis_connection *hfi_redis_idle(struct redis_store *store, struct redis_node *node);
+void hfi_redis_give_back(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
+/* Nothing that was said to `node` so far is of use any more: another server has taken its place. */
+void hfi_redis_drop_idle(struct redis_store *store, struct redis_node *node);
+
+/* --- redis_ask.c --- */
+
+/* One exchange: commands in one write. */
+struct redis_question {
+    const char *key; /* whoever has it is asked; NULL: `node` is */
+    struct redis_command *commands;
+    size_t count;
+    hfi_time deadline_ns;
+    struct redis_node *node; /* set: who was asked */
+    hfi_time sent_ns;        /* set: when it was sent */
+};
+
+/* Asks on an idle connection; scripts go by their hash, and again with their text if the server does not know them. On
+ * HF_OK all replies are there, errors among them, and each must be freed. HF_UNKNOWN: sent, but not answered. */
+hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *question, redisReply **replies,
+                        hf_error *err);
+/* Whether a failure is one of a read, of which nothing is unknown. */
+hf_status hfi_redis_only_read(hf_status status, hf_error *err);
+/* Who has `key`, as far as we know. */
+hf_status hfi_redis_find(struct redis_store *store, const char *key, struct redis_node **out, hfi_time deadline_ns,
+                         hf_error *err);
+/* What an answer says about where to ask. */
+enum redis_verdict {
+    REDIS_FINAL, /* this is the answer */
+    REDIS_MOVED, /* nothing was done; ask again at once: somebody else has it */
+    REDIS_LATER  /* nothing was done; ask again in a moment */
+};
+
+/* --- redis_sentinel.c --- */
+
+struct redis_sentinel {
+    size_t last;                         /* the Sentinel that answered last */
+    struct redis_node *master;           /* NULL: to be asked for */
+    struct redis_node *known;            /* the last one */
+    struct redis_connection *connection; /* tells of a new master; NULL: none */
+    hfi_time try_again_ns;               /* to listen to another one, if there is none */
+};
+
+hf_status hfi_redis_sentinel_find(struct redis_store *store, struct redis_node **out, hfi_time deadline_ns,
+                                  hf_error *err);
+enum redis_verdict hfi_redis_sentinel_judge(struct redis_store *store, struct redis_node *node, hf_status status,
+                                            const redisReply *reply, hfi_time deadline_ns);
+/* Makes sure that some Sentinel will tell. */
+void hfi_redis_sentinel_listen(struct redis_store *store, hfi_time deadline_ns);
+void hfi_redis_sentinel_hear(struct redis_store *store);
+
+/* --- redis_cluster.c --- */
+
+struct redis_cluster;
+
+hf_status hfi_redis_cluster_open(struct redis_store *store, hfi_time deadline_ns, hf_error *err);
+void hfi_redis_cluster_close(struct redis_store *store);
+hf_status hfi_redis_cluster_find(struct redis_store *store, const char *key, struct redis_node **out,
+                                 hfi_time deadline_ns, hf_error *err);
+/* *asked: the node to ask once, with ASKING; NULL: the one that hfi_redis_cluster_find() says. */
+enum redis_verdict hfi_redis_cluster_judge(struct redis_store *store, struct redis_node *node, hf_status status,
+                                           const redisReply *reply, struct redis_node **asked, hfi_time deadline_ns);
+/* The node after `node` that has slots of its own; NULL: there is no other. Start with NULL. */
+struct redis_node *hfi_redis_cluster_next(struct redis_store *store, const struct redis_node *node);
+unsigned hfi_redis_slot(const char *key);
+
+/* --- dialects --- */
+
+#define HFI_REDIS_KEYS_MOST 4
+#define HFI_REDIS_OWNER_MAX 64
+typedef char redis_keys[HFI_REDIS_KEYS_MOST][HFI_REDIS_KEY_MAX];
+
+enum redis_script_name {
+    REDIS_ACQUIRE, /* owner, "host pid note", ttl, 1 to line up: the token, or { -1, now, left ms, place, holder } */
+    REDIS_RELEASE, /* owner, "host pid note": 1 if it was held or waited for, else 0 */
+    REDIS_RENEW,   /* keys of locks; owner and ttl of each: 1 or 0 for each */
+    REDIS_EVICT,
+    REDIS_LOOK, /* { 1, token, left ms, held for ms, "host pid note", waiters… }, or { 0 } */
+    REDIS_CALL, /* after a release by other means: calls the next in line */
+    REDIS_SCRIPTS
+};
+
+/* How a lock looks on the server. All dialects answer in the same way. */
+struct redis_dialect {
+    const char *name;
+    const char *prefix; /* of the key */
+    uint32_t caps;
+    bool own_channels; /* one channel for each lock, not one for each client */
+    bool gifts;        /* a release hands the lock over; without, its message only says that it is worth asking */
+    bool leaves_latch; /* its fourth key answers a release that is sent again; to be deleted after the answer */
+    bool strangers;    /* holders that send no message: they must be asked after */
+    /* By number, for PUBLISH and for SPUBLISH. NULL: the dialect has no such script. */
+    const char *scripts[REDIS_SCRIPTS];
+    const char *sharded_scripts[REDIS_SCRIPTS];
+    /* The keys of a lock, the first of them the lock's own; how many. */
+    size_t (*keys)(redis_keys keys, const struct redis_store *store, const char *name, struct hfi_owner owner);
+    void (*owner)(char out[HFI_REDIS_OWNER_MAX], struct hfi_owner owner);
+    /* The channel on which `owner` hears of a lock; only with own_channels, or where publishing is sharded. */
+    void (*channel)(char out[HFI_REDIS_KEY_MAX], const redis_keys keys, uint64_t client);
+    /* Of all keys of this type below "hf:", or below the prefix: the lock that one belongs to; false: none. */
+    const char *key_type;
+    bool (*name_of)(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key);
+};
+
+extern const struct redis_dialect hfi_redis_native, hfi_redis_plain, hfi_redis_tair, hfi_redis_redisson;
+
+/* True if a key has a {tag} that decides on its slot. */
+bool hfi_redis_has_tag(const char *key);
+/* "client.serial" */
+void hfi_redis_owner(char out[HFI_REDIS_OWNER_MAX], struct hfi_owner owner);
+
+/* --- redis_plain.c --- */
+
+/* What keeps a key of another format company, in its slot: "hf:{KEY}:SUFFIX". */
+void hfi_redis_companion(char out[HFI_REDIS_KEY_MAX], const char *key, const char *suffix);
+/* The lock whose last grant is kept at `key`; false: none. */
+bool hfi_redis_companion_name(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key);
+
+/* How a lock is released by a single command, where the server has one that compares. */
+enum redis_verb { REDIS_BY_SCRIPT, REDIS_BY_DELEX, REDIS_BY_DELIFEQ, REDIS_BY_CAD };
+/* Finds out what the server has. */
+hf_status hfi_redis_plain_open(struct redis_store *store, hfi_time deadline_ns, hf_error *err);
+/* Releases by a single command. *reply: the answer; NULL with HF_OK: it was refused, and the script must do it. */
+hf_status hfi_redis_plain_release(struct redis_store *store, const struct hfi_request *request, redisReply **reply,
+                                  hf_error *err);
 
 /* --- redis_store.c --- */
-
-struct redis_lock;
 
 struct redis_store {
     const struct hfi_env *env;
     struct redis_config config;
-    struct redis_scripts scripts;
-    SSL_CTX *tls;
-    char who[96]; /* "host pid" */
+    struct redis_script scripts[REDIS_SCRIPTS];
+    char who[96];     /* "host pid" */
+    bool by_channels; /* waiters listen to a channel for each lock: the dialect's way, or that of sharded publishing */
+    bool sharded;     /* SPUBLISH and SSUBSCRIBE */
+    enum redis_verb verb;
 
     pthread_mutex_t mutex;
-    struct redis_connection *idle;
-    size_t idle_count;
-
-    /* redis_subscription.c */
-    struct redis_connection *ear;
-    uint64_t ear_number;        /* grows with every new subscription: what came in between was missed */
-    bool on_duty;               /* some waiting thread listens for all */
-    struct redis_lock *waiting; /* those that a gift may come for */
+    struct redis_node *nodes;
+    struct redis_sentinel sentinel;
+    struct redis_cluster *cluster;
 };
 
 enum redis_state {
-    REDIS_NEW,   /* not held, as far as we know; may stand in the queue */
-    REDIS_GIVEN, /* somebody handed it to us */
+    REDIS_NEW,    /* not held, as far as we know; may stand in the queue */
+    REDIS_CALLED, /* it is worth asking again */
+    REDIS_GIVEN,  /* somebody handed it to us */
     REDIS_HELD
 };
 
 struct redis_lock {
-    enum redis_state state; /* becomes REDIS_GIVEN under the store's mutex, at any time while `expected` */
+    enum redis_state state; /* becomes REDIS_CALLED or REDIS_GIVEN under the store's mutex, at any time while `node` */
     bool queued;            /* it stands in the queue, as far as we know */
     bool unsure;            /* an answer was lost: the server may know of it */
-    uint64_t ear_number;    /* of the subscription that it lined up under */
+    bool subscribed;        /* its channel, with by_channels */
+    bool refused;           /* so is its channel, by the server */
+    uint64_t ear_number;    /* of the ear that it lined up under */
     struct hfi_owner owner;
     hfi_time ask_again_ns; /* the backstop */
     /* what ties the server's clock to ours: a request that was sent at sent_ns was answered with server_us */
@@ -136,42 +348,46 @@ struct redis_lock {
     /* the gift */
     uint64_t token;
     int64_t given_us;
-    bool expected;           /* in store->waiting */
+    struct redis_node *node; /* in whose ear.waiting it is; NULL: in none */
     struct hfi_waker *waker; /* while its thread sleeps */
     struct redis_lock *next;
+    char *channel; /* with by_channels, while it waits */
+    unsigned polls;
 };
 
-/* One exchange: a script and, in the same write, perhaps a command behind it. */
-struct redis_question {
-    const struct redis_script *script;
-    const struct redis_command *arguments; /* the script's */
-    const struct redis_command *behind;    /* NULL: none */
-    hfi_time deadline_ns;
-    hfi_time sent_ns; /* set: when it was sent */
-};
+void hfi_redis_scripts_init(struct redis_script scripts[REDIS_SCRIPTS], const struct redis_dialect *dialect,
+                            bool sharded);
+/* What every dialect's store needs: all but connecting. */
+hf_status hfi_redis_store_init(struct redis_store *store, const struct hfi_url *url, const struct hfi_env *env,
+                               hf_error *err);
+void hfi_redis_store_free(struct redis_store *store);
+/* When to ask again for a lock that is busy for `left_ms` (-1: not known) and has `place` others before us. */
+void hfi_redis_backstop(const struct redis_store *store, struct redis_lock *lock, int64_t left_ms, int64_t place);
 
-/* Asks on an idle connection; the script goes by its hash, and again with its text if the server does not know it. On
- * HF_OK all replies are there, errors among them, and each must be freed. HF_UNKNOWN: sent, but not answered. */
-hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *question, redisReply **replies,
-                        hf_error *err);
-hf_status hfi_redis_borrow(struct redis_store *store, struct redis_connection **out, hfi_time deadline_ns,
-                           hf_error *err);
-void hfi_redis_give_back(struct redis_store *store, struct redis_connection *connection);
-void hfi_redis_keys(char *key, char *queue, const struct redis_store *store, const char *name);
-/* The owner as the server knows it, and what is shown of it: "host pid note". */
-void hfi_redis_owner(char out[40], struct hfi_owner owner);
+/* --- redis_renew.c --- */
+
+hf_status hfi_redis_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
+                          hf_error *err);
+/* WAIT or WAITAOF behind a script, in the same write; false if the URL asks for neither. */
+bool hfi_redis_add_replication(struct redis_command *command, char replicas[16], char patience[24],
+                               const struct redis_config *config, hfi_time left_ns);
+/* HF_OK: as many replicas as the URL asks for have it. */
+hf_status hfi_redis_check_replication(const redisReply *reply, const struct redis_config *config, hf_error *err);
 
 /* --- redis_subscription.c --- */
 
-/* Makes sure that gifts can reach us. *number: of the subscription. */
-hf_status hfi_redis_subscribe(struct redis_store *store, uint64_t *number, hfi_time deadline_ns, hf_error *err);
-/* Before the server is asked for a place in the queue: a gift for `lock` may come at any time from then on, even before
- * the answer. False: nobody listens, so no place must be asked for. */
-bool hfi_redis_expect(struct redis_store *store, struct redis_lock *lock, struct hfi_owner owner);
-/* No gift is of interest any more; sets the lock's state. */
+/* Makes sure that messages for `lock` can reach us from `node`. HF_OK: they can, or will soon: hfi_redis_listen(). */
+hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
+                              const struct hfi_request *request, hfi_time deadline_ns, hf_error *err);
+/* Before the server is asked for a place in the queue: a message for `lock` may come at any time from then on, even
+ * before the answer. False: nobody listens, so no place must be asked for. */
+bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
+                      struct hfi_owner owner);
+/* `node` is not what it was: whoever waits for a message from it must ask. */
+void hfi_redis_lose_ear(struct redis_store *store, struct redis_node *node);
+/* No message is of interest any more; sets the lock's state. */
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state);
-/* Sleeps until `lock` was given to us, the subscription broke, the waker was woken (true), or the deadline came
- * (false). */
+/* Sleeps until there is news for `lock`, the ear broke, the waker was woken (true), or the deadline came (false). */
 bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker,
                       hfi_time deadline_ns);
 
@@ -180,5 +396,11 @@ bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct
 hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                             hf_error *err);
 hf_status hfi_redis_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+/* Shows what REDIS_LOOK answered; HF_INTERNAL or worse if that makes no sense. *stop: `each` has seen enough. */
+hf_status hfi_redis_show(const redisReply *reply, const char *name, hf_inspect_fn each, void *arg, int *stop,
+                         hf_error *err);
+/* One step of SCAN on `node`; the cursor is "0" after the last. */
+hf_status hfi_redis_scan(struct redis_store *store, struct redis_node *node, char cursor[24], redisReply **out,
+                         hfi_time deadline_ns, hf_error *err);
 
 #endif

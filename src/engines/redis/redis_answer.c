@@ -52,6 +52,7 @@ static const struct {
     { "MOVED", HF_UNSUPPORTED, "the server is part of a cluster; use redis+cluster://" },
     { "ASK ", HF_UNSUPPORTED, "the server is part of a cluster; use redis+cluster://" },
     { "CROSSSLOT", HF_UNSUPPORTED, "the server is part of a cluster; use redis+cluster://" },
+    { "cluster support disabled", HF_INVALID, "the server is not part of a cluster; use redis://" },
     { "unknown command", HF_UNSUPPORTED, "the server lacks a command (renamed, or too old: Redis 6 is needed)" },
     { "max number of clients", HF_UNAVAILABLE, "the server has no room for another connection (maxclients)" },
     { "invalid password", HF_DENIED, "the server refuses the password" },

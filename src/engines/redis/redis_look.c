@@ -21,35 +21,19 @@ static size_t add_literal(char *out, size_t used, size_t room, const char *text)
     return used;
 }
 
-/* The name that a key stands for; false if it is not a lock's. */
-static bool name_of(char *out, size_t size, const struct redis_store *store, const redisReply *key)
+/* Runs a script that takes the keys of `name` and nothing else. */
+static hf_status ask_about(struct redis_store *store, enum redis_script_name script, const char *name,
+                           redisReply **reply, hfi_time deadline_ns, hf_error *err)
 {
-    const size_t prefix = strlen(store->config.prefix);
-    char again[HFI_REDIS_KEY_MAX], queue[HFI_REDIS_KEY_MAX + 2];
-    if (key->type != REDIS_REPLY_STRING || key->len <= prefix + 1 || key->len - prefix >= size ||
-        memcmp(key->str, store->config.prefix, prefix) != 0)
-        return false;
-    const bool braces = key->str[prefix] == '{' && key->str[key->len - 1] == '}';
-    const size_t skip = braces ? 1 : 0;
-    const size_t length = key->len - prefix - skip - 1;
-    memcpy(out, key->str + prefix + skip, length);
-    out[length] = 0;
-    hfi_redis_keys(again, queue, store, out);
-    return strlen(out) == length && strcmp(again, key->str) == 0;
-}
-
-static hf_status look_at(struct redis_store *store, const char *name, redisReply **reply, hfi_time deadline_ns,
-                         hf_error *err)
-{
-    char key[HFI_REDIS_KEY_MAX], queue[HFI_REDIS_KEY_MAX + 2];
-    struct redis_command command = { .count = 0 };
-    hfi_redis_keys(key, queue, store, name);
-    hfi_redis_add(&command, "2");
-    hfi_redis_add(&command, key);
-    hfi_redis_add(&command, queue);
-    struct redis_question question = { .script = &store->scripts.look,
-                                       .arguments = &command,
-                                       .deadline_ns = deadline_ns };
+    struct redis_command command = { REDIS_ROOM(3 + HFI_REDIS_KEYS_MOST) };
+    redis_keys keys;
+    const size_t count = store->config.dialect->keys(keys, store, name, (struct hfi_owner){ 0, 0 });
+    const char number[2] = { (char)('0' + count), 0 };
+    hfi_redis_add_script(&command, &store->scripts[script]);
+    hfi_redis_add(&command, number);
+    for (size_t i = 0; i < count; i++)
+        hfi_redis_add(&command, keys[i]);
+    struct redis_question question = { .key = keys[0], .commands = &command, .count = 1, .deadline_ns = deadline_ns };
     return hfi_redis_ask(store, &question, reply, err);
 }
 
@@ -107,11 +91,54 @@ static int show(const redisReply *reply, const char *name, hf_inspect_fn each, v
                           .held_ms = reply->element[3]->integer,
                           .remaining_ms = reply->element[2]->integer,
                           .waiters = (int64_t)waiters,
-                          .note = known && info[used] == ' ' ? info + used + 1 : "",
+                          .note = !known              ? info
+                                  : info[used] == ' ' ? info + used + 1
+                                                      : "",
                           .waiting = waiting };
     const int stop = each(&one, arg);
     hfi_free((void *)(uintptr_t)waiting);
     return stop;
+}
+
+hf_status hfi_redis_show(const redisReply *reply, const char *name, hf_inspect_fn each, void *arg, int *stop,
+                         hf_error *err)
+{
+    if (!is_look(reply))
+        return hfi_redis_refusal(reply, name, err);
+    *stop = show(reply, name, each, arg);
+    return HF_OK;
+}
+
+/* --- all of them --- */
+
+hf_status hfi_redis_scan(struct redis_store *store, struct redis_node *node, char cursor[24], redisReply **out,
+                         hfi_time deadline_ns, hf_error *err)
+{
+    char pattern[2 * HFI_REDIS_KEY_MAX];
+    const struct redis_dialect *dialect = store->config.dialect;
+    /* Names with a {tag} of their own have no brace in front, so the pattern cannot be narrower than this. */
+    const size_t used = add_literal(pattern, 0, sizeof pattern - 2, *dialect->prefix ? store->config.prefix : "hf:");
+    pattern[used] = '*';
+    pattern[used + 1] = 0;
+    const char *const words[] = { "SCAN", cursor, "MATCH", pattern, "COUNT", "1000", "TYPE", dialect->key_type };
+    struct redis_command command = { REDIS_ROOM(8) };
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        hfi_redis_add(&command, words[i]);
+    struct redis_question question = {
+        .key = node ? NULL : "", .commands = &command, .count = 1, .deadline_ns = deadline_ns, .node = node
+    };
+    hf_status status = hfi_redis_only_read(hfi_redis_ask(store, &question, out, err), err);
+    if (status != HF_OK)
+        return status;
+    const redisReply *reply = *out;
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 && reply->element[0]->type == REDIS_REPLY_STRING &&
+        reply->element[1]->type == REDIS_REPLY_ARRAY) {
+        snprintf(cursor, 24, "%s", reply->element[0]->str);
+        return HF_OK;
+    }
+    status = hfi_redis_refusal(reply, pattern, err);
+    freeReplyObject(*out);
+    return status;
 }
 
 struct inspection {
@@ -120,125 +147,79 @@ struct inspection {
     hf_inspect_fn each;
     void *arg;
     hfi_time deadline_ns;
-    char pattern[2 * HFI_REDIS_KEY_MAX];
-    char cursor[24];
     int stop;
 };
 
-/* One command that changes nothing, on an idle connection. */
-static hf_status ask_plainly(struct redis_store *store, const struct redis_command *command, redisReply **out,
-                             hfi_time deadline_ns, hf_error *err)
+static hf_status inspect_one(struct inspection *inspection, const char *name, hf_error *err)
 {
-    struct redis_connection *connection;
-    hf_status status = hfi_redis_borrow(store, &connection, deadline_ns, err);
-    if (status != HF_OK)
-        return status;
-    status = hfi_redis_send(connection, &command, 1, deadline_ns, err);
+    redisReply *reply = NULL;
+    hf_status status =
+        hfi_redis_only_read(ask_about(inspection->store, REDIS_LOOK, name, &reply, inspection->deadline_ns, err), err);
     if (status == HF_OK)
-        status = hfi_redis_receive(connection, out, deadline_ns, err);
-    if (status != HF_OK) {
-        hfi_redis_disconnect(connection);
-        if (err)
-            err->status = HF_UNAVAILABLE;
-        return HF_UNAVAILABLE;
-    }
-    connection->used_ns = store->env->now_ns();
-    hfi_redis_give_back(store, connection);
-    return HF_OK;
-}
-
-/* One step of SCAN; the cursor is "0" after the last. */
-static hf_status scan(struct inspection *inspection, redisReply **out, hf_error *err)
-{
-    const char *const words[] = { "SCAN", inspection->cursor, "MATCH", inspection->pattern, "COUNT", "1000", "TYPE",
-                                  "hash" };
-    struct redis_command command = { .count = 0 };
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        hfi_redis_add(&command, words[i]);
-    hf_status status = ask_plainly(inspection->store, &command, out, inspection->deadline_ns, err);
-    if (status != HF_OK)
-        return status;
-    const redisReply *reply = *out;
-    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 && reply->element[0]->type == REDIS_REPLY_STRING &&
-        reply->element[1]->type == REDIS_REPLY_ARRAY) {
-        snprintf(inspection->cursor, sizeof inspection->cursor, "%s", reply->element[0]->str);
-        return HF_OK;
-    }
-    status = hfi_redis_refusal(reply, inspection->pattern, err);
-    freeReplyObject(*out);
+        status = hfi_redis_show(reply, name, inspection->each, inspection->arg, &inspection->stop, err);
+    freeReplyObject(reply);
     return status;
 }
 
-static hf_status inspect_found(struct inspection *inspection, const redisReply *keys, hf_error *err)
+static bool is_wanted(const struct inspection *inspection, char name[HFI_REDIS_KEY_MAX], const redisReply *key)
 {
-    struct redis_store *store = inspection->store;
-    for (size_t i = 0; i < keys->elements && !inspection->stop; i++) {
-        char name[HFI_REDIS_KEY_MAX];
-        redisReply *reply = NULL;
-        if (!name_of(name, sizeof name, store, keys->element[i]) ||
-            strncmp(name, inspection->prefix, strlen(inspection->prefix)) != 0)
-            continue;
-        hf_status status = look_at(store, name, &reply, inspection->deadline_ns, err);
-        if (status == HF_UNKNOWN) { /* nothing was to be changed */
-            status = HF_UNAVAILABLE;
-            if (err)
-                err->status = status;
+    const struct redis_store *store = inspection->store;
+    return key->type == REDIS_REPLY_STRING && strlen(key->str) == key->len &&
+           store->config.dialect->name_of(name, store, key->str) &&
+           strncmp(name, inspection->prefix, strlen(inspection->prefix)) == 0;
+}
+
+/* All locks on one server. */
+static hf_status inspect_node(struct inspection *inspection, struct redis_node *node, bool but_not_prefix,
+                              hf_error *err)
+{
+    char cursor[24] = "0";
+    hf_status status;
+    do {
+        redisReply *found = NULL;
+        status = hfi_redis_scan(inspection->store, node, cursor, &found, inspection->deadline_ns, err);
+        if (status != HF_OK)
+            return status;
+        const redisReply *keys = found->element[1];
+        for (size_t i = 0; i < keys->elements && status == HF_OK && !inspection->stop; i++) {
+            char name[HFI_REDIS_KEY_MAX];
+            if (is_wanted(inspection, name, keys->element[i]) &&
+                !(but_not_prefix && strcmp(name, inspection->prefix) == 0))
+                status = inspect_one(inspection, name, err);
         }
-        if (status != HF_OK)
-            return status;
-        if (is_look(reply))
-            inspection->stop = show(reply, name, inspection->each, inspection->arg);
-        else
-            status = hfi_redis_refusal(reply, name, err);
-        freeReplyObject(reply);
-        if (status != HF_OK)
-            return status;
-    }
-    return HF_OK;
+        freeReplyObject(found);
+    } while (status == HF_OK && !inspection->stop && strcmp(cursor, "0") != 0);
+    return status;
 }
 
 hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                             hf_error *err)
 {
+    struct redis_store *store = memory;
     struct inspection inspection = {
-        .store = memory, .prefix = prefix, .each = each, .arg = arg, .deadline_ns = deadline_ns, .cursor = "0"
+        .store = store, .prefix = prefix, .each = each, .arg = arg, .deadline_ns = deadline_ns
     };
-    hf_status status;
-    /* Names with a {tag} of their own have no brace in front, so the pattern cannot be narrower than the prefix of
-     * all. */
-    const size_t used =
-        add_literal(inspection.pattern, 0, sizeof inspection.pattern - 2, inspection.store->config.prefix);
-    inspection.pattern[used] = '*';
-    inspection.pattern[used + 1] = 0;
-    do {
-        redisReply *found = NULL;
-        status = scan(&inspection, &found, err);
-        if (status != HF_OK)
-            break;
-        status = inspect_found(&inspection, found->element[1], err);
-        freeReplyObject(found);
-    } while (status == HF_OK && !inspection.stop && strcmp(inspection.cursor, "0") != 0);
+    hf_status status = HF_OK;
+    /* In the dialects of others, a lock that Holdfast never took is found if it is asked for by its whole name. */
+    const bool by_name = *prefix && !*store->config.dialect->prefix;
+    if (by_name)
+        status = inspect_one(&inspection, prefix, err);
+    if (store->config.kind != REDIS_CLUSTER)
+        return status == HF_OK && !inspection.stop ? inspect_node(&inspection, NULL, by_name, err) : status;
+    struct redis_node *node = NULL;
+    while (status == HF_OK && !inspection.stop && (node = hfi_redis_cluster_next(store, node)) != NULL)
+        status = inspect_node(&inspection, node, by_name, err);
     return status;
 }
 
 hf_status hfi_redis_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
-    struct redis_store *store = memory;
-    char key[HFI_REDIS_KEY_MAX], queue[HFI_REDIS_KEY_MAX + 2];
-    struct redis_command command = { .count = 0 };
     redisReply *reply = NULL;
-    hfi_redis_keys(key, queue, store, name);
-    hfi_redis_add(&command, "2");
-    hfi_redis_add(&command, key);
-    hfi_redis_add(&command, queue);
-    struct redis_question question = { .script = &store->scripts.evict,
-                                       .arguments = &command,
-                                       .deadline_ns = deadline_ns };
-    hf_status status = hfi_redis_ask(store, &question, &reply, err);
+    hf_status status = ask_about(memory, REDIS_EVICT, name, &reply, deadline_ns, err);
     if (status != HF_OK)
         return status;
     if (reply->type != REDIS_REPLY_INTEGER)
-        status = hfi_redis_refusal(reply, key, err);
+        status = hfi_redis_refusal(reply, name, err);
     freeReplyObject(reply);
     return status;
 }

@@ -1,36 +1,42 @@
 /* SPDX-License-Identifier: MIT
  *
- * redis_subscription.c: how a waiter hears that the lock was handed to it. One connection per client subscribes to the
- * client's own channel. One of the waiting threads is on duty: it listens for all of them, so that a message goes from
- * the socket to the thread it is for without a detour; when it leaves, it wakes another one to take over.
+ * redis_subscription.c: how a waiter hears that the lock was handed to it, or that it is worth asking again. One
+ * connection per client and server subscribes to the client's own channel; or, where the dialect or a cluster's sharded
+ * publishing asks for it, to one channel for each lock that is waited for.
+ *
+ * One of the waiting threads is on duty: it listens for all of them, so that a message goes from the socket to the
+ * thread it is for without a detour; when it leaves, it wakes another one to take over.
  */
 #include "redis.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* True for { kind, channel, … }. */
+/* --- subscribing --- */
+
+/* True for { kind, channel, … }, whichever way it was published. */
 static bool is_about(const redisReply *reply, const char *kind)
 {
-    return reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 && reply->element[0]->type == REDIS_REPLY_STRING &&
-           strcmp(reply->element[0]->str, kind) == 0;
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || reply->element[0]->type != REDIS_REPLY_STRING ||
+        reply->element[1]->type != REDIS_REPLY_STRING)
+        return false;
+    const char *text = reply->element[0]->str;
+    return strcmp(text, kind) == 0 || (text[0] == 's' && strcmp(text + 1, kind) == 0);
 }
 
-static hf_status open_ear(struct redis_store *store, struct redis_connection **out, hfi_time deadline_ns, hf_error *err)
+/* To the channel on which all that is for this client is published. */
+static hf_status subscribe_client(struct redis_store *store, struct redis_connection *ear, hfi_time deadline_ns,
+                                  hf_error *err)
 {
     char channel[32];
-    struct redis_command command = { 0 };
-    const struct redis_command *const commands[1] = { &command };
+    struct redis_command command = { REDIS_ROOM(2) };
     redisReply *reply = NULL;
     snprintf(channel, sizeof channel, "hf:c:%016llx", (unsigned long long)store->env->client);
     hfi_redis_add(&command, "SUBSCRIBE");
     hfi_redis_add(&command, channel);
-    hf_status status = hfi_redis_connect(out, &store->config, store->tls, deadline_ns, err);
-    if (status != HF_OK)
-        return status;
-    status = hfi_redis_send(*out, commands, 1, deadline_ns, err);
+    hf_status status = hfi_redis_send(ear, &command, 1, deadline_ns, err);
     if (status == HF_OK)
-        status = hfi_redis_receive(*out, &reply, deadline_ns, err);
+        status = hfi_redis_receive(ear, &reply, deadline_ns, err);
     if (status == HF_OK && !is_about(reply, "subscribe")) {
         status = hfi_redis_refusal(reply, channel, err);
     } else if (status != HF_OK) {
@@ -39,98 +45,261 @@ static hf_status open_ear(struct redis_store *store, struct redis_connection **o
             err->status = status;
     }
     freeReplyObject(reply);
-    if (status != HF_OK) {
-        hfi_redis_disconnect(*out);
-        *out = NULL;
-    }
     return status;
 }
 
-hf_status hfi_redis_subscribe(struct redis_store *store, uint64_t *number, hfi_time deadline_ns, hf_error *err)
+/* Makes sure that there is a connection to listen to. */
+static hf_status open_ear(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err)
 {
-    struct redis_connection *ear = NULL;
+    struct redis_connection *connection = NULL;
     pthread_mutex_lock(&store->mutex);
-    const bool there = store->ear != NULL;
-    *number = store->ear_number;
+    const bool there = node->ear.connection != NULL;
     pthread_mutex_unlock(&store->mutex);
     if (there)
         return HF_OK;
-    const hf_status status = open_ear(store, &ear, deadline_ns, err);
-    if (status != HF_OK)
+    hf_status status = hfi_redis_connect(&connection, &node->address, &store->config.access, deadline_ns, err);
+    if (status == HF_OK && !store->by_channels)
+        status = subscribe_client(store, connection, deadline_ns, err);
+    pthread_mutex_lock(&store->mutex);
+    if (status == HF_OK && !node->ear.connection) { /* else another thread was faster */
+        node->ear.connection = connection;
+        node->ear.number++;
+        node->ear.unsubscribed = 0;
+        connection = NULL;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    hfi_redis_disconnect(connection);
+    return status;
+}
+
+/* With the mutex. A command of two words to a connection that has room for it; its answer comes as a message. */
+static bool say(struct redis_connection *ear, const char *verb, const char *channel)
+{
+    struct redis_command command = { REDIS_ROOM(2) };
+    hfi_redis_add(&command, verb);
+    hfi_redis_add(&command, channel);
+    return hfi_redis_send(ear, &command, 1, hfi_redis_now_ns(), NULL) == HF_OK;
+}
+
+/* With the mutex. */
+static void link_lock(struct redis_node *node, struct redis_lock *lock)
+{
+    lock->node = node;
+    lock->next = node->ear.waiting;
+    node->ear.waiting = lock;
+}
+
+/* With the mutex. */
+static void unlink_lock(const struct redis_store *store, struct redis_lock *lock)
+{
+    struct redis_node *node = lock->node;
+    struct redis_lock **link = &node->ear.waiting;
+    bool alone = true;
+    while (*link != lock)
+        link = &(*link)->next;
+    *link = lock->next;
+    lock->node = NULL;
+    for (const struct redis_lock *other = node->ear.waiting; other && lock->channel; other = other->next)
+        alone = alone && strcmp(other->channel, lock->channel) != 0;
+    if (alone && lock->subscribed && node->ear.connection && node->ear.number == lock->ear_number &&
+        say(node->ear.connection, store->sharded ? "SUNSUBSCRIBE" : "UNSUBSCRIBE", lock->channel))
+        node->ear.unsubscribed++;
+    lock->subscribed = false;
+    hfi_free(lock->channel);
+    lock->channel = NULL;
+}
+
+/* With the mutex. */
+static hf_status subscribe_lock(const struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
+                                const struct hfi_request *request, hf_error *err)
+{
+    const struct redis_dialect *dialect = store->config.dialect;
+    redis_keys keys;
+    char channel[HFI_REDIS_KEY_MAX];
+    if (lock->node && lock->node != node)
+        unlink_lock(store, lock);
+    if (lock->subscribed && lock->ear_number == node->ear.number)
+        return HF_OK;
+    dialect->keys(keys, store, request->name, request->owner);
+    dialect->channel(channel, keys, store->env->client);
+    if (!lock->channel)
+        lock->channel = hfi_strdup(channel);
+    if (!lock->channel)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a subscription");
+    lock->owner = request->owner;
+    lock->ear_number = node->ear.number;
+    lock->subscribed = lock->refused = false;
+    if (!lock->node)
+        link_lock(node, lock);
+    if (node->ear.connection && say(node->ear.connection, store->sharded ? "SSUBSCRIBE" : "SUBSCRIBE", lock->channel))
+        return HF_OK;
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection to listen to broke");
+}
+
+hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
+                              const struct hfi_request *request, hfi_time deadline_ns, hf_error *err)
+{
+    hf_status status = open_ear(store, node, deadline_ns, err);
+    if (status != HF_OK || !store->by_channels)
         return status;
     pthread_mutex_lock(&store->mutex);
-    if (!store->ear) { /* else another thread was faster */
-        store->ear = ear;
-        store->ear_number++;
-        ear = NULL;
-    }
-    *number = store->ear_number;
+    status = subscribe_lock(store, node, lock, request, err);
     pthread_mutex_unlock(&store->mutex);
-    hfi_redis_disconnect(ear);
-    return HF_OK;
+    if (status != HF_OK)
+        return status;
+    hfi_redis_listen(store, lock, request->waker, deadline_ns); /* until the server has confirmed it */
+    pthread_mutex_lock(&store->mutex);
+    if (lock->refused) {
+        if (err)
+            *err = node->ear.refusal;
+        status = node->ear.refusal.status;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return status;
 }
 
 /* --- messages; with the mutex --- */
 
-/* "serial token s us" for one of our waiting locks. */
-static void take_message(struct redis_store *store, const struct redis_lock *listener, const char *text)
+static void tell(struct redis_lock *lock, const struct redis_lock *listener, enum redis_state state)
 {
-    char *end;
-    const uint64_t serial = strtoull(text, &end, 10);
-    const uint64_t token = strtoull(end, &end, 10);
-    const int64_t seconds = strtoll(end, &end, 10);
-    const int64_t microseconds = strtoll(end, &end, 10);
-    struct redis_lock *lock = store->waiting;
-    while (lock && lock->owner.serial != serial)
-        lock = lock->next;
-    /* It may have left: its release() has given the lock back, or is going to. And times beyond reason are no times. */
-    if (!lock || *end || token == 0 || seconds <= 0 || seconds > INT32_MAX * 4LL || microseconds < 0 ||
-        microseconds > 999999)
-        return;
-    lock->token = token;
-    lock->given_us = seconds * 1000000 + microseconds;
-    lock->state = REDIS_GIVEN;
+    lock->state = state;
     if (lock->waker && lock != listener)
         hfi_waker_wake(lock->waker);
 }
 
-/* Whatever is missed from now on must be asked for. */
-static void lose_ear(struct redis_store *store)
+/* "serial token s us" for one of our waiting locks: a gift. Where there are none, "serial": it is worth asking. */
+static void take_message(const struct redis_store *store, const struct redis_node *node,
+                         const struct redis_lock *listener, const char *text)
 {
-    hfi_redis_disconnect(store->ear);
-    store->ear = NULL;
-    for (struct redis_lock *lock = store->waiting; lock; lock = lock->next) {
+    char *end;
+    const uint64_t serial = strtoull(text, &end, 10);
+    const bool call = !store->config.dialect->gifts && end != text && *end == 0;
+    const uint64_t token = strtoull(end, &end, 10);
+    const int64_t seconds = strtoll(end, &end, 10);
+    const int64_t microseconds = strtoll(end, &end, 10);
+    struct redis_lock *lock = node->ear.waiting;
+    while (lock && lock->owner.serial != serial)
+        lock = lock->next;
+    if (lock && call && lock->state == REDIS_NEW)
+        tell(lock, listener, REDIS_CALLED);
+    /* It may have left: its release() has given the lock back, or is going to. And times beyond reason are no times. */
+    if (!lock || !store->config.dialect->gifts || *end || token == 0 || seconds <= 0 || seconds > INT32_MAX * 4LL ||
+        microseconds < 0 || microseconds > 999999)
+        return;
+    lock->token = token;
+    lock->given_us = seconds * 1000000 + microseconds;
+    tell(lock, listener, REDIS_GIVEN);
+}
+
+/* On a channel that others share: "0" is for one of us, whichever, and anything else for all. */
+static void take_shared(const struct redis_node *node, const struct redis_lock *listener, const char *channel,
+                        const char *text)
+{
+    const bool one = strcmp(text, "0") == 0;
+    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
+        if (lock->state != REDIS_NEW || strcmp(lock->channel, channel) != 0)
+            continue;
+        tell(lock, listener, REDIS_CALLED);
+        if (one)
+            return;
+    }
+}
+
+/* The channel of some locks is confirmed. */
+static void take_confirmation(const struct redis_node *node, const struct redis_lock *listener, const char *channel)
+{
+    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
+        if (!lock->channel || strcmp(lock->channel, channel) != 0)
+            continue;
+        lock->subscribed = true;
+        if (lock->waker && lock != listener)
+            hfi_waker_wake(lock->waker);
+    }
+}
+
+/* Whatever is missed from now on must be asked for. */
+static void lose_ear(struct redis_node *node)
+{
+    hfi_redis_disconnect(node->ear.connection);
+    node->ear.connection = NULL;
+    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
+        lock->subscribed = false;
         if (lock->waker)
             hfi_waker_wake(lock->waker);
     }
 }
 
+void hfi_redis_lose_ear(struct redis_store *store, struct redis_node *node)
+{
+    pthread_mutex_lock(&store->mutex);
+    lose_ear(node);
+    pthread_mutex_unlock(&store->mutex);
+}
+
+static void take_refusal(struct redis_node *node, const redisReply *reply)
+{
+    hf_error *refusal = &node->ear.refusal;
+    if (hfi_redis_is_error(reply, "MOVED")) /* whoever asks next will be told where */
+        hfi_fail(refusal, HF_UNAVAILABLE, 0, "the lock was moved to another server of the cluster");
+    else
+        hfi_redis_refusal(reply, "", refusal);
+    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next)
+        lock->refused = !lock->subscribed;
+}
+
+/* False: the ear is of no use any more. */
+static bool take(const struct redis_store *store, struct redis_node *node, const struct redis_lock *listener,
+                 const redisReply *reply)
+{
+    if (reply->type == REDIS_REPLY_ERROR) {
+        take_refusal(node, reply);
+        return false;
+    }
+    if (is_about(reply, "message") && reply->element[2]->type == REDIS_REPLY_STRING) {
+        if (store->config.dialect->own_channels)
+            take_shared(node, listener, reply->element[1]->str, reply->element[2]->str);
+        else
+            take_message(store, node, listener, reply->element[2]->str);
+    } else if (is_about(reply, "subscribe")) {
+        take_confirmation(node, listener, reply->element[1]->str);
+    } else if (is_about(reply, "unsubscribe")) {
+        if (node->ear.unsubscribed == 0) /* not by us: the slot has moved */
+            return false;
+        node->ear.unsubscribed--;
+    }
+    return true;
+}
+
 /* Takes what has come, in one read as a rule. `listener` is awake. */
-static void hear(struct redis_store *store, const struct redis_lock *listener)
+static void hear(const struct redis_store *store, struct redis_node *node, const struct redis_lock *listener)
 {
     redisReply *reply = NULL;
-    hf_status status = hfi_redis_fetch(store->ear);
-    while (status == HF_OK && (status = hfi_redis_fetched(store->ear, &reply)) == HF_OK && reply) {
-        if (is_about(reply, "message") && reply->element[2]->type == REDIS_REPLY_STRING)
-            take_message(store, listener, reply->element[2]->str);
+    bool useful = true;
+    hf_status status = hfi_redis_fetch(node->ear.connection);
+    while (useful && status == HF_OK && (status = hfi_redis_fetched(node->ear.connection, &reply)) == HF_OK && reply) {
+        useful = take(store, node, listener, reply);
         freeReplyObject(reply);
     }
-    if (status != HF_OK)
-        lose_ear(store);
+    if (status != HF_OK || !useful)
+        lose_ear(node);
 }
 
 /* --- waiting --- */
 
-bool hfi_redis_expect(struct redis_store *store, struct redis_lock *lock, struct hfi_owner owner)
+bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
+                      struct hfi_owner owner)
 {
     pthread_mutex_lock(&store->mutex);
-    const bool can_hear = store->ear != NULL;
-    lock->ear_number = store->ear_number;
-    if (can_hear && !lock->expected) {
+    if (lock->node && lock->node != node)
+        unlink_lock(store, lock);
+    bool can_hear = node->ear.connection != NULL;
+    if (store->by_channels)
+        can_hear = can_hear && lock->node && lock->subscribed && lock->ear_number == node->ear.number;
+    else
+        lock->ear_number = node->ear.number;
+    if (can_hear && !lock->node) {
         lock->owner = owner;
-        lock->expected = true;
-        lock->next = store->waiting;
-        store->waiting = lock;
+        link_lock(node, lock);
     }
     pthread_mutex_unlock(&store->mutex);
     return can_hear;
@@ -139,48 +308,54 @@ bool hfi_redis_expect(struct redis_store *store, struct redis_lock *lock, struct
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state)
 {
     pthread_mutex_lock(&store->mutex);
-    struct redis_lock **link = &store->waiting;
-    while (lock->expected && *link != lock)
-        link = &(*link)->next;
-    if (lock->expected)
-        *link = lock->next;
-    lock->expected = false;
+    if (lock->node)
+        unlink_lock(store, lock);
     lock->state = state;
     pthread_mutex_unlock(&store->mutex);
 }
 
 /* Somebody must go on listening. */
-static void pass_duty_on(const struct redis_store *store)
+static void pass_duty_on(const struct redis_node *node)
 {
-    const struct redis_lock *lock = store->waiting;
+    const struct redis_lock *lock = node->ear.waiting;
     while (lock && !lock->waker)
         lock = lock->next;
     if (lock)
         hfi_waker_wake(lock->waker);
 }
 
+/* With the mutex. Whether there is still something to wait for. */
+static bool no_news(const struct redis_store *store, const struct redis_lock *lock, const struct redis_node *node)
+{
+    return (lock->state == REDIS_NEW || lock->state == REDIS_HELD) && node->ear.connection &&
+           node->ear.number == lock->ear_number && (lock->subscribed || !store->by_channels);
+}
+
 bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker, hfi_time deadline_ns)
 {
     bool in_time = true;
     pthread_mutex_lock(&store->mutex);
+    struct redis_node *node = lock->node;
+    const bool confirming = store->by_channels && !lock->subscribed;
     lock->waker = waker;
-    while (in_time && lock->state != REDIS_GIVEN && store->ear && store->ear_number == lock->ear_number &&
-           !hfi_waker_called_back(waker)) {
-        const bool duty = !store->on_duty;
-        struct pollfd ear = { .fd = store->ear->fd, .events = POLLIN };
-        store->on_duty = true;
+    while (in_time && node && !hfi_waker_called_back(waker) &&
+           (confirming ? !lock->subscribed && !lock->refused && node->ear.connection : no_news(store, lock, node))) {
+        const bool duty = !node->ear.on_duty;
+        const uint64_t number = node->ear.number;
+        struct pollfd ear = { .fd = node->ear.connection->fd, .events = POLLIN };
+        node->ear.on_duty = true;
         pthread_mutex_unlock(&store->mutex);
         in_time = hfi_waker_sleep(waker, &ear, duty ? 1 : 0, deadline_ns);
         pthread_mutex_lock(&store->mutex);
         if (duty)
-            store->on_duty = false;
-        if (duty && ear.revents && store->ear && store->ear_number == lock->ear_number)
-            hear(store, lock);
+            node->ear.on_duty = false;
+        if (duty && ear.revents && node->ear.connection && node->ear.number == number)
+            hear(store, node, lock);
     }
     lock->waker = NULL;
-    if (!store->on_duty)
-        pass_duty_on(store);
-    const bool given = lock->state == REDIS_GIVEN;
+    if (node && !node->ear.on_duty)
+        pass_duty_on(node);
+    const bool news = lock->state == REDIS_GIVEN || lock->state == REDIS_CALLED;
     pthread_mutex_unlock(&store->mutex);
-    return in_time || given;
+    return in_time || news;
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * redis_url.c: redis://[user:password@]host[:port][/database][?options], rediss:// and redis+unix:///socket.
+ * redis_url.c: redis://[user:password@]host[:port][/database][?options], rediss:// and redis+unix:///socket;
+ * redis+sentinel://…host,host,…/master, redis+cluster://…host,host,… and redlock://…host,host,…
  */
 #include "redis.h"
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -83,7 +85,7 @@ static hf_status read_number(long *out, const char *text, long least, long most,
 
 /* --- options --- */
 
-static hf_status read_password_file(struct redis_config *config, const char *path, hf_error *err)
+static hf_status read_password_file(char **password, const char *path, hf_error *err)
 {
     char text[TEXT_MOST];
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -95,54 +97,93 @@ static hf_status read_password_file(struct redis_config *config, const char *pat
         return hfi_fail_errno(err, failure, "read password file", path);
     text[length] = 0;
     text[strcspn(text, "\r\n")] = 0;
-    return keep(&config->password, text, err);
+    return keep(password, text, err);
+}
+
+static hf_status read_switch(bool *out, const char *name, const char *value, hf_error *err)
+{
+    *out = strcmp(value, "yes") == 0;
+    return *out || strcmp(value, "no") == 0 ? HF_OK : hfi_fail(err, HF_INVALID, 0, "%s is yes or no", name);
+}
+
+static hf_status read_dialect(struct redis_config *config, const char *value, hf_error *err)
+{
+    static const struct redis_dialect *const dialects[] = { &hfi_redis_native, &hfi_redis_plain, &hfi_redis_tair,
+                                                            &hfi_redis_redisson };
+    for (size_t i = 0; i < sizeof dialects / sizeof dialects[0]; i++) {
+        if (strcmp(value, dialects[i]->name) == 0) {
+            config->dialect = dialects[i];
+            return HF_OK;
+        }
+    }
+    return hfi_fail(err, HF_INVALID, 0, "a dialect is native, plain, tair or redisson");
+}
+
+struct number_option {
+    const char *name;
+    long least, most;
+    int *plain;
+    hfi_time *milliseconds;
+};
+
+static hf_status read_number_option(const struct number_option *option, const char *value, hf_error *err)
+{
+    long number;
+    const hf_status status = read_number(&number, value, option->least, option->most, option->name, err);
+    if (option->plain)
+        *option->plain = (int)number;
+    else
+        *option->milliseconds = number * HFI_MS;
+    return status;
 }
 
 static hf_status read_option(struct redis_config *config, const char *name, const char *value, hf_error *err)
 {
-    long number = 0;
-    hf_status status = HF_OK;
-    char **const texts[] = { &config->prefix, &config->ca_file, &config->cert_file, &config->key_file };
-    static const char *const names[] = { "prefix", "cafile", "cert", "key" };
-    for (size_t i = 0; i < 4; i++) {
-        if (strcmp(name, names[i]) == 0)
-            return keep(texts[i], value, err);
+    const struct {
+        const char *name;
+        char **field;
+    } texts[] = { { "prefix", &config->prefix },
+                  { "cafile", &config->ca_file },
+                  { "cert", &config->cert_file },
+                  { "key", &config->key_file },
+                  { "sentinel_user", &config->sentinel.user } };
+    const struct {
+        const char *name;
+        bool *field;
+    } switches[] = { { "verify", &config->verify },
+                     { "fsync", &config->fsync },
+                     { "tls", &config->tls },
+                     { "sentinel_tls", &config->sentinel_tls } };
+    const struct number_option numbers[] = { { "replicas", 0, 1000, &config->replicas, NULL },
+                                             { "replica_timeout", 1, 60000, &config->replica_ms, NULL },
+                                             { "db", 0, 1000000, &config->access.database, NULL },
+                                             { "connect_timeout", 1, 600000, NULL, &config->access.connect_ns },
+                                             { "timeout", 1, 600000, NULL, &config->timeout_ns } };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        if (strcmp(name, texts[i].name) == 0)
+            return keep(texts[i].field, value, err);
     }
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
+        if (strcmp(name, switches[i].name) == 0) {
+            config->sentinel_tls_given = config->sentinel_tls_given || switches[i].field == &config->sentinel_tls;
+            return read_switch(switches[i].field, name, value, err);
+        }
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (strcmp(name, numbers[i].name) == 0)
+            return read_number_option(&numbers[i], value, err);
+    }
+    if (strcmp(name, "dialect") == 0)
+        return read_dialect(config, value, err);
     if (strcmp(name, "password_file") == 0)
-        return read_password_file(config, value, err);
-    if (strcmp(name, "verify") == 0) {
-        if (strcmp(value, "yes") != 0 && strcmp(value, "no") != 0)
-            return hfi_fail(err, HF_INVALID, 0, "verify is yes or no");
-        config->verify = value[0] == 'y';
-        return HF_OK;
-    }
-    if (strcmp(name, "fsync") == 0) {
-        config->fsync = strcmp(value, "yes") == 0;
-        return config->fsync || strcmp(value, "no") == 0 ? HF_OK : hfi_fail(err, HF_INVALID, 0, "fsync is yes or no");
-    }
-    if (strcmp(name, "replicas") == 0) {
-        status = read_number(&number, value, 0, 1000, name, err);
-        config->replicas = (int)number;
-    } else if (strcmp(name, "replica_timeout") == 0) {
-        status = read_number(&number, value, 1, 60000, name, err);
-        config->replica_ms = (int)number;
-    } else if (strcmp(name, "connect_timeout") == 0) {
-        status = read_number(&number, value, 1, 600000, name, err);
-        config->connect_ns = number * HFI_MS;
-    } else if (strcmp(name, "timeout") == 0) {
-        status = read_number(&number, value, 1, 600000, name, err);
-        config->timeout_ns = number * HFI_MS;
-    } else if (strcmp(name, "db") == 0) {
-        status = read_number(&number, value, 0, 1000000, name, err);
-        config->database = (int)number;
-    } else {
-        return hfi_fail(
-            err, HF_INVALID, 0,
-            "unknown option %.40s; there are prefix, db, timeout, connect_timeout, replicas, replica_timeout, "
-            "fsync, cafile, cert, key, verify, password_file",
-            name);
-    }
-    return status;
+        return read_password_file(&config->access.password, value, err);
+    if (strcmp(name, "sentinel_password_file") == 0)
+        return read_password_file(&config->sentinel.password, value, err);
+    return hfi_fail(err, HF_INVALID, 0,
+                    "unknown option %.40s; there are dialect, prefix, db, timeout, connect_timeout, replicas, "
+                    "replica_timeout, fsync, tls, cafile, cert, key, verify, password_file, sentinel_user, "
+                    "sentinel_password_file, sentinel_tls",
+                    name);
 }
 
 static hf_status read_options(struct redis_config *config, const char *text, hf_error *err)
@@ -173,37 +214,110 @@ static hf_status read_user(struct redis_config *config, const char *text, size_t
 {
     const char *colon = memchr(text, ':', length);
     const size_t user = colon ? (size_t)(colon - text) : length;
-    hf_status status = set(&config->user, text, user, err);
+    hf_status status = set(&config->access.user, text, user, err);
     if (status == HF_OK && colon)
-        status = set(&config->password, colon + 1, length - user - 1, err);
+        status = set(&config->access.password, colon + 1, length - user - 1, err);
     return status;
 }
 
-static hf_status read_host(struct redis_config *config, const char *text, size_t length, hf_error *err)
+bool hfi_redis_address_read(struct redis_address *address, const char *host, size_t length, const char *port)
 {
-    const char *host = text;
-    size_t host_length = length;
-    const char *rest = text + length;
+    char *end;
+    const long number = strtol(port, &end, 10);
+    if (length == 0 || length >= sizeof address->host || *end || number < 1 || number > 65535)
+        return false;
+    memcpy(address->host, host, length);
+    address->host[length] = 0;
+    snprintf(address->port, sizeof address->port, "%ld", number);
+    return true;
+}
+
+/* "host", "host:port" or "[host]:port" */
+static hf_status read_host(struct redis_address *address, const char *text, size_t length, const char *usual_port,
+                           hf_error *err)
+{
+    const char *host = text, *end = text + length;
+    const char *colon = memchr(text, ':', length);
     if (length && *text == '[') {
-        const char *bracket = memchr(text, ']', length);
-        if (!bracket)
-            return hfi_fail(err, HF_INVALID, 0, "an IPv6 address in a URL ends with ]");
         host++;
-        host_length = (size_t)(bracket - host);
-        rest = bracket + 1;
-    } else if (memchr(text, ':', length)) {
-        rest = memchr(text, ':', length);
-        host_length = (size_t)(rest - text);
+        end = memchr(text, ']', length);
+        if (!end)
+            return hfi_fail(err, HF_INVALID, 0, "an IPv6 address in a URL ends with ]");
+        colon = end + 1 < text + length ? end + 1 : NULL;
+        if (colon && *colon != ':')
+            return hfi_fail(err, HF_INVALID, 0, "there is something behind the host that is no port");
+    } else if (colon) {
+        end = colon;
     }
-    const size_t rest_length = (size_t)(text + length - rest);
-    hf_status status = host_length ? set(&config->host, host, host_length, err) : HF_OK;
-    if (status != HF_OK || rest_length == 0)
-        return status;
-    if (*rest != ':')
-        return hfi_fail(err, HF_INVALID, 0, "there is something behind the host that is no port");
-    status = set(&config->port, rest + 1, rest_length - 1, err);
-    long port;
-    return status == HF_OK ? read_number(&port, config->port, 1, 65535, "the port", err) : status;
+    char *name = NULL, *port = NULL;
+    hf_status status = decode(&name, end > host ? host : "127.0.0.1", end > host ? (size_t)(end - host) : 9, err);
+    if (status == HF_OK && colon)
+        status = decode(&port, colon + 1, (size_t)(text + length - colon - 1), err);
+    long number;
+    if (status == HF_OK)
+        status = read_number(&number, port ? port : usual_port, 1, 65535, "the port", err);
+    if (status == HF_OK && !hfi_redis_address_read(address, name, strlen(name), port ? port : usual_port))
+        status = hfi_fail(err, HF_INVALID, 0, "the host in the URL is too long");
+    hfi_free(name);
+    hfi_free(port);
+    return status;
+}
+
+/* "host,host,…", of which only some kinds of stores have several. */
+static hf_status read_hosts(struct redis_config *config, const char *text, size_t length, hf_error *err)
+{
+    size_t count = 1;
+    for (size_t i = 0; i < length; i++)
+        count += text[i] == ',';
+    if (count > HFI_REDIS_HOSTS_MOST || (count > 1 && config->kind == REDIS_ONE))
+        return hfi_fail(err, HF_INVALID, 0,
+                        "there are too many hosts in the URL; redis+sentinel, redis+cluster and redlock take several");
+    config->addresses = hfi_alloc(count * sizeof *config->addresses);
+    if (!config->addresses)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    hf_status status = HF_OK;
+    while (config->address_count < count && status == HF_OK) {
+        const char *comma = memchr(text, ',', length);
+        const size_t one = comma ? (size_t)(comma - text) : length;
+        status = read_host(&config->addresses[config->address_count++], text, one,
+                           config->kind == REDIS_SENTINEL ? "26379" : "6379", err);
+        text += one + (comma ? 1 : 0);
+        length -= one + (comma ? 1 : 0);
+    }
+    return status;
+}
+
+static hf_status read_socket(struct redis_config *config, const char *path, size_t length, hf_error *err)
+{
+    char *decoded = NULL;
+    config->addresses = hfi_alloc(sizeof *config->addresses);
+    if (!config->addresses)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    config->address_count = 1;
+    hf_status status = decode(&decoded, path, length, err);
+    const size_t room = sizeof config->addresses->host;
+    if (status == HF_OK && snprintf(config->addresses->host, room, "%s", decoded) >= (int)room)
+        status = hfi_fail(err, HF_INVALID, 0, "the path of a Unix socket is too long");
+    hfi_free(decoded);
+    return status;
+}
+
+/* What stands between the hosts and the options: the database, or the name of a master. */
+static hf_status read_path(struct redis_config *config, const char *path, size_t length, hf_error *err)
+{
+    if (config->kind == REDIS_SENTINEL)
+        return length > 1 ? set(&config->master, path + 1, length - 1, err)
+                          : hfi_fail(err, HF_INVALID, 0,
+                                     "the URL of Sentinels names the master: redis+sentinel://HOST,HOST/MASTER");
+    if (length <= 1)
+        return HF_OK;
+    char database[16] = "";
+    if (length <= sizeof database) /* a longer one stays "", which is no number */
+        memcpy(database, path + 1, length - 1);
+    long number;
+    const hf_status status = read_number(&number, database, 0, 1000000, "the database", err);
+    config->access.database = (int)number;
+    return status;
 }
 
 static hf_status read_address(struct redis_config *config, const char *rest, bool socket_file, hf_error *err)
@@ -224,36 +338,86 @@ static hf_status read_address(struct redis_config *config, const char *rest, boo
     const char *host = at ? at + 1 : rest;
     if (status == HF_OK && socket_file) {
         status = path_length > 1 && host == path
-                     ? set(&config->host, path, path_length, err)
+                     ? read_socket(config, path, path_length, err)
                      : hfi_fail(err, HF_INVALID, 0, "a Unix socket's URL is redis+unix:///PATH");
-        if (status == HF_OK)
-            status = set(&config->port, "", 0, err);
     } else if (status == HF_OK) {
-        status = read_host(config, host, (size_t)(path - host), err);
-        if (status == HF_OK && path_length > 1) {
-            char database[16] = "";
-            if (path_length <= sizeof database) /* a longer one stays "", which is no number */
-                memcpy(database, path + 1, path_length - 1);
-            long number;
-            status = read_number(&number, database, 0, 1000000, "the database", err);
-            config->database = (int)number;
-        }
+        status = read_hosts(config, host, (size_t)(path - host), err);
+        if (status == HF_OK)
+            status = read_path(config, path, path_length, err);
     }
     if (status == HF_OK && path[path_length] == '?')
         status = read_options(config, path + path_length + 1, err);
     return status;
 }
 
+/* --- what does not go together --- */
+
+static hf_status check_redlock(const struct redis_config *config, hf_error *err)
+{
+    if (config->address_count < 3 || config->address_count % 2 == 0)
+        return hfi_fail(err, HF_INVALID, 0, "redlock needs an odd number of masters, three at least; the URL has %zu",
+                        config->address_count);
+    for (size_t i = 0; i < config->address_count; i++) {
+        for (size_t j = 0; j < i; j++) {
+            const struct redis_address *a = &config->addresses[i], *b = &config->addresses[j];
+            if (strcmp(a->host, b->host) == 0 && strcmp(a->port, b->port) == 0)
+                return hfi_fail(err, HF_INVALID, 0, "the URL names %.100s:%s twice, which would have two votes",
+                                a->host, a->port);
+        }
+    }
+    if (config->replicas || config->fsync)
+        return hfi_fail(err, HF_INVALID, 0, "replicas and fsync are not for redlock, whose masters are independent");
+    return HF_OK;
+}
+
 static hf_status check(struct redis_config *config, hf_error *err)
 {
-    const char *password = getenv("HOLDFAST_PASSWORD");
-    if (!*config->password && password && *password && keep(&config->password, password, err) != HF_OK)
+    const struct {
+        const char *variable;
+        char **password;
+    } secrets[] = { { "HOLDFAST_PASSWORD", &config->access.password },
+                    { "HOLDFAST_SENTINEL_PASSWORD", &config->sentinel.password } };
+    for (size_t i = 0; i < 2; i++) {
+        const char *password = getenv(secrets[i].variable);
+        if (!**secrets[i].password && password && *password && keep(secrets[i].password, password, err) != HF_OK)
+            return HF_NOMEM;
+    }
+    if (!config->dialect)
+        config->dialect = config->kind == REDIS_REDLOCK ? &hfi_redis_plain : &hfi_redis_native;
+    if (config->kind == REDIS_REDLOCK && config->dialect != &hfi_redis_plain)
+        return hfi_fail(err, HF_INVALID, 0, "redlock speaks the plain dialect and no other");
+    if (!config->prefix && keep(&config->prefix, config->dialect->prefix, err) != HF_OK)
         return HF_NOMEM;
-    if (strlen(config->prefix) > 64)
-        return hfi_fail(err, HF_INVALID, 0, "a prefix has at most 64 bytes");
-    if (!config->tls && (config->ca_file || config->cert_file || config->key_file))
-        return hfi_fail(err, HF_INVALID, 0, "cafile, cert and key are for rediss:// URLs");
-    return HF_OK;
+    if (strlen(config->prefix) > HFI_REDIS_PREFIX_MAX)
+        return hfi_fail(err, HF_INVALID, 0, "a prefix has at most %d bytes", HFI_REDIS_PREFIX_MAX);
+    if (!config->sentinel_tls_given)
+        config->sentinel_tls = config->tls;
+    if (!config->tls && !config->sentinel_tls && (config->ca_file || config->cert_file || config->key_file))
+        return hfi_fail(err, HF_INVALID, 0, "cafile, cert and key are for rediss:// URLs and for tls=yes");
+    if (config->kind == REDIS_CLUSTER && config->access.database)
+        return hfi_fail(err, HF_INVALID, 0, "a cluster has only the database 0");
+    config->access.master = config->kind == REDIS_SENTINEL;
+    config->sentinel.connect_ns = config->access.connect_ns;
+    return config->kind == REDIS_REDLOCK ? check_redlock(config, err) : HF_OK;
+}
+
+static bool read_scheme(struct redis_config *config, const char *scheme)
+{
+    static const struct {
+        const char *scheme;
+        enum redis_kind kind;
+    } kinds[] = { { "redis", REDIS_ONE },
+                  { "rediss", REDIS_ONE },
+                  { "redis+unix", REDIS_ONE },
+                  { "redis+sentinel", REDIS_SENTINEL },
+                  { "redis+cluster", REDIS_CLUSTER },
+                  { "redlock", REDIS_REDLOCK } };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        config->kind = kinds[i].kind;
+        if (strcmp(scheme, kinds[i].scheme) == 0)
+            return true;
+    }
+    return false;
 }
 
 hf_status hfi_redis_config_read(struct redis_config *config, const struct hfi_url *url, hf_error *err)
@@ -262,14 +426,11 @@ hf_status hfi_redis_config_read(struct redis_config *config, const struct hfi_ur
     config->replica_ms = 1000;
     config->tls = strcmp(url->scheme, "rediss") == 0;
     hf_status status = HF_OK;
-    const char *const defaults[] = { "127.0.0.1", "6379", "", "", "hf:" };
-    char **const fields[] = { &config->host, &config->port, &config->user, &config->password, &config->prefix };
-    for (size_t i = 0; i < 5 && status == HF_OK; i++) {
-        *fields[i] = hfi_strdup(defaults[i]);
-        if (!*fields[i])
-            status = hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-    }
-    if (strncmp(url->scheme, "redis", 5) != 0 || strchr(url->scheme, '+') != strstr(url->scheme, "+unix"))
+    char **const fields[] = { &config->access.user, &config->access.password, &config->sentinel.user,
+                              &config->sentinel.password };
+    for (size_t i = 0; i < 4 && status == HF_OK; i++)
+        status = keep(fields[i], "", err);
+    if (status == HF_OK && !read_scheme(config, url->scheme))
         status = hfi_fail(err, HF_UNSUPPORTED, 0, "%s: URLs are not supported by this version", url->scheme);
     if (status == HF_OK)
         status = read_address(config, url->rest, strcmp(url->scheme, "redis+unix") == 0, err);
@@ -278,10 +439,15 @@ hf_status hfi_redis_config_read(struct redis_config *config, const struct hfi_ur
 
 void hfi_redis_config_free(struct redis_config *config)
 {
-    char *const all[] = { config->host,   config->port,    config->user,      config->password,
-                          config->prefix, config->ca_file, config->cert_file, config->key_file };
-    if (config->password)
-        OPENSSL_cleanse(config->password, strlen(config->password));
+    char *const secrets[] = { config->access.password, config->sentinel.password };
+    char *const all[] = { config->access.user,       config->access.password, config->sentinel.user,
+                          config->sentinel.password, config->master,          config->prefix,
+                          config->ca_file,           config->cert_file,       config->key_file };
+    for (size_t i = 0; i < 2; i++) {
+        if (secrets[i])
+            OPENSSL_cleanse(secrets[i], strlen(secrets[i]));
+    }
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         hfi_free(all[i]);
+    hfi_free(config->addresses);
 }

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_ask.c: one exchange: the commands go to whoever has the key, scripts by their hash; and to somebody else if the
+ * server says that it has the key no longer.
+ */
+#include "redis.h"
+#include <string.h>
+
+/* How often a request may be sent from one server to the next. */
+#define MOVES_MOST 8
+/* Between two tries with a server that says that it needs a moment. */
+#define MOMENT (5 * HFI_MS)
+#define MOMENTS_MOST 200
+
+static void free_replies(redisReply **replies, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        freeReplyObject(replies[i]);
+}
+
+/* Replies from `first` on; if one does not come, those before it are freed. */
+static hf_status receive_all(struct redis_connection *connection, redisReply **replies, size_t first, size_t count,
+                             hfi_time deadline_ns, hf_error *err)
+{
+    for (size_t i = first; i < count; i++) {
+        const hf_status status = hfi_redis_receive(connection, &replies[i], deadline_ns, err);
+        if (status != HF_OK) {
+            free_replies(replies, i);
+            if (err)
+                err->status = HF_UNKNOWN; /* HF_TIMEOUT too: it was sent */
+            return HF_UNKNOWN;
+        }
+    }
+    return HF_OK;
+}
+
+/* The server was restarted, or its scripts flushed: the first script that it did not know goes again, with its text,
+ * and whatever came behind it. */
+static hf_status send_text(struct redis_connection *connection, const struct redis_question *question,
+                           redisReply **replies, size_t first, hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_command *command = &question->commands[first];
+    free_replies(replies + first, question->count - first);
+    command->text[0] = "EVAL";
+    command->text[1] = command->script->text;
+    hf_status status = hfi_redis_send(connection, command, question->count - first, deadline_ns, err);
+    if (status == HF_OK)
+        status = receive_all(connection, replies, first, question->count, deadline_ns, err);
+    else
+        free_replies(replies, first);
+    command->text[0] = "EVALSHA";
+    command->text[1] = command->script->hash;
+    return status;
+}
+
+static hf_status say_asking(struct redis_connection *connection, hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_command asking = { REDIS_ROOM(1) };
+    hfi_redis_add(&asking, "ASKING");
+    const hf_status status = hfi_redis_send(connection, &asking, 1, deadline_ns, err);
+    connection->owed += status == HF_OK;
+    return status;
+}
+
+static hf_status ask_node(struct redis_store *store, struct redis_question *question, bool asking, redisReply **replies,
+                          hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_connection *connection;
+    hf_status status = hfi_redis_borrow(store, question->node, &connection, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    question->sent_ns = store->env->now_ns();
+    if (asking)
+        status = say_asking(connection, deadline_ns, err);
+    if (status == HF_OK)
+        status = hfi_redis_send(connection, question->commands, question->count, deadline_ns, err);
+    if (status == HF_OK)
+        status = receive_all(connection, replies, 0, question->count, deadline_ns, err);
+    for (size_t i = 0; i < question->count && status == HF_OK; i++) {
+        if (!question->commands[i].script || !hfi_redis_is_error(replies[i], "NOSCRIPT"))
+            continue;
+        if (asking && (status = say_asking(connection, deadline_ns, err)) != HF_OK) {
+            free_replies(replies, question->count);
+            break;
+        }
+        status = send_text(connection, question, replies, i, deadline_ns, err);
+    }
+    if (status != HF_OK) {
+        hfi_redis_disconnect(connection);
+        return status;
+    }
+    connection->used_ns = question->sent_ns;
+    hfi_redis_give_back(store, question->node, connection);
+    return HF_OK;
+}
+
+hf_status hfi_redis_find(struct redis_store *store, const char *key, struct redis_node **out, hfi_time deadline_ns,
+                         hf_error *err)
+{
+    if (store->config.kind == REDIS_SENTINEL)
+        return hfi_redis_sentinel_find(store, out, deadline_ns, err);
+    if (store->config.kind == REDIS_CLUSTER)
+        return hfi_redis_cluster_find(store, key, out, deadline_ns, err);
+    *out = store->nodes;
+    return HF_OK;
+}
+
+/* Whether the answer is final; *asked: the node that is to be asked next, once. */
+static enum redis_verdict judge(struct redis_store *store, struct redis_node *node, hf_status status,
+                                const redisReply *reply, struct redis_node **asked, hfi_time deadline_ns)
+{
+    *asked = NULL;
+    if (store->config.kind == REDIS_SENTINEL)
+        return hfi_redis_sentinel_judge(store, node, status, reply, deadline_ns);
+    if (store->config.kind == REDIS_CLUSTER)
+        return hfi_redis_cluster_judge(store, node, status, reply, asked, deadline_ns);
+    return REDIS_FINAL;
+}
+
+hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *question, redisReply **replies, hf_error *err)
+{
+    const hfi_time begun = store->env->now_ns();
+    hfi_time deadline = question->deadline_ns;
+    struct redis_node *asked = NULL;
+    int moves = 0, moments = 0;
+    if (store->config.timeout_ns && begun + store->config.timeout_ns < deadline)
+        deadline = begun + store->config.timeout_ns;
+    for (;;) {
+        hf_status status = HF_OK;
+        const bool asking = asked != NULL;
+        if (asking)
+            question->node = asked;
+        else if (question->key)
+            status = hfi_redis_find(store, question->key, &question->node, deadline, err);
+        if (status != HF_OK)
+            return status;
+        status = ask_node(store, question, asking, replies, deadline, err);
+        if (!question->key)
+            return status;
+        const enum redis_verdict verdict =
+            judge(store, question->node, status, status == HF_OK ? replies[0] : NULL, &asked, deadline);
+        const bool patient = verdict == REDIS_MOVED ? moves++ < MOVES_MOST : moments++ < MOMENTS_MOST;
+        if (verdict == REDIS_FINAL || !patient || store->env->now_ns() + MOMENT >= deadline)
+            return status;
+        if (status == HF_OK)
+            free_replies(replies, question->count);
+        if (verdict == REDIS_LATER)
+            poll(NULL, 0, MOMENT / HFI_MS);
+    }
+}
+
+hf_status hfi_redis_only_read(hf_status status, hf_error *err)
+{
+    if (status != HF_UNKNOWN)
+        return status;
+    if (err)
+        err->status = HF_UNAVAILABLE;
+    return HF_UNAVAILABLE;
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_connect.c: getting in: the socket, TLS and the log-in, in steps that never wait, so that many servers can be
+ * connected to at once and none that is dead holds up the others. hfi_redis_connect() takes all steps for one of them.
+ */
+#include "redis.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#define RECEIVE_LIMIT HFI_SECOND
+
+static hf_status unreachable(const struct redis_address *address, int number, hf_error *err)
+{
+    char reason[80];
+    const char *separator = *address->port ? ":" : "";
+    return hfi_fail(err, number == EMFILE || number == ENFILE ? HF_NOMEM : HF_UNAVAILABLE, number,
+                    "cannot connect to %.120s%s%s: %s", address->host, separator, address->port,
+                    number == EAGAIN ? "no answer in time" : strerror_r(number, reason, sizeof reason));
+}
+
+/* --- the socket --- */
+
+/* Starts to connect. 0, or what went wrong. */
+static int try_address(struct redis_connection *connection, const struct sockaddr *address, socklen_t length)
+{
+    connection->fd = HFI_FD(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (connection->fd < 0)
+        return errno;
+    if (connect(connection->fd, address, length) == 0 || errno == EINPROGRESS || errno == EINTR)
+        return 0;
+    const int number = errno;
+    hfi_fd_close(connection->fd);
+    connection->fd = -1;
+    return number;
+}
+
+static int try_unix(struct redis_connection *connection, const char *path)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    if (snprintf(address.sun_path, sizeof address.sun_path, "%s", path) >= (int)sizeof address.sun_path)
+        return ENAMETOOLONG;
+    return try_address(connection, (const struct sockaddr *)&address, sizeof address);
+}
+
+/* The next of the addresses that the host has. 0, or what went wrong with the last one. */
+static int try_next(struct redis_connection *connection)
+{
+    int number = ECONNREFUSED;
+    while (connection->fd < 0 && connection->untried) {
+        const struct addrinfo *one = connection->untried;
+        connection->untried = one->ai_next;
+        number = try_address(connection, one->ai_addr, one->ai_addrlen);
+    }
+    return connection->fd >= 0 ? 0 : number;
+}
+
+hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct redis_address *address, hf_error *err)
+{
+    struct redis_connection *connection = hfi_alloc(sizeof *connection);
+    int number = 0;
+    *out = connection;
+    if (!connection)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    connection->fd = -1;
+    connection->wants = POLLOUT;
+    hf_status status = HF_OK;
+    if (!hfi_redis_create_reader(connection)) {
+        status = hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    } else if (!*address->port) {
+        number = try_unix(connection, address->host);
+    } else {
+        const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
+        const int failure = getaddrinfo(address->host, address->port, &hints, &connection->addresses);
+        if (failure)
+            status = hfi_fail(err, HF_UNAVAILABLE, failure, "cannot find host %.120s: %s", address->host,
+                              gai_strerror(failure));
+        connection->untried = connection->addresses;
+        number = status == HF_OK ? try_next(connection) : 0;
+    }
+    if (number)
+        status = unreachable(address, number, err);
+    if (status != HF_OK) {
+        hfi_redis_disconnect(connection);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* HF_OK: connected. */
+static hf_status step_connecting(struct redis_connection *connection, const struct redis_address *address,
+                                 const struct redis_access *access, hf_error *err)
+{
+    struct pollfd one = { .fd = connection->fd, .events = POLLOUT };
+    int number = 0;
+    socklen_t size = sizeof number;
+    if (poll(&one, 1, 0) <= 0)
+        return HF_TIMEOUT;
+    if (getsockopt(connection->fd, SOL_SOCKET, SO_ERROR, &number, &size) != 0)
+        number = errno;
+    if (number) {
+        hfi_fd_close(connection->fd);
+        connection->fd = -1;
+        return try_next(connection) == 0 ? HF_TIMEOUT : unreachable(address, number, err);
+    }
+    if (connection->addresses)
+        freeaddrinfo(connection->addresses);
+    connection->addresses = connection->untried = NULL;
+    const int yes = 1;
+    if (*address->port) {
+        setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+        setsockopt(connection->fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+    }
+    const struct timeval limit = { .tv_sec = RECEIVE_LIMIT / HFI_SECOND };
+    if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0)
+        connection->receive_ns = RECEIVE_LIMIT;
+    /* With TLS it stays without blocking: deadlines must hold in the middle of a record too. */
+    if (!access->tls && fcntl(connection->fd, F_SETFL, fcntl(connection->fd, F_GETFL) & ~O_NONBLOCK) != 0)
+        return unreachable(address, errno, err);
+    connection->phase = REDIS_SHAKING_HANDS;
+    return HF_OK;
+}
+
+/* --- TLS --- */
+
+hf_status hfi_redis_tls_new(SSL_CTX **out, const struct redis_config *config, hf_error *err)
+{
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    *out = context;
+    if (!context)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for TLS");
+    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+    SSL_CTX_set_mode(context, SSL_MODE_AUTO_RETRY | SSL_MODE_ENABLE_PARTIAL_WRITE);
+    SSL_CTX_set_verify(context, config->verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
+    if (config->ca_file && SSL_CTX_load_verify_locations(context, config->ca_file, NULL) != 1)
+        return hfi_fail(err, HF_INVALID, 0, "cannot read certificates from %.160s", config->ca_file);
+    if (!config->ca_file)
+        SSL_CTX_set_default_verify_paths(context);
+    if (config->cert_file && SSL_CTX_use_certificate_chain_file(context, config->cert_file) != 1)
+        return hfi_fail(err, HF_INVALID, 0, "cannot read a certificate from %.160s", config->cert_file);
+    const char *key = config->key_file ? config->key_file : config->cert_file;
+    if (key && SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) != 1)
+        return hfi_fail(err, HF_INVALID, 0, "cannot read a private key from %.160s", key);
+    return HF_OK;
+}
+
+static hf_status start_tls(struct redis_connection *connection, const char *host, SSL_CTX *context, hf_error *err)
+{
+    connection->tls = SSL_new(context);
+    if (!connection->tls || SSL_set_fd(connection->tls, connection->fd) != 1)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a TLS connection");
+    /* Sentinels and clusters name their servers by number; a number is looked for in the certificate as such. */
+    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(connection->tls), host) == 1)
+        return HF_OK;
+    SSL_set_tlsext_host_name(connection->tls, host);
+    return SSL_set1_host(connection->tls, host) == 1 ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for TLS");
+}
+
+static hf_status step_shaking_hands(struct redis_connection *connection, const struct redis_address *address,
+                                    const struct redis_access *access, hf_error *err)
+{
+    if (!access->tls)
+        return HF_OK;
+    hf_status status = connection->tls ? HF_OK : start_tls(connection, address->host, access->tls, err);
+    if (status != HF_OK)
+        return status;
+    ERR_clear_error();
+    const int done = SSL_connect(connection->tls);
+    if (done == 1)
+        return HF_OK;
+    const int error = SSL_get_error(connection->tls, done);
+    connection->wants = error == SSL_ERROR_WANT_WRITE ? POLLOUT : POLLIN;
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
+        return HF_TIMEOUT;
+    const long verified = SSL_get_verify_result(connection->tls);
+    if (verified != X509_V_OK)
+        return hfi_fail(err, HF_DENIED, (int)verified, "the certificate of %.100s is not to be trusted: %s",
+                        address->host, X509_verify_cert_error_string(verified));
+    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.100s: %s", address->host,
+                    reason ? reason : "the connection was closed");
+}
+
+/* --- the log-in --- */
+
+/* AUTH and SELECT, as far as the URL asks for them; ROLE, if only a master will do; and a PING, which a server that
+ * wants a password refuses. */
+static hf_status send_login(struct redis_connection *connection, const struct redis_access *access, hf_error *err)
+{
+    struct redis_command commands[4] = { { REDIS_ROOM(3) }, { REDIS_ROOM(2) }, { REDIS_ROOM(1) }, { REDIS_ROOM(1) } };
+    struct redis_command *next = commands;
+    char number[16];
+    connection->with_auth = *access->password;
+    if (connection->with_auth) {
+        hfi_redis_add(next, "AUTH");
+        if (*access->user)
+            hfi_redis_add(next, access->user);
+        hfi_redis_add(next++, access->password);
+    }
+    if (access->database) {
+        snprintf(number, sizeof number, "%d", access->database);
+        hfi_redis_add(next, "SELECT");
+        hfi_redis_add(next++, number);
+    }
+    hfi_redis_add(next++, "PING");
+    if (access->master)
+        hfi_redis_add(next++, "ROLE");
+    connection->expected = (unsigned)(next - commands);
+    connection->wants = POLLIN;
+    connection->phase = REDIS_LOGGING_IN;
+    /* A new connection has room for it. */
+    return hfi_redis_send(connection, commands, connection->expected, hfi_redis_now_ns(), err);
+}
+
+static hf_status check_login(const struct redis_connection *connection, const struct redis_address *address,
+                             const redisReply *reply, hf_error *err)
+{
+    if (reply->type == REDIS_REPLY_ERROR)
+        return hfi_redis_refusal(reply, connection->with_auth && connection->logged == 0 ? NULL : "", err);
+    if (reply->type != REDIS_REPLY_ARRAY) /* only ROLE's is one */
+        return HF_OK;
+    if (reply->elements > 0 && reply->element[0]->type == REDIS_REPLY_STRING &&
+        strcmp(reply->element[0]->str, "master") == 0)
+        return HF_OK;
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "the server at %.120s:%s is not the master", address->host, address->port);
+}
+
+static hf_status step_logging_in(struct redis_connection *connection, const struct redis_address *address,
+                                 hf_error *err)
+{
+    hf_status status = hfi_redis_fetch(connection);
+    while (status == HF_OK && connection->logged < connection->expected) {
+        redisReply *reply = NULL;
+        status = hfi_redis_fetched(connection, &reply);
+        if (status == HF_OK && !reply)
+            return HF_TIMEOUT;
+        if (status == HF_OK)
+            status = check_login(connection, address, reply, err);
+        else
+            status = hfi_fail(err, HF_UNAVAILABLE, 0, "the server's reply is no Redis protocol (%.60s)",
+                              connection->reader->errstr);
+        connection->logged++;
+        freeReplyObject(reply);
+        if (status != HF_OK)
+            return status;
+    }
+    if (status != HF_OK) /* nothing that mattered was sent yet */
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "the server at %.120s closed the connection before it answered",
+                        address->host);
+    return HF_OK;
+}
+
+/* --- all of it --- */
+
+hf_status hfi_redis_connect_step(struct redis_connection *connection, const struct redis_address *address,
+                                 const struct redis_access *access, hf_error *err)
+{
+    hf_status status = HF_OK;
+    if (connection->phase == REDIS_CONNECTING)
+        status = step_connecting(connection, address, access, err);
+    if (status == HF_OK && connection->phase == REDIS_SHAKING_HANDS) {
+        status = step_shaking_hands(connection, address, access, err);
+        if (status == HF_OK)
+            status = send_login(connection, access, err);
+        if (status == HF_UNKNOWN) /* nothing that mattered was sent yet */
+            status = hfi_fail(err, HF_UNAVAILABLE, 0, "the server at %.120s closed the connection", address->host);
+    }
+    if (status == HF_OK && connection->phase == REDIS_LOGGING_IN)
+        status = step_logging_in(connection, address, err);
+    if (status == HF_OK)
+        connection->phase = REDIS_READY;
+    return status;
+}
+
+hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_address *address,
+                            const struct redis_access *access, hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_connection *connection;
+    const hfi_time begun = hfi_redis_now_ns();
+    if (access->connect_ns && begun + access->connect_ns < deadline_ns)
+        deadline_ns = begun + access->connect_ns;
+    *out = NULL;
+    hf_status status = hfi_redis_connect_begin(&connection, address, err);
+    if (status != HF_OK)
+        return status;
+    while ((status = hfi_redis_connect_step(connection, address, access, err)) == HF_TIMEOUT) {
+        if (!hfi_redis_ready_by(connection->fd, connection->wants, deadline_ns)) {
+            status = connection->phase == REDIS_SHAKING_HANDS
+                         ? hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.100s: no answer in time", address->host)
+                     : connection->phase == REDIS_LOGGING_IN
+                         ? hfi_fail(err, HF_UNAVAILABLE, 0, "the server did not answer in time")
+                         : unreachable(address, EAGAIN, err);
+            break;
+        }
+    }
+    if (status != HF_OK) {
+        hfi_redis_disconnect(connection);
+        return status;
+    }
+    *out = connection;
+    return HF_OK;
+}
+
+void hfi_redis_disconnect(struct redis_connection *connection)
+{
+    if (!connection)
+        return;
+    SSL_free(connection->tls); /* without the farewell, which could block */
+    hfi_fd_close(connection->fd);
+    if (connection->reader)
+        redisReaderFree(connection->reader);
+    if (connection->addresses)
+        freeaddrinfo(connection->addresses);
+    hfi_free(connection);
+}

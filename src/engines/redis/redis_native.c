@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_native.c: Holdfast's own dialect: what runs inside the server, one script per operation, each one atomic step.
+ *
+ *   lock    hash   o owner "client.serial"   t last token   u held until   i since and "host pid note"   a arrivals
+ *   queue   zset   "owner host pid note" by order of arrival
+ *
+ * No `o`, or a `u` that has passed: free. The hash stays for a day after its last use and keeps the token; `a` is there
+ * while there may be a queue. All times are the server's, in microseconds; `i` starts with seconds and microseconds.
+ *
+ * The free path is kept short, as every call, number and table in Lua costs about half a microsecond: three calls to
+ * take a lock, two to release it. Under maxmemory a script's first write decides whether it is refused: release and
+ * renewal begin with one that never is (HDEL, ZPOPMIN, PEXPIRE).
+ */
+#include "redis.h"
+#include "redis_lua.h"
+#include <stdio.h>
+#include <string.h>
+
+/* How a waiter is told: on its client's channel; or, in a cluster with sharded publishing, on one in the lock's slot. */
+#define TO_CLIENT "'publish', 'hf:c:' .. client"
+#define TO_SLOT "'spublish', KEYS[1] .. ':c:' .. client"
+
+/* clang-format off */
+
+/* The hash is to stay for a day after its last use, but to say so at every use would cost a call: the first grant in
+ * each hour of the clock does, and every one while the clock is behind the last token. */
+#define NEW_HOUR "(last < now - now % 3600000000 or last >= now)"
+
+/* Hands the lock to the first waiter who is there to hear it: a PUBLISH that reaches nobody means a dead one. Expects
+ * last, the last token; me, who asks; and silent, a client that let a gift lapse: it is passed over with all its
+ * waiters, who line up anew when it wakes. Sets heir; without one the lock is free. A PUBLISH that the ACL refuses must
+ * not leave the lock held by nobody: it is freed, and the waiters come for it by themselves. */
+#define HAND_OVER(CHANNEL)                                                                                             \
+    "local heir\n"                                                                                                     \
+    "local token = string.format('%.0f', last < now and now or last + 1)\n"                                            \
+    "while not heir do\n"                                                                                              \
+    "  local first = redis.call('zpopmin', KEYS[2])[1]\n"                                                              \
+    "  if not first then redis.call('hdel', KEYS[1], 'o', 'a') break end\n"                                            \
+    "  local space = string.find(first, ' ', 18, true)\n"                                                              \
+    "  local owner = string.sub(first, 1, space - 1)\n"                                                                \
+    "  local client = string.sub(owner, 1, 16)\n"                                                                      \
+    "  local heard = 0\n"                                                                                              \
+    "  if owner == me then heard = 1\n"                                                                                \
+    "  elseif client ~= silent then\n"                                                                                 \
+    "    heard = redis.pcall(" CHANNEL ",\n"                                                                            \
+    "      string.sub(owner, 18) .. ' ' .. token .. ' ' .. c[1] .. ' ' .. c[2])\n"                                     \
+    "    if type(heard) == 'table' then\n"                                                                             \
+    "      redis.call('hdel', KEYS[1], 'o')\n"                                                                         \
+    "      redis.call('zadd', KEYS[2], 0, first)\n"                                                                    \
+    "      return heard\n"                                                                                             \
+    "    end\n"                                                                                                        \
+    "  end\n"                                                                                                          \
+    "  if heard > 0 then\n"                                                                                            \
+    "    redis.call('hset', KEYS[1], 'o', owner, 't', token, 'u', now + 2000000,\n"                                    \
+    "      'i', c[1] .. ' ' .. c[2] .. string.sub(first, space))\n"                                                    \
+    "    if " NEW_HOUR " then redis.call('pexpire', KEYS[1], 86402000) end\n"                                          \
+    "    heir = owner\n"                                                                                               \
+    "  end\n"                                                                                                          \
+    "end\n"
+
+/* ARGV owner, "host pid note", ttl, 1 to line up. Held now: the token. Else { -1, now, left ms, place, holder }. */
+#define ACQUIRE(CHANNEL)                                                                                               \
+    "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n" CLOCK                                                    \
+    "local last = tonumber(h[3]) or 0\n"                                                                               \
+    "if not h[1] and not h[2] then\n"                                                                                  \
+    "  local token = last < now and now or last + 1\n"                                                                 \
+    "  redis.call('hset', KEYS[1], 'o', ARGV[1], 't', token, 'u', now + ARGV[3] * 1000,\n"                             \
+    "    'i', c[1] .. ' ' .. c[2] .. ' ' .. ARGV[2])\n"                                                                \
+    "  if " NEW_HOUR " or ARGV[3] - 3600000 > 0 then redis.call('pexpire', KEYS[1], ARGV[3] + 86400000) end\n"         \
+    "  return token\n"                                                                                                 \
+    "end\n"                                                                                                            \
+    "local me = ARGV[1]\n"                                                                                             \
+    "local state = redis.call('hmget', KEYS[1], 'u', 'i')\n"                                                           \
+    "if not h[1] or state[1] - now <= 0 then\n"                                                                        \
+    "  local silent\n"                                                                                                 \
+    "  if h[1] then\n"                                                                                                 \
+    "    local s, us = string.match(state[2], '^(%d+) (%d+)')\n"                                                       \
+    "    if state[1] - s * 1000000 - us == 2000000 then silent = string.sub(h[1], 1, 16) end\n"                        \
+    "  end\n"                                                                                                          \
+    HAND_OVER(CHANNEL)                                                                                                 \
+    "  h[1] = heir or me\n"                                                                                            \
+    "  h[3] = token\n"                                                                                                 \
+    "  state = { now + 2000000, heir and redis.call('hget', KEYS[1], 'i') }\n"                                         \
+    "end\n"                                                                                                            \
+    "if h[1] == me then\n"                                                                                             \
+    "  redis.call('hset', KEYS[1], 'o', me, 't', h[3], 'u', now + ARGV[3] * 1000,\n"                                   \
+    "    'i', c[1] .. ' ' .. c[2] .. ' ' .. ARGV[2])\n"                                                                \
+    "  redis.call('pexpire', KEYS[1], ARGV[3] + 86400000)\n"                                                           \
+    "  redis.call('zrem', KEYS[2], me .. ' ' .. ARGV[2])\n"                                                            \
+    "  return tonumber(h[3])\n"                                                                                        \
+    "end\n"                                                                                                            \
+    "local place = -1\n"                                                                                               \
+    "if ARGV[4] == '1' then\n"                                                                                         \
+    "  local member = me .. ' ' .. ARGV[2]\n"                                                                          \
+    "  place = redis.call('zrank', KEYS[2], member)\n"                                                                 \
+    "  if not place then\n"                                                                                            \
+    "    redis.call('zadd', KEYS[2], redis.call('hincrby', KEYS[1], 'a', 1), member)\n"                                \
+    "    place = redis.call('zcard', KEYS[2]) - 1\n"                                                                   \
+    "  end\n"                                                                                                          \
+    "  redis.call('pexpire', KEYS[2], 86400000)\n"                                                                     \
+    "end\n"                                                                                                            \
+    "return { -1, now, math.ceil((state[1] - now) / 1000), place, state[2] }\n"
+
+/* ARGV owner, "host pid note". 1: was held, or waited for. 0: neither. */
+#define RELEASE(CHANNEL)                                                                                               \
+    "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n"                                                          \
+    "if h[1] ~= ARGV[1] then return redis.call('zrem', KEYS[2], ARGV[1] .. ' ' .. ARGV[2]) end\n"                      \
+    "if not h[2] then return redis.call('hdel', KEYS[1], 'o') end\n"                                                   \
+    "local last = tonumber(h[3])\n"                                                                                    \
+    "local me, silent\n" CLOCK HAND_OVER(CHANNEL)                                                                      \
+    "return 1\n"
+
+/* KEYS locks, ARGV owner and ttl of each. One 1 (renewed) or 0 (not its owner's any more) for each. */
+static const char renew[] =
+    CLOCK
+    "local answer = {}\n"
+    "for i, key in ipairs(KEYS) do\n"
+    "  local h = redis.call('hmget', key, 'o', 'u')\n"
+    "  answer[i] = 0\n"
+    "  if h[1] == ARGV[2 * i - 1] and h[2] - now > 0 then\n"
+    "    redis.call('pexpire', key, ARGV[2 * i] + 86400000)\n"
+    "    redis.call('hset', key, 'u', now + ARGV[2 * i] * 1000)\n"
+    "    answer[i] = 1\n"
+    "  end\n"
+    "end\n"
+    "return answer\n";
+
+#define EVICT(CHANNEL)                                                                                                 \
+    "local h = redis.call('hmget', KEYS[1], 'o', 't')\n"                                                               \
+    "if not h[1] then return 0 end\n"                                                                                  \
+    "local last = tonumber(h[2])\n"                                                                                    \
+    "local me, silent\n" CLOCK HAND_OVER(CHANNEL)                                                                      \
+    "return 1\n"
+
+/* Held: { 1, token, left ms, held for ms, "host pid note", waiters… }. Else, and for hashes of others: { 0 }. */
+static const char look[] =
+    "local h = redis.call('hmget', KEYS[1], 'o', 'u', 't', 'i')\n" CLOCK
+    "local left = (tonumber(h[2]) or 0) - now\n"
+    "local s, us, info = string.match(h[4] or '', '^(%d+) (%d+) (.*)$')\n"
+    "if not h[1] or left <= 0 or not s then return { 0 } end\n"
+    "local answer = { 1, tonumber(h[3]) or 0, math.ceil(left / 1000), (now - s * 1000000 - us) / 1000, info }\n"
+    "for i, member in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do answer[5 + i] = member end\n"
+    "return answer\n";
+/* clang-format on */
+
+static size_t keys_of(redis_keys keys, const struct redis_store *store, const char *name, struct hfi_owner owner)
+{
+    (void)owner;
+    /* The user's own {tag} is kept. Both forms stay apart: one ends with "}", the other with ":". */
+    const char *const form = hfi_redis_has_tag(name) ? "%s%s:" : "%s{%s}";
+    snprintf(keys[0], sizeof keys[0], form, store->config.prefix, name);
+    snprintf(keys[1], sizeof keys[1], "%.*s:q", HFI_REDIS_KEY_MAX - 3, keys[0]);
+    return 2;
+}
+
+void hfi_redis_owner(char out[HFI_REDIS_OWNER_MAX], struct hfi_owner owner)
+{
+    snprintf(out, HFI_REDIS_OWNER_MAX, "%016llx.%llu", (unsigned long long)owner.client,
+             (unsigned long long)owner.serial);
+}
+
+static void channel_of(char out[HFI_REDIS_KEY_MAX], const redis_keys keys, uint64_t client)
+{
+    snprintf(out, HFI_REDIS_KEY_MAX, "%.*s:c:%016llx", HFI_REDIS_KEY_MAX - 24, keys[0], (unsigned long long)client);
+}
+
+static bool name_of(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key)
+{
+    const size_t prefix = strlen(store->config.prefix);
+    const size_t length = strlen(key);
+    redis_keys again;
+    if (length <= prefix + 1 || length >= HFI_REDIS_KEY_MAX || strncmp(key, store->config.prefix, prefix) != 0)
+        return false;
+    const bool braces = key[prefix] == '{' && key[length - 1] == '}';
+    const size_t from = prefix + (braces ? 1 : 0);
+    memcpy(out, key + from, length - 1 - from);
+    out[length - 1 - from] = 0;
+    keys_of(again, store, out, (struct hfi_owner){ 0, 0 });
+    return strcmp(again[0], key) == 0;
+}
+
+const struct redis_dialect hfi_redis_native = {
+    .name = "native",
+    .prefix = "hf:",
+    .caps = HF_CAP_FAIR | HF_CAP_WAKE_ONE,
+    .gifts = true,
+    .scripts = { ACQUIRE(TO_CLIENT), RELEASE(TO_CLIENT), renew, EVICT(TO_CLIENT), look, NULL },
+    .sharded_scripts = { ACQUIRE(TO_SLOT), RELEASE(TO_SLOT), renew, EVICT(TO_SLOT), look, NULL },
+    .keys = keys_of,
+    .owner = hfi_redis_owner,
+    .channel = channel_of,
+    .key_type = "hash",
+    .name_of = name_of,
+};

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_plain.c: the dialects `plain` and `tair`: a string under the lock's own name whose value is the holder's
+ * secret, as redsync, redislock, node-redlock, redis-py and many others write it. Whoever finds it there is kept out,
+ * whoever wrote it. What such a lock lacks is kept beside it, for Holdfast's own clients alone:
+ *
+ *   NAME         string   owner "client.serial", or whatever others write; ends by itself
+ *   hf:{NAME}:w  zset     "owner host pid note" by order of arrival: who waits
+ *   hf:{NAME}:t  string   "token owner s us host pid note" of the last grant; stays for a day after its last use
+ *
+ * A release calls the first live waiter, who then asks; the queue decides on order only, never on who holds the lock.
+ * Others do not call anybody: while the value is none of ours, the waiters ask from time to time.
+ *
+ * A release is one command where the server has one that compares and deletes, and the script that calls the next goes
+ * behind it in the same write. `tair` renews by CAS and releases by CAD.
+ */
+#include "redis.h"
+#include "redis_lua.h"
+#include <stdio.h>
+#include <string.h>
+
+/* How a waiter is called: on its client's channel; or, in a cluster with sharded publishing, on one in the slot. */
+#define TO_CLIENT "'publish', 'hf:c:' .. client"
+#define TO_SLOT "'spublish', KEYS[2] .. ':c:' .. client"
+
+/* clang-format off */
+
+/* Calls the first waiter who is there to hear it, and strikes off the dead before it. A channel that the ACL refuses
+ * calls nobody; the waiters come by themselves then. */
+#define CALL_NEXT(CHANNEL)                                                                                             \
+    "while true do\n"                                                                                                  \
+    "  local first = redis.call('zrange', KEYS[2], 0, 0)[1]\n"                                                         \
+    "  if not first then break end\n"                                                                                  \
+    "  local space = string.find(first, ' ', 18, true)\n"                                                              \
+    "  local client = string.sub(first, 1, 16)\n"                                                                      \
+    "  local heard = redis.pcall(" CHANNEL ", string.sub(first, 18, space - 1))\n"                                     \
+    "  if type(heard) == 'table' or heard > 0 then break end\n"                                                        \
+    "  redis.call('zrem', KEYS[2], first)\n"                                                                           \
+    "end\n"
+
+/* Whoever comes while others wait goes behind them; but whoever waited for long enough to ask again may take it. */
+#define ACQUIRE(CHANNEL)                                                                                               \
+    "local me, member = ARGV[1], ARGV[1] .. ' ' .. ARGV[2]\n"                                                          \
+    LAST_GRANT CLOCK                                                                                                   \
+    "local waiting = redis.call('zcard', KEYS[2])\n"                                                                   \
+    "local place = waiting > 0 and redis.call('zrank', KEYS[2], member)\n"                                             \
+    "local behind = ARGV[4] == '1' and waiting > 0 and not place\n"                                                    \
+    "if behind then\n"                                                                                                 \
+    "  redis.call('zadd', KEYS[2], now, member)\n"                                                                     \
+    "  if redis.call('exists', KEYS[1]) == 0 then\n"                                                                   \
+    CALL_NEXT(CHANNEL)                                                                                                 \
+    "  end\n"                                                                                                          \
+    "  place = redis.call('zrank', KEYS[2], member)\n"                                                                 \
+    "  behind = place > 0\n"                                                                                           \
+    "end\n"                                                                                                            \
+    "if not behind and redis.call('set', KEYS[1], me, 'px', ARGV[3], 'nx') then\n"                                     \
+    NEW_GRANT                                                                                                          \
+    "  if place then redis.call('zrem', KEYS[2], member) end\n"                                                        \
+    "  return token\n"                                                                                                 \
+    "end\n"                                                                                                            \
+    "local value = redis.pcall('get', KEYS[1])\n"                                                                      \
+    "if value == me then\n"                                                                                            \
+    "  redis.call('pexpire', KEYS[1], ARGV[3])\n"                                                                      \
+    "  redis.call('zrem', KEYS[2], member)\n"                                                                          \
+    "  if owner == me then return last end\n"                                                                          \
+    NEW_GRANT                                                                                                          \
+    "  return token\n"                                                                                                 \
+    "end\n"                                                                                                            \
+    "if ARGV[4] == '1' and not place then\n"                                                                           \
+    "  redis.call('zadd', KEYS[2], now, member)\n"                                                                     \
+    "  place = 0\n"                                                                                                    \
+    "end\n"                                                                                                            \
+    "if ARGV[4] == '1' then redis.call('pexpire', KEYS[2], 86400000) end\n"                                            \
+    "return { -1, now, redis.call('pttl', KEYS[1]), ARGV[4] == '1' and place or -1, value == owner and info or '' }\n"
+
+/* A waiter that was called and leaves passes the call on. */
+#define RELEASE(CHANNEL)                                                                                               \
+    "if redis.pcall('get', KEYS[1]) == ARGV[1] then\n"                                                                 \
+    "  redis.call('del', KEYS[1])\n"                                                                                   \
+    "elseif redis.call('zrem', KEYS[2], ARGV[1] .. ' ' .. ARGV[2]) == 0 then\n"                                        \
+    "  return 0\n"                                                                                                     \
+    "elseif redis.call('exists', KEYS[1]) == 1 then\n"                                                                 \
+    "  return 1\n"                                                                                                     \
+    "end\n"                                                                                                            \
+    CALL_NEXT(CHANNEL)                                                                                                 \
+    "return 1\n"
+
+#define EVICT(CHANNEL)                                                                                                 \
+    "local gone = redis.call('del', KEYS[1])\n"                                                                        \
+    CALL_NEXT(CHANNEL)                                                                                                 \
+    "return gone\n"
+
+#define CALL(CHANNEL)                                                                                                  \
+    "if redis.call('exists', KEYS[1]) == 0 then\n"                                                                     \
+    CALL_NEXT(CHANNEL)                                                                                                 \
+    "end\n"                                                                                                            \
+    "return 0\n"
+
+#define RENEW                                                                                                          \
+    "local answer = {}\n"                                                                                              \
+    "for i, key in ipairs(KEYS) do\n"                                                                                  \
+    "  answer[i] = 0\n"                                                                                                \
+    "  if redis.pcall('get', key) == ARGV[2 * i - 1] then answer[i] = redis.call('pexpire', key, ARGV[2 * i]) end\n"   \
+    "end\n"                                                                                                            \
+    "return answer\n"
+
+#define LOOK                                                                                                           \
+    "local left = redis.call('pttl', KEYS[1])\n"                                                                       \
+    "if left == -2 then return { 0 } end\n"                                                                            \
+    LAST_GRANT CLOCK                                                                                                   \
+    "local answer = { 1, 0, left, -1, '' }\n"                                                                          \
+    "local s, us, who = string.match(info or '', '^(%d+) (%d+) (.*)$')\n"                                              \
+    "if s and owner == redis.pcall('get', KEYS[1]) then\n"                                                             \
+    "  answer = { 1, last, left, (now - s * 1000000 - us) / 1000, who }\n"                                             \
+    "end\n"                                                                                                            \
+    "for i, member in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do answer[5 + i] = member end\n"                    \
+    "return answer\n"
+/* clang-format on */
+
+/* --- names --- */
+
+void hfi_redis_companion(char out[HFI_REDIS_KEY_MAX], const char *key, const char *suffix)
+{
+    snprintf(out, HFI_REDIS_KEY_MAX, hfi_redis_has_tag(key) ? "hf:%.*s:%s" : "hf:{%.*s}:%s", HFI_REDIS_KEY_MAX - 40,
+             key, suffix);
+}
+
+static size_t keys_of(redis_keys keys, const struct redis_store *store, const char *name, struct hfi_owner owner)
+{
+    (void)owner;
+    snprintf(keys[0], sizeof keys[0], "%s%s", store->config.prefix, name);
+    hfi_redis_companion(keys[1], keys[0], "w");
+    hfi_redis_companion(keys[2], keys[0], "t");
+    return 3;
+}
+
+static void channel_of(char out[HFI_REDIS_KEY_MAX], const redis_keys keys, uint64_t client)
+{
+    snprintf(out, HFI_REDIS_KEY_MAX, "%.*s:c:%016llx", HFI_REDIS_KEY_MAX - 24, keys[1], (unsigned long long)client);
+}
+
+bool hfi_redis_companion_name(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key)
+{
+    const size_t prefix = strlen(store->config.prefix);
+    const size_t length = strlen(key);
+    char plain[HFI_REDIS_KEY_MAX], again[HFI_REDIS_KEY_MAX];
+    if (length < 6 || length >= HFI_REDIS_KEY_MAX || strncmp(key, "hf:", 3) != 0)
+        return false;
+    const bool braces = key[3] == '{' && key[length - 3] == '}';
+    const size_t from = braces ? 4 : 3;
+    const size_t to = length - (braces ? 3 : 2);
+    if (to <= from + prefix)
+        return false;
+    memcpy(plain, key + from, to - from);
+    plain[to - from] = 0;
+    hfi_redis_companion(again, plain, "t");
+    if (strcmp(again, key) != 0 || strncmp(plain, store->config.prefix, prefix) != 0)
+        return false;
+    memcpy(out, plain + prefix, to - from - prefix + 1);
+    return true;
+}
+
+/* --- one command instead of a script --- */
+
+static const char *const verbs[] = {
+    [REDIS_BY_DELEX] = "DELEX", [REDIS_BY_DELIFEQ] = "DELIFEQ", [REDIS_BY_CAD] = "CAD"
+};
+
+/* The best that the server has, in this order. What COMMAND INFO says counts, not a version: proxies lie. */
+static hf_status probe(struct redis_store *store, const char *key, enum redis_verb *out, hfi_time deadline_ns,
+                       hf_error *err)
+{
+    struct redis_command command = { REDIS_ROOM(5) };
+    redisReply *reply = NULL;
+    hfi_redis_add(&command, "COMMAND");
+    hfi_redis_add(&command, "INFO");
+    for (int verb = REDIS_BY_DELEX; verb <= REDIS_BY_CAD; verb++)
+        hfi_redis_add(&command, verbs[verb]);
+    struct redis_question question = { .key = key, .commands = &command, .count = 1, .deadline_ns = deadline_ns };
+    const hf_status status = hfi_redis_only_read(hfi_redis_ask(store, &question, &reply, err), err);
+    if (status != HF_OK)
+        return status;
+    *out = REDIS_BY_SCRIPT; /* also where COMMAND is refused */
+    for (size_t i = 3; reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 && i-- > 0;) {
+        if (reply->element[i]->type == REDIS_REPLY_ARRAY && reply->element[i]->elements > 0)
+            *out = (enum redis_verb)(REDIS_BY_DELEX + (int)i);
+    }
+    freeReplyObject(reply);
+    return HF_OK;
+}
+
+/* `tair` speaks to servers with CAS and CAD; without them it would be another dialect than the one asked for. */
+hf_status hfi_redis_plain_open(struct redis_store *store, hfi_time deadline_ns, hf_error *err)
+{
+    enum redis_verb verb = REDIS_BY_SCRIPT;
+    hf_status status = probe(store, "", &verb, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    if (store->config.dialect == &hfi_redis_tair) {
+        if (verb == REDIS_BY_SCRIPT)
+            return hfi_fail(err, HF_UNSUPPORTED, 0,
+                            "the server has no CAS and CAD; load Holdfast's module holdfast-cas.so, or use "
+                            "dialect=plain");
+        verb = REDIS_BY_CAD;
+    }
+    store->verb = verb;
+    return HF_OK;
+}
+
+/* The command that compares and deletes, and behind it the script that calls the next. */
+hf_status hfi_redis_plain_release(struct redis_store *store, const struct hfi_request *request, redisReply **reply,
+                                  hf_error *err)
+{
+    const enum redis_verb verb = store->verb;
+    char owner[HFI_REDIS_OWNER_MAX];
+    redis_keys keys;
+    redisReply *replies[2] = { NULL, NULL };
+    struct redis_command commands[2] = { { REDIS_ROOM(4) }, { REDIS_ROOM(6) } };
+    keys_of(keys, store, request->name, request->owner);
+    hfi_redis_owner(owner, request->owner);
+    hfi_redis_add(&commands[0], verbs[verb]);
+    hfi_redis_add(&commands[0], keys[0]);
+    if (verb == REDIS_BY_DELEX)
+        hfi_redis_add(&commands[0], "IFEQ");
+    hfi_redis_add(&commands[0], owner);
+    hfi_redis_add_script(&commands[1], &store->scripts[REDIS_CALL]);
+    hfi_redis_add(&commands[1], "3");
+    for (size_t i = 0; i < 3; i++)
+        hfi_redis_add(&commands[1], keys[i]);
+    struct redis_question question = {
+        .key = keys[0], .commands = commands, .count = 2, .deadline_ns = request->deadline_ns
+    };
+    const hf_status status = hfi_redis_ask(store, &question, replies, err);
+    *reply = NULL;
+    if (status != HF_OK)
+        return status;
+    freeReplyObject(replies[1]); /* a call that fails delays a waiter, no more */
+    if (hfi_redis_is_error(replies[0], "OOM") ||
+        (replies[0]->type == REDIS_REPLY_ERROR && strstr(replies[0]->str, "unknown command"))) {
+        freeReplyObject(replies[0]); /* after a failover to a server that lacks it, say */
+        return HF_OK;
+    }
+    *reply = replies[0];
+    return HF_OK;
+}
+
+const struct redis_dialect hfi_redis_plain = {
+    .name = "plain",
+    .prefix = "",
+    .caps = HF_CAP_WAKE_ONE,
+    .strangers = true,
+    .scripts = { ACQUIRE(TO_CLIENT), RELEASE(TO_CLIENT), RENEW, EVICT(TO_CLIENT), LOOK, CALL(TO_CLIENT) },
+    .sharded_scripts = { ACQUIRE(TO_SLOT), RELEASE(TO_SLOT), RENEW, EVICT(TO_SLOT), LOOK, CALL(TO_SLOT) },
+    .keys = keys_of,
+    .owner = hfi_redis_owner,
+    .channel = channel_of,
+    .key_type = "string",
+    .name_of = hfi_redis_companion_name,
+};
+
+const struct redis_dialect hfi_redis_tair = {
+    .name = "tair",
+    .prefix = "",
+    .caps = HF_CAP_WAKE_ONE,
+    .strangers = true,
+    .scripts = { ACQUIRE(TO_CLIENT), RELEASE(TO_CLIENT), NULL, EVICT(TO_CLIENT), LOOK, CALL(TO_CLIENT) },
+    .sharded_scripts = { ACQUIRE(TO_SLOT), RELEASE(TO_SLOT), NULL, EVICT(TO_SLOT), LOOK, CALL(TO_SLOT) },
+    .keys = keys_of,
+    .owner = hfi_redis_owner,
+    .channel = channel_of,
+    .key_type = "string",
+    .name_of = hfi_redis_companion_name,
+};

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_redisson.c: the dialect `redisson`: Redisson's RLock (3.24 and newer), so that Java programs and others share a
+ * lock, wake each other and outlive each other.
+ *
+ *   NAME                                       hash     "uuid:number" of the holder = how often it holds it; ends by itself
+ *   redisson_lock__channel:{NAME}              channel  "0": it was released
+ *   redisson_unlock_latch:{NAME}:<32 digits>   string   "1" after a release, in case that it is sent again
+ *   hf:{NAME}:t                                string   "token owner s us host pid note" of the last grant by Holdfast
+ *
+ * One uuid per client, one number per hold, as Redisson has one per thread. A release wakes one waiter of every client,
+ * which is Redisson's way. Redisson's tokens (RFencedLock) and ours do not know of each other.
+ */
+#include "redis.h"
+#include "redis_lua.h"
+#include <stdio.h>
+#include <string.h>
+
+/* clang-format off */
+#define ACQUIRE                                                                                                        \
+    "local me = ARGV[1]\n"                                                                                             \
+    LAST_GRANT CLOCK                                                                                                   \
+    "if redis.call('exists', KEYS[1]) == 0 then\n"                                                                     \
+    "  redis.call('hincrby', KEYS[1], me, 1)\n"                                                                        \
+    "  redis.call('pexpire', KEYS[1], ARGV[3])\n"                                                                      \
+    NEW_GRANT                                                                                                          \
+    "  return token\n"                                                                                                 \
+    "end\n"                                                                                                            \
+    "if redis.call('hexists', KEYS[1], me) == 1 then\n"                                                                \
+    "  redis.call('pexpire', KEYS[1], ARGV[3])\n"                                                                      \
+    "  if owner == me then return last end\n"                                                                          \
+    NEW_GRANT                                                                                                          \
+    "  return token\n"                                                                                                 \
+    "end\n"                                                                                                            \
+    "local ours = owner and redis.call('hexists', KEYS[1], owner) == 1\n"                                              \
+    "return { -1, now, redis.call('pttl', KEYS[1]), ARGV[4] == '1' and 0 or -1, ours and info or '' }\n"
+
+/* DEL first, which is never refused for want of memory; Redisson's own release is. */
+#define RELEASE(VERB)                                                                                                  \
+    "local done = redis.call('get', KEYS[4])\n"                                                                        \
+    "if done then return tonumber(done) end\n"                                                                         \
+    "if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return 0 end\n"                                              \
+    "redis.call('del', KEYS[1])\n"                                                                                     \
+    "redis.pcall('" VERB "', KEYS[2], '0')\n"                                                                          \
+    "redis.call('set', KEYS[4], '1', 'px', 20000)\n"                                                                   \
+    "return 1\n"
+
+#define EVICT(VERB)                                                                                                    \
+    "local gone = redis.call('del', KEYS[1])\n"                                                                        \
+    "if gone == 1 then redis.pcall('" VERB "', KEYS[2], '0') end\n"                                                    \
+    "return gone\n"
+
+#define RENEW                                                                                                          \
+    "local answer = {}\n"                                                                                              \
+    "for i, key in ipairs(KEYS) do\n"                                                                                  \
+    "  local there = redis.pcall('hexists', key, ARGV[2 * i - 1])\n"                                                   \
+    "  answer[i] = there == 1 and redis.call('pexpire', key, ARGV[2 * i]) or 0\n"                                      \
+    "end\n"                                                                                                            \
+    "return answer\n"
+
+/* A holder that is none of ours is shown by its field. */
+#define LOOK                                                                                                           \
+    "local left = redis.call('pttl', KEYS[1])\n"                                                                       \
+    "if left == -2 then return { 0 } end\n"                                                                            \
+    LAST_GRANT CLOCK                                                                                                   \
+    "local s, us, who = string.match(info or '', '^(%d+) (%d+) (.*)$')\n"                                              \
+    "if s and redis.call('hexists', KEYS[1], owner) == 1 then\n"                                                       \
+    "  return { 1, last, left, (now - s * 1000000 - us) / 1000, who }\n"                                               \
+    "end\n"                                                                                                            \
+    "return { 1, 0, left, -1, redis.call('hkeys', KEYS[1])[1] or '' }\n"
+/* clang-format on */
+
+/* As Redisson spells it: braces around the name, unless it has one already. */
+static void prefixed(char out[HFI_REDIS_KEY_MAX], const char *prefix, const char *key)
+{
+    snprintf(out, HFI_REDIS_KEY_MAX, strchr(key, '{') ? "%s:%.*s" : "%s:{%.*s}", prefix, HFI_REDIS_KEY_MAX - 72, key);
+}
+
+static size_t keys_of(redis_keys keys, const struct redis_store *store, const char *name, struct hfi_owner owner)
+{
+    snprintf(keys[0], sizeof keys[0], "%s%s", store->config.prefix, name);
+    prefixed(keys[1], "redisson_lock__channel", keys[0]);
+    hfi_redis_companion(keys[2], keys[0], "t");
+    prefixed(keys[3], "redisson_unlock_latch", keys[0]);
+    const size_t used = strlen(keys[3]);
+    snprintf(keys[3] + used, sizeof keys[3] - used, ":%016llx%016llx", (unsigned long long)owner.client,
+             (unsigned long long)owner.serial);
+    return 4;
+}
+
+/* A random UUID, version 4, made of the client's random number; each number another one. */
+static void owner_of(char out[HFI_REDIS_OWNER_MAX], struct hfi_owner owner)
+{
+    const uint64_t more = owner.client * UINT64_C(0x9e3779b97f4a7c15);
+    snprintf(out, HFI_REDIS_OWNER_MAX, "%08x-%04x-4%03x-8%03x-%06x%06x:%llu", (unsigned)(owner.client >> 32),
+             (unsigned)(owner.client >> 16 & 0xffff), (unsigned)(owner.client >> 4 & 0xfff), (unsigned)(more >> 52),
+             (unsigned)(more >> 28 & 0xffffff), (unsigned)(owner.client & 0xf) << 20 | (unsigned)(more >> 8 & 0xfffff),
+             (unsigned long long)owner.serial);
+}
+
+static void channel_of(char out[HFI_REDIS_KEY_MAX], const redis_keys keys, uint64_t client)
+{
+    (void)client;
+    memcpy(out, keys[1], HFI_REDIS_KEY_MAX);
+}
+
+const struct redis_dialect hfi_redis_redisson = {
+    .name = "redisson",
+    .prefix = "",
+    .own_channels = true,
+    .leaves_latch = true,
+    .scripts = { ACQUIRE, RELEASE("publish"), RENEW, EVICT("publish"), LOOK, NULL },
+    .sharded_scripts = { ACQUIRE, RELEASE("spublish"), RENEW, EVICT("spublish"), LOOK, NULL },
+    .keys = keys_of,
+    .owner = owner_of,
+    .channel = channel_of,
+    .key_type = "string",
+    .name_of = hfi_redis_companion_name,
+};

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_renew.c: keeping locks, many to one exchange: one script for all of them; or, where each key may be at another
+ * server or the dialect has a command for it, one command each, those for one server in one write.
+ *
+ * With replicas=N a renewal that fewer than N replicas have confirmed is none: after a failover the lock would end
+ * earlier than its holder thinks.
+ */
+#include "redis.h"
+#include <stdio.h>
+#include <string.h>
+
+#define BATCH_MOST 128
+
+struct words {
+    char key[HFI_REDIS_KEY_MAX];
+    char owner[HFI_REDIS_OWNER_MAX];
+    char ttl[16];
+};
+
+/* --- replicas --- */
+
+bool hfi_redis_add_replication(struct redis_command *command, char replicas[16], char patience[24],
+                               const struct redis_config *config, hfi_time left_ns)
+{
+    /* No longer than the request may take, less the way back: an answer that says too few is better than none. */
+    const int64_t left_ms = left_ns / HFI_MS * 9 / 10;
+    const int64_t patience_ms = left_ms < config->replica_ms ? (left_ms > 1 ? left_ms : 1) : config->replica_ms;
+    if (!config->replicas && !config->fsync)
+        return false;
+    snprintf(replicas, 16, "%d", config->replicas);
+    snprintf(patience, 24, "%lld", (long long)patience_ms);
+    hfi_redis_add(command, config->fsync ? "WAITAOF" : "WAIT");
+    if (config->fsync)
+        hfi_redis_add(command, "1");
+    hfi_redis_add(command, replicas);
+    hfi_redis_add(command, patience);
+    return true;
+}
+
+hf_status hfi_redis_check_replication(const redisReply *reply, const struct redis_config *config, hf_error *err)
+{
+    if (reply->type == REDIS_REPLY_ERROR)
+        return hfi_redis_refusal(reply, "", err);
+    if (reply->type == REDIS_REPLY_INTEGER && reply->integer >= config->replicas)
+        return HF_OK;
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 && reply->element[0]->integer >= 1 &&
+        reply->element[1]->integer >= config->replicas)
+        return HF_OK;
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "fewer than %d replicas, or no disk, confirmed the lock within %d ms",
+                    config->replicas, config->replica_ms);
+}
+
+/* --- what the server says --- */
+
+static hf_status take_answer(const redisReply *reply, hf_error *err)
+{
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 1) /* of a script */
+        reply = reply->element[0];
+    if (reply->type != REDIS_REPLY_INTEGER)
+        return hfi_redis_refusal(reply, "", err);
+    if (reply->integer < -1 || reply->integer > 1)
+        return hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
+    return reply->integer == 1 ? HF_OK : HF_LOST;
+}
+
+/* --- one script for all --- */
+
+static hf_status renew_together(struct redis_store *store, struct hfi_renewal *renewals, const struct words *words,
+                                size_t count, hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_command commands[2] = { { REDIS_ROOM(3 + 3 * BATCH_MOST) }, { REDIS_ROOM(4) } };
+    redisReply *replies[2] = { NULL, NULL };
+    char number[16], replicas[16], patience[24];
+    snprintf(number, sizeof number, "%zu", count);
+    hfi_redis_add_script(&commands[0], &store->scripts[REDIS_RENEW]);
+    hfi_redis_add(&commands[0], number);
+    for (size_t i = 0; i < count; i++)
+        hfi_redis_add(&commands[0], words[i].key);
+    for (size_t i = 0; i < count; i++) {
+        hfi_redis_add(&commands[0], words[i].owner);
+        hfi_redis_add(&commands[0], words[i].ttl);
+    }
+    const bool wait =
+        hfi_redis_add_replication(&commands[1], replicas, patience, &store->config, deadline_ns - store->env->now_ns());
+    struct redis_question question = {
+        .key = words[0].key, .commands = commands, .count = wait ? 2 : 1, .deadline_ns = deadline_ns
+    };
+    hf_status status = hfi_redis_ask(store, &question, replies, err);
+    if (status != HF_OK)
+        return status;
+    if (replies[0]->type != REDIS_REPLY_ARRAY || replies[0]->elements != count)
+        status = hfi_redis_refusal(replies[0], words[0].key, err);
+    const bool safe = !wait || hfi_redis_check_replication(replies[1], &store->config, err) == HF_OK;
+    for (size_t i = 0; i < count && status == HF_OK; i++) {
+        const hf_status answer = take_answer(replies[0]->element[i], err);
+        if (answer != HF_OK && answer != HF_LOST)
+            status = answer;
+        renewals[i].status = answer == HF_OK && !safe ? HF_UNKNOWN : answer;
+        renewals[i].counted_from_ns = question.sent_ns;
+    }
+    freeReplyObject(replies[0]);
+    freeReplyObject(replies[1]);
+    return status;
+}
+
+/* --- one command for each --- */
+
+static void add_one(struct redis_command *command, const struct redis_store *store, const struct words *words)
+{
+    const bool cas = store->config.dialect == &hfi_redis_tair;
+    command->count = 0;
+    if (cas)
+        hfi_redis_add(command, "CAS");
+    else
+        hfi_redis_add_script(command, &store->scripts[REDIS_RENEW]);
+    if (!cas)
+        hfi_redis_add(command, "1");
+    hfi_redis_add(command, words->key);
+    hfi_redis_add(command, words->owner);
+    if (cas)
+        hfi_redis_add(command, words->owner);
+    if (cas)
+        hfi_redis_add(command, "PX"); /* always: without it the lock would have no end */
+    hfi_redis_add(command, words->ttl);
+}
+
+/* One lock by itself, wherever it is. */
+static void renew_alone(struct redis_store *store, struct hfi_renewal *renewal, const struct words *words,
+                        hfi_time deadline_ns)
+{
+    struct redis_command commands[2] = { { REDIS_ROOM(8) }, { REDIS_ROOM(4) } };
+    redisReply *replies[2] = { NULL, NULL };
+    char replicas[16], patience[24];
+    add_one(&commands[0], store, words);
+    const bool wait =
+        hfi_redis_add_replication(&commands[1], replicas, patience, &store->config, deadline_ns - store->env->now_ns());
+    struct redis_question question = {
+        .key = words->key, .commands = commands, .count = wait ? 2 : 1, .deadline_ns = deadline_ns
+    };
+    renewal->status = hfi_redis_ask(store, &question, replies, NULL);
+    if (renewal->status != HF_OK)
+        return;
+    renewal->status = take_answer(replies[0], NULL);
+    if (renewal->status == HF_OK && wait && hfi_redis_check_replication(replies[1], &store->config, NULL) != HF_OK)
+        renewal->status = HF_UNKNOWN;
+    renewal->counted_from_ns = question.sent_ns;
+    freeReplyObject(replies[0]);
+    freeReplyObject(replies[1]);
+}
+
+/* Those among the locks from `first` on that are at the same server as it, in one write. */
+struct group {
+    struct redis_node *node;
+    size_t members[BATCH_MOST];
+    size_t count;
+};
+
+static hf_status find_group(struct redis_store *store, struct group *group, const struct words *words, bool *done,
+                            size_t first, size_t count, hfi_time deadline_ns)
+{
+    group->count = 0;
+    const hf_status status = hfi_redis_find(store, words[first].key, &group->node, deadline_ns, NULL);
+    for (size_t i = first; i < count && status == HF_OK; i++) {
+        struct redis_node *node;
+        if (!done[i] && hfi_redis_find(store, words[i].key, &node, deadline_ns, NULL) == HF_OK && node == group->node) {
+            group->members[group->count++] = i;
+            done[i] = true;
+        }
+    }
+    return status;
+}
+
+static void renew_group(struct redis_store *store, const struct group *group, struct hfi_renewal *renewals,
+                        const struct words *words, hfi_time deadline_ns)
+{
+    struct redis_command commands[BATCH_MOST + 1];
+    const char *texts[BATCH_MOST][8];
+    const char *wait_texts[4];
+    redisReply *replies[BATCH_MOST + 1];
+    char replicas[16], patience[24];
+    for (size_t i = 0; i < group->count; i++) {
+        commands[i] = (struct redis_command){ .room = 8, .text = texts[i] };
+        add_one(&commands[i], store, &words[group->members[i]]);
+    }
+    commands[group->count] = (struct redis_command){ .room = 4, .text = wait_texts };
+    const bool wait = hfi_redis_add_replication(&commands[group->count], replicas, patience, &store->config,
+                                                deadline_ns - store->env->now_ns());
+    struct redis_question question = {
+        .commands = commands, .count = group->count + (wait ? 1 : 0), .deadline_ns = deadline_ns, .node = group->node
+    };
+    const hf_status status = hfi_redis_ask(store, &question, replies, NULL);
+    const bool safe =
+        status == HF_OK && (!wait || hfi_redis_check_replication(replies[group->count], &store->config, NULL) == HF_OK);
+    for (size_t i = 0; i < group->count; i++) {
+        struct hfi_renewal *renewal = &renewals[group->members[i]];
+        renewal->status = status == HF_OK ? take_answer(replies[i], NULL) : status;
+        renewal->counted_from_ns = question.sent_ns;
+        if (renewal->status == HF_OK && !safe)
+            renewal->status = HF_UNKNOWN;
+        /* Moved to another server, or that server is gone: each one is followed by itself. */
+        if (renewal->status != HF_OK && renewal->status != HF_LOST && renewal->status != HF_UNKNOWN)
+            renew_alone(store, renewal, &words[group->members[i]], deadline_ns);
+    }
+    for (size_t i = 0; i < question.count && status == HF_OK; i++)
+        freeReplyObject(replies[i]);
+}
+
+static hf_status renew_each(struct redis_store *store, struct hfi_renewal *renewals, const struct words *words,
+                            size_t count, hfi_time deadline_ns)
+{
+    bool done[BATCH_MOST] = { false };
+    for (size_t i = 0; i < count; i++) {
+        struct group group;
+        if (done[i])
+            continue;
+        renewals[i].status = find_group(store, &group, words, done, i, count, deadline_ns);
+        if (renewals[i].status == HF_OK)
+            renew_group(store, &group, renewals, words, deadline_ns);
+    }
+    return HF_OK;
+}
+
+hf_status hfi_redis_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_store *store = memory;
+    const struct redis_dialect *dialect = store->config.dialect;
+    struct words words[BATCH_MOST];
+    redis_keys keys;
+    if (count > BATCH_MOST)
+        return hfi_fail(err, HF_INTERNAL, 0, "a renewal of %zu locks is too large", count);
+    for (size_t i = 0; i < count; i++) {
+        dialect->keys(keys, store, renewals[i].name, renewals[i].owner);
+        memcpy(words[i].key, keys[0], sizeof words[i].key);
+        dialect->owner(words[i].owner, renewals[i].owner);
+        snprintf(words[i].ttl, sizeof words[i].ttl, "%u", renewals[i].ttl_ms);
+    }
+    const bool each = store->config.kind == REDIS_CLUSTER || dialect == &hfi_redis_tair;
+    const hf_status status = each ? renew_each(store, renewals, words, count, deadline_ns)
+                                  : renew_together(store, renewals, words, count, deadline_ns, err);
+    if (store->config.kind == REDIS_SENTINEL)
+        hfi_redis_sentinel_listen(store, deadline_ns);
+    return status;
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_sentinel.c: which server is the master now. Any Sentinel may say so; one of them is listened to, on the
+ * keeper's thread, and tells of a failover at once. Its word is not trusted blindly: every new connection asks the
+ * server for its role.
+ */
+#include "redis.h"
+#include <stdio.h>
+#include <string.h>
+
+/* Sentinels that cannot be reached are not tried more often. */
+#define LISTEN_PAUSE HFI_SECOND
+#define LISTEN_PATIENCE (500 * HFI_MS)
+
+/* `node` is the master. Whatever is held is looked after there, at once. */
+static void set_master(struct redis_store *store, struct redis_node *node)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct redis_node *before = store->sentinel.known;
+    store->sentinel.master = store->sentinel.known = node;
+    pthread_mutex_unlock(&store->mutex);
+    if (!before || before == node)
+        return;
+    hfi_redis_drop_idle(store, before);
+    hfi_redis_lose_ear(store, before);
+    store->env->recheck(store->env->core);
+}
+
+/* One command to a connection of its own; *out is not an error. */
+static hf_status ask(struct redis_connection *connection, struct redis_command *command, redisReply **out,
+                     hfi_time deadline_ns, hf_error *err)
+{
+    hf_status status = hfi_redis_send(connection, command, 1, deadline_ns, err);
+    if (status == HF_OK)
+        status = hfi_redis_receive(connection, out, deadline_ns, err);
+    if (status != HF_OK)
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "a Sentinel did not answer");
+    if ((*out)->type != REDIS_REPLY_ERROR)
+        return HF_OK;
+    status = hfi_redis_refusal(*out, "", err);
+    freeReplyObject(*out);
+    *out = NULL;
+    return status;
+}
+
+/* What one Sentinel says. */
+static hf_status ask_sentinel(struct redis_store *store, size_t index, struct redis_node **out, hfi_time deadline_ns,
+                              hf_error *err)
+{
+    const struct redis_config *config = &store->config;
+    struct redis_connection *connection;
+    struct redis_command command = { REDIS_ROOM(3) };
+    struct redis_address address;
+    redisReply *reply = NULL;
+    hfi_redis_add(&command, "SENTINEL");
+    hfi_redis_add(&command, "GET-MASTER-ADDR-BY-NAME");
+    hfi_redis_add(&command, config->master);
+    hf_status status = hfi_redis_connect(&connection, &config->addresses[index], &config->sentinel, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    status = ask(connection, &command, &reply, deadline_ns, err);
+    hfi_redis_disconnect(connection);
+    if (status != HF_OK)
+        return status;
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 && reply->element[0]->type == REDIS_REPLY_STRING &&
+        reply->element[1]->type == REDIS_REPLY_STRING &&
+        hfi_redis_address_read(&address, reply->element[0]->str, reply->element[0]->len, reply->element[1]->str)) {
+        *out = hfi_redis_node(store, &address);
+        status = *out ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a server");
+    } else if (reply->type == REDIS_REPLY_NIL) {
+        status = hfi_fail(err, HF_INVALID, 0, "the Sentinel at %.100s:%s knows no master called %.60s",
+                          config->addresses[index].host, config->addresses[index].port, config->master);
+    } else {
+        status = hfi_fail(err, HF_INTERNAL, 0, "the Sentinel answered in a way that makes no sense");
+    }
+    freeReplyObject(reply);
+    return status;
+}
+
+/* Asks one after the other, the one that answered last first; each may take its share of the time that is left. */
+static hf_status discover(struct redis_store *store, hfi_time deadline_ns, hf_error *err)
+{
+    const size_t count = store->config.address_count;
+    pthread_mutex_lock(&store->mutex);
+    const size_t first = store->sentinel.last;
+    pthread_mutex_unlock(&store->mutex);
+    hf_status status = HF_UNAVAILABLE;
+    for (size_t i = 0; i < count; i++) {
+        struct redis_node *node;
+        const size_t index = (first + i) % count;
+        const hfi_time now = hfi_redis_now_ns();
+        const hfi_time share = (deadline_ns - now) / (hfi_time)(count - i);
+        status = ask_sentinel(store, index, &node, now + share, err);
+        if (status == HF_OK) {
+            pthread_mutex_lock(&store->mutex);
+            store->sentinel.last = index;
+            pthread_mutex_unlock(&store->mutex);
+            set_master(store, node);
+            return HF_OK;
+        }
+    }
+    return status;
+}
+
+hf_status hfi_redis_sentinel_find(struct redis_store *store, struct redis_node **out, hfi_time deadline_ns,
+                                  hf_error *err)
+{
+    for (int tries = 0; tries < 2; tries++) {
+        pthread_mutex_lock(&store->mutex);
+        *out = store->sentinel.master;
+        pthread_mutex_unlock(&store->mutex);
+        if (*out)
+            return HF_OK;
+        const hf_status status = discover(store, deadline_ns, err);
+        if (status != HF_OK)
+            return status;
+    }
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "the master %.60s changes all the time", store->config.master);
+}
+
+enum redis_verdict hfi_redis_sentinel_judge(struct redis_store *store, struct redis_node *node, hf_status status,
+                                            const redisReply *reply, hfi_time deadline_ns)
+{
+    /* A master that has become a replica, or was never one; inside of a script the code does not come first. */
+    const bool demoted = status == HF_OK && reply->type == REDIS_REPLY_ERROR &&
+                         (strstr(reply->str, "READONLY") || strstr(reply->str, "MASTERDOWN"));
+    struct redis_node *now;
+    if (!demoted && status != HF_UNAVAILABLE && status != HF_UNKNOWN)
+        return REDIS_FINAL;
+    pthread_mutex_lock(&store->mutex);
+    if (store->sentinel.master == node)
+        store->sentinel.master = NULL; /* to be asked for */
+    pthread_mutex_unlock(&store->mutex);
+    if (demoted)
+        hfi_redis_drop_idle(store, node);
+    if (status == HF_UNKNOWN) /* it may have been done */
+        return REDIS_FINAL;
+    return hfi_redis_sentinel_find(store, &now, deadline_ns, NULL) == HF_OK && now != node ? REDIS_MOVED : REDIS_FINAL;
+}
+
+/* --- listening --- */
+
+static hf_status subscribe(struct redis_store *store, size_t index, struct redis_connection **out, hfi_time deadline_ns)
+{
+    struct redis_command command = { REDIS_ROOM(2) };
+    redisReply *reply = NULL;
+    hfi_redis_add(&command, "SUBSCRIBE");
+    hfi_redis_add(&command, "+switch-master");
+    hf_status status =
+        hfi_redis_connect(out, &store->config.addresses[index], &store->config.sentinel, deadline_ns, NULL);
+    if (status != HF_OK)
+        return status;
+    status = ask(*out, &command, &reply, deadline_ns, NULL);
+    if (status != HF_OK)
+        hfi_redis_disconnect(*out);
+    freeReplyObject(reply);
+    return status;
+}
+
+void hfi_redis_sentinel_listen(struct redis_store *store, hfi_time deadline_ns)
+{
+    const hfi_time now = hfi_redis_now_ns();
+    pthread_mutex_lock(&store->mutex);
+    const bool wanted = !store->sentinel.connection && now >= store->sentinel.try_again_ns;
+    if (wanted)
+        store->sentinel.try_again_ns = now + LISTEN_PAUSE; /* and nobody else tries meanwhile */
+    const size_t first = store->sentinel.last;
+    pthread_mutex_unlock(&store->mutex);
+    if (!wanted)
+        return;
+    if (now + LISTEN_PATIENCE < deadline_ns)
+        deadline_ns = now + LISTEN_PATIENCE;
+    for (size_t i = 0; i < store->config.address_count; i++) {
+        struct redis_connection *connection;
+        const hfi_time begun = hfi_redis_now_ns();
+        const hfi_time share = (deadline_ns - begun) / (hfi_time)(store->config.address_count - i);
+        if (subscribe(store, (first + i) % store->config.address_count, &connection, begun + share) != HF_OK)
+            continue;
+        pthread_mutex_lock(&store->mutex);
+        store->sentinel.connection = connection;
+        pthread_mutex_unlock(&store->mutex);
+        discover(store, deadline_ns, NULL); /* what happened before we listened */
+        return;
+    }
+}
+
+/* "master old-host old-port new-host new-port" */
+static void take_switch(struct redis_store *store, const char *text)
+{
+    char name[256], host[256], port[8];
+    struct redis_address address;
+    if (sscanf(text, "%255s %*s %*s %255s %7s", name, host, port) != 3 || strcmp(name, store->config.master) != 0 ||
+        !hfi_redis_address_read(&address, host, strlen(host), port))
+        return;
+    struct redis_node *node = hfi_redis_node(store, &address);
+    if (node)
+        set_master(store, node);
+}
+
+void hfi_redis_sentinel_hear(struct redis_store *store)
+{
+    struct redis_connection *connection = store->sentinel.connection;
+    redisReply *reply = NULL;
+    hf_status status = hfi_redis_fetch(connection);
+    while (status == HF_OK && (status = hfi_redis_fetched(connection, &reply)) == HF_OK && reply) {
+        if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 && reply->element[2]->type == REDIS_REPLY_STRING)
+            take_switch(store, reply->element[2]->str);
+        freeReplyObject(reply);
+    }
+    if (status == HF_OK)
+        return;
+    pthread_mutex_lock(&store->mutex);
+    store->sentinel.connection = NULL;
+    pthread_mutex_unlock(&store->mutex);
+    hfi_redis_disconnect(connection);
+    /* It may have died together with the master. The renewals that follow listen to another one. */
+    store->env->recheck(store->env->core);
+}
