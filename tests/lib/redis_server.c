@@ -4,22 +4,27 @@
  */
 #include "redis_server.h"
 
+#include "netns.h"
 #include "test.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,22 +33,51 @@
 /* How long a server may take to start; on a busy machine that can be seconds. */
 #define START_S 20
 #define START_TRIES 5
+#define PORT_FIRST 12000
+#define PORT_COUNT 10000
+#define BUS_OFFSET 10000
 
 static struct redis_server *servers;
 static pid_t starter; /* atexit() handlers are inherited by forked children, the servers are not theirs */
 
 /* ---------------------------------------------------------------------------------------------- starting and ending */
 
+static bool is_free(int family, int port)
+{
+    const struct sockaddr_in address4 = { .sin_family = AF_INET,
+                                          .sin_port = htons((uint16_t)port),
+                                          .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    const struct sockaddr_in6 address6 = { .sin6_family = AF_INET6,
+                                           .sin6_port = htons((uint16_t)port),
+                                           .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+    const struct sockaddr *address = (const void *)&address4;
+    socklen_t size = sizeof address4;
+    if (family == AF_INET6) {
+        address = (const void *)&address6;
+        size = sizeof address6;
+    }
+    const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool bound = fd >= 0 && bind(fd, address, size) == 0;
+    if (fd >= 0)
+        close(fd);
+    return bound;
+}
+
+/* Not one of those that the kernel gives to outgoing connections: while a server is down, its port could go to a client
+ * of anybody, or to the client that tries to reach it, which would then talk to itself. The port of a cluster's bus is
+ * 10000 higher, which is below them as well. */
 static int free_port(void)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
-    socklen_t size = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    REQUIRE(fd >= 0);
-    REQUIRE_INT(0, bind(fd, (struct sockaddr *)&address, sizeof address));
-    REQUIRE_INT(0, getsockname(fd, (struct sockaddr *)&address, &size));
-    close(fd);
-    return ntohs(address.sin_port);
+    static unsigned last;
+    if (last == 0)
+        REQUIRE_INT(sizeof last, getrandom(&last, sizeof last, 0));
+    for (int try = 0; try < 1000; try++) {
+        const int port = PORT_FIRST + (int)(++last % PORT_COUNT);
+        if (is_free(AF_INET, port) && is_free(AF_INET, port + BUS_OFFSET))
+            return port;
+    }
+    FAIL("no free port");
+    test_abort();
 }
 
 static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *place)
@@ -71,20 +105,51 @@ static int split(char **out, int count, char *text)
     return count;
 }
 
+/* What every server is started with, on the command line or in a file. */
+static void describe(const struct redis_server *server, char *out, size_t size)
+{
+    const char *const loopback6 = is_free(AF_INET6, 0) ? "::1" : "";
+    const int used = snprintf(
+        out, size, "--port %d --bind %s %s --dir %s --unixsocket %s/s --logfile %s/log --daemonize no ", server->port,
+        server->address, server->place ? "" : loopback6, server->directory, server->directory, server->directory);
+    snprintf(out + used, size - (size_t)used, "%s %s",
+             server->sentinel ? "" : "--save \"\" --appendonly no --repl-diskless-sync-delay 0", server->arguments);
+}
+
+/* libfaketime calls malloc() when it is first asked for the time, and jemalloc asks for the time when it is first
+ * called: together they wait for each other for ever. So the server gets the C library's malloc() instead. */
+static void follow_clock(const struct redis_server *server)
+{
+    char libraries[300];
+    glob_t found;
+    if (glob("/usr/lib/*/faketime/libfaketime.so.1", 0, NULL, &found) != 0) {
+        test_note("libfaketime, of the package faketime, is not installed");
+        _exit(127);
+    }
+    snprintf(libraries, sizeof libraries, "libc_malloc_debug.so.0:%s", found.gl_pathv[0]);
+    globfree(&found);
+    setenv("LD_PRELOAD", libraries, 1);
+    setenv("FAKETIME_TIMESTAMP_FILE", server->clock, 1);
+    setenv("FAKETIME_NO_CACHE", "1", 1);
+    setenv("DONT_FAKE_MONOTONIC", "1", 1);
+}
+
 static _Noreturn void become_server(const struct redis_server *server, const char *more, pid_t parent)
 {
-    char text[3000];
+    char described[2000], text[3000];
     char *arguments[ARGUMENTS_MOST] = { NULL };
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
-    snprintf(text, sizeof text,
-             "%s --port %d --bind 127.0.0.1 -::1 --dir %s --unixsocket %s/s --logfile %s/log --daemonize no "
-             "--save \"\" --appendonly no --repl-diskless-sync-delay 0 %s %s",
-             server->binary, server->port, server->directory, server->directory, server->directory, server->arguments,
-             more);
+    describe(server, described, sizeof described);
+    snprintf(text, sizeof text, "%s %s %s %s", server->binary,
+             *server->configuration ? server->configuration : described, server->sentinel ? "--sentinel" : "", more);
     if (split(arguments, 0, text) == 0)
         _exit(127);
+    if (server->place)
+        netns_enter(server->place);
+    if (*server->clock)
+        follow_clock(server);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL); /* the runner's mask must not be the server's */
@@ -118,6 +183,8 @@ redisContext *redis_server_connect(const struct redis_server *server)
     redisContext *context = redisConnectUnixWithTimeout(path, limit);
     if (context && context->err == 0) {
         redisSetTimeout(context, limit);
+        if (*server->password)
+            freeReplyObject(redisCommand(context, "AUTH %s", server->password));
         return context;
     }
     if (context)
@@ -138,8 +205,7 @@ static bool answers(struct redis_server *server)
     return ready;
 }
 
-/* False: the server has ended, most likely because somebody else got the port. */
-static bool await_start(struct redis_server *server)
+bool redis_server_started(struct redis_server *server)
 {
     const struct timespec pause = { .tv_nsec = 5000000 };
     const int64_t end_ns = test_now_ns() + START_S * 1000000000LL * test_slowness();
@@ -156,7 +222,12 @@ static bool await_start(struct redis_server *server)
 
 void redis_server_await(struct redis_server *server)
 {
-    REQUIRE(await_start(server));
+    REQUIRE(redis_server_started(server));
+}
+
+bool redis_server_runs(const struct redis_server *server)
+{
+    return server->pid > 0 && !server->paused;
 }
 
 static void stop_all(void)
@@ -165,7 +236,7 @@ static void stop_all(void)
         redis_server_stop(servers);
 }
 
-static struct redis_server *new_server(const char *binary, const char *arguments)
+static struct redis_server *new_server(const struct redis_server_setup *setup)
 {
     static unsigned count;
     const char *folder = getenv("TEST_DIRECTORY");
@@ -179,38 +250,97 @@ static struct redis_server *new_server(const char *binary, const char *arguments
         servers = NULL;
         REQUIRE_INT(0, atexit(stop_all));
     }
-    snprintf(server->binary, sizeof server->binary, "%s", binary ? binary : "redis-server");
+    snprintf(server->binary, sizeof server->binary, "%s", setup->binary ? setup->binary : "redis-server");
     snprintf(server->directory, sizeof server->directory, "%s/redis-%d-%u", folder, (int)getpid(), ++count);
     REQUIRE(strlen(server->directory) < 100); /* a Unix socket's path is short */
     remove_tree(server->directory);
     REQUIRE_INT(0, mkdir(server->directory, 0700));
     server->next = servers;
     servers = server;
-    snprintf(server->arguments, sizeof server->arguments, "%s", arguments);
+    server->sentinel = setup->sentinel;
+    server->place = setup->place;
+    snprintf(server->address, sizeof server->address, "%s", setup->place ? setup->place->address : "127.0.0.1");
     snprintf(server->unix_url, sizeof server->unix_url, "redis+unix://%s/s", server->directory);
+    /* Beside its folder: a server that comes back without its data has its configuration still. */
+    if (setup->configuration || setup->sentinel)
+        snprintf(server->configuration, sizeof server->configuration, "%s.conf", server->directory);
+    if (setup->own_clock)
+        snprintf(server->clock, sizeof server->clock, "%s.clock", server->directory);
     return server;
 }
 
-static struct redis_server *start(const char *binary, const char *arguments, bool tls)
+static void set_ports(struct redis_server *server, const struct redis_server_setup *setup)
 {
-    struct redis_server *server = new_server(binary, arguments);
     const char *certificates = getenv("TEST_CERTIFICATES");
+    char tls[700] = "";
+    server->port = free_port();
+    snprintf(server->url, sizeof server->url, "redis://%s:%d", server->address, server->port);
+    snprintf(server->url6, sizeof server->url6, "redis://[::1]:%d", server->port);
+    if (setup->tls) {
+        REQUIRE(certificates != NULL);
+        server->tls_port = free_port();
+        snprintf(server->tls_url, sizeof server->tls_url, "rediss://localhost:%d?cafile=%s/ca.pem", server->tls_port,
+                 certificates);
+        const int used = snprintf(tls, sizeof tls,
+                                  "--tls-port %d --tls-cert-file %s/server.pem --tls-key-file %s/server.key "
+                                  "--tls-ca-cert-file %s/ca.pem --tls-auth-clients no ",
+                                  server->tls_port, certificates, certificates, certificates);
+        REQUIRE(used < (int)sizeof tls);
+    }
+    const int used = snprintf(server->arguments, sizeof server->arguments, "%s%s%s", tls,
+                              setup->place ? "--protected-mode no " : "", setup->arguments ? setup->arguments : "");
+    REQUIRE(used < (int)sizeof server->arguments);
+}
+
+void redis_server_configure(const struct redis_server *server, const char *format, ...)
+{
+    va_list args;
+    FILE *file = fopen(server->configuration, "ae");
+    REQUIRE(file != NULL);
+    va_start(args, format);
+    REQUIRE(vfprintf(file, format, args) > 0 && fputc('\n', file) == '\n');
+    va_end(args);
+    REQUIRE_INT(0, fclose(file));
+}
+
+/* The command line, a line for each option. */
+static void write_configuration(const struct redis_server *server)
+{
+    char text[3000], *rest = NULL;
+    describe(server, text, sizeof text);
+    FILE *file = fopen(server->configuration, "we");
+    REQUIRE(file != NULL);
+    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        fprintf(file, strncmp(word, "--", 2) == 0 ? "\n%s" : " %s", strncmp(word, "--", 2) == 0 ? word + 2 : word);
+    fputc('\n', file);
+    REQUIRE_INT(0, fclose(file));
+}
+
+struct redis_server *redis_server_prepare(const struct redis_server_setup *setup)
+{
+    struct redis_server *server = new_server(setup);
+    set_ports(server, setup);
+    if (*server->configuration)
+        write_configuration(server);
+    if (setup->password) {
+        REQUIRE(*server->configuration);
+        snprintf(server->password, sizeof server->password, "%s", setup->password);
+        redis_server_configure(server, "requirepass %s", setup->password);
+        if (!setup->sentinel)
+            redis_server_configure(server, "masterauth %s", setup->password);
+    }
+    if (*server->clock)
+        redis_server_set_clock(server, 0);
+    return server;
+}
+
+static struct redis_server *start(const struct redis_server_setup *setup)
+{
+    struct redis_server *server = new_server(setup);
     for (int try = 0; try < START_TRIES; try++) {
-        server->port = free_port();
-        snprintf(server->url, sizeof server->url, "redis://127.0.0.1:%d", server->port);
-        snprintf(server->url6, sizeof server->url6, "redis://[::1]:%d", server->port);
-        if (tls) {
-            REQUIRE(certificates != NULL);
-            server->tls_port = free_port();
-            snprintf(server->tls_url, sizeof server->tls_url, "rediss://localhost:%d?cafile=%s/ca.pem",
-                     server->tls_port, certificates);
-            snprintf(server->arguments, sizeof server->arguments,
-                     "--tls-port %d --tls-cert-file %s/server.pem --tls-key-file %s/server.key "
-                     "--tls-ca-cert-file %s/ca.pem --tls-auth-clients no %s",
-                     server->tls_port, certificates, certificates, certificates, arguments);
-        }
+        set_ports(server, setup);
         redis_server_launch(server, "");
-        if (await_start(server))
+        if (redis_server_started(server))
             return server;
     }
     FAIL("%s does not start; %s/log says why", server->binary, server->directory);
@@ -219,12 +349,12 @@ static struct redis_server *start(const char *binary, const char *arguments, boo
 
 struct redis_server *redis_server_start(const char *binary, const char *arguments)
 {
-    return start(binary, arguments, false);
+    return start(&(struct redis_server_setup){ .binary = binary, .arguments = arguments });
 }
 
 struct redis_server *redis_server_start_tls(const char *binary, const char *arguments)
 {
-    return start(binary, arguments, true);
+    return start(&(struct redis_server_setup){ .binary = binary, .arguments = arguments, .tls = true });
 }
 
 struct redis_server *redis_server_start_replica(struct redis_server *master)
@@ -233,7 +363,7 @@ struct redis_server *redis_server_start_replica(struct redis_server *master)
     const struct timespec pause = { .tv_nsec = 10000000 };
     const int64_t end_ns = test_now_ns() + START_S * 1000000000LL * test_slowness();
     snprintf(arguments, sizeof arguments, "--replicaof 127.0.0.1 %d --repl-diskless-load disabled", master->port);
-    struct redis_server *replica = start(master->binary, arguments, false);
+    struct redis_server *replica = redis_server_start(master->binary, arguments);
     /* WAIT, and not the replica's own word: it counts what the master has heard from it. */
     redis_server_do(master, "SET in-step 1");
     while (redis_server_number(master, "WAIT 1 100") < 1) {
@@ -252,6 +382,7 @@ static void reap(struct redis_server *server)
         reaped = waitpid(server->pid, NULL, 0);
     while (reaped < 0 && errno == EINTR);
     server->pid = 0;
+    server->paused = false;
 }
 
 void redis_server_kill(struct redis_server *server)
@@ -271,6 +402,10 @@ void redis_server_stop(struct redis_server *server)
     if (*link)
         *link = server->next;
     remove_tree(server->directory);
+    if (*server->configuration)
+        unlink(server->configuration);
+    if (*server->clock)
+        unlink(server->clock);
     free(server);
 }
 
@@ -292,17 +427,54 @@ void redis_server_pause(struct redis_server *server)
     CHECK_INT(0, kill(server->pid, SIGSTOP));
     REQUIRE_INT(server->pid, waitpid(server->pid, &status, WUNTRACED));
     CHECK(WIFSTOPPED(status));
+    server->paused = true;
 }
 
 void redis_server_continue(struct redis_server *server)
 {
     CHECK_INT(0, kill(server->pid, SIGCONT));
+    server->paused = false;
+}
+
+void redis_server_set_clock(const struct redis_server *server, int64_t offset_ms)
+{
+    char changed[220];
+    REQUIRE(*server->clock);
+    snprintf(changed, sizeof changed, "%s.new", server->clock);
+    FILE *file = fopen(changed, "we");
+    REQUIRE(file != NULL);
+    const int64_t size_ms = offset_ms < 0 ? -offset_ms : offset_ms;
+    fprintf(file, "%c%" PRId64 ".%03d\n", offset_ms < 0 ? '-' : '+', size_ms / 1000, (int)(size_ms % 1000));
+    REQUIRE_INT(0, fclose(file));
+    /* Renamed: the server reads it all the time, and must not find half of it. */
+    REQUIRE_INT(0, rename(changed, server->clock));
+}
+
+int64_t redis_server_clock_offset_ms(struct redis_server *server)
+{
+    struct timeval here;
+    redisReply *reply = redis_server_command(server, "TIME");
+    gettimeofday(&here, NULL);
+    REQUIRE(reply->type == REDIS_REPLY_ARRAY && reply->elements == 2);
+    const int64_t there_us =
+        strtoll(reply->element[0]->str, NULL, 10) * 1000000 + strtoll(reply->element[1]->str, NULL, 10);
+    freeReplyObject(reply);
+    return (there_us - (here.tv_sec * 1000000LL + here.tv_usec)) / 1000;
 }
 
 /* --------------------------------------------------------------------------------------------------------- commands */
 
+/* Whoever makes a replica of a master, or the other way round, ends its connections: this one too. */
+static bool is_closed(const redisContext *context)
+{
+    struct pollfd state = { .fd = context->fd, .events = POLLIN };
+    return poll(&state, 1, 0) != 0;
+}
+
 static redisReply *ask(struct redis_server *server, const char *format, va_list args)
 {
+    if (server->control && is_closed(server->control))
+        forget_control(server);
     if (!server->control)
         redis_server_await(server);
     redisReply *reply = redisvCommand(server->control, format, args);

@@ -167,27 +167,37 @@ static void tell(struct redis_lock *lock, const struct redis_lock *listener, enu
         hfi_waker_wake(lock->waker);
 }
 
+/* Digits, and behind them a blank or the end. */
+static bool read_number(const char **text, uint64_t *out)
+{
+    char *end;
+    const bool digit = **text >= '0' && **text <= '9';
+    *out = strtoull(*text, &end, 10);
+    *text = *end == ' ' ? end + 1 : end;
+    return digit && (*end == ' ' || *end == 0);
+}
+
 /* "serial token s us" for one of our waiting locks: a gift. Where there are none, "serial": it is worth asking. */
 static void take_message(const struct redis_store *store, const struct redis_node *node,
                          const struct redis_lock *listener, const char *text)
 {
-    char *end;
-    const uint64_t serial = strtoull(text, &end, 10);
-    const bool call = !store->config.dialect->gifts && end != text && *end == 0;
-    const uint64_t token = strtoull(end, &end, 10);
-    const int64_t seconds = strtoll(end, &end, 10);
-    const int64_t microseconds = strtoll(end, &end, 10);
+    const bool gifts = store->config.dialect->gifts;
+    uint64_t serial, token, seconds, microseconds;
+    if (!read_number(&text, &serial))
+        return;
     struct redis_lock *lock = node->ear.waiting;
     while (lock && lock->owner.serial != serial)
         lock = lock->next;
-    if (lock && call && lock->state == REDIS_NEW)
-        tell(lock, listener, REDIS_CALLED);
-    /* It may have left: its release() has given the lock back, or is going to. And times beyond reason are no times. */
-    if (!lock || !store->config.dialect->gifts || *end || token == 0 || seconds <= 0 || seconds > INT32_MAX * 4LL ||
-        microseconds < 0 || microseconds > 999999)
+    if (!lock) /* it has left: its release() has given the lock back, or is going to */
         return;
+    if (!gifts && !*text && lock->state == REDIS_NEW)
+        tell(lock, listener, REDIS_CALLED);
+    if (!gifts || !read_number(&text, &token) || !read_number(&text, &seconds) || !read_number(&text, &microseconds))
+        return;
+    if (*text || token == 0 || seconds == 0 || seconds > INT32_MAX * 4ULL || microseconds > 999999)
+        return; /* times beyond reason are no times */
     lock->token = token;
-    lock->given_us = seconds * 1000000 + microseconds;
+    lock->given_us = (int64_t)(seconds * 1000000 + microseconds);
     tell(lock, listener, REDIS_GIVEN);
 }
 
@@ -251,7 +261,7 @@ static void take_refusal(struct redis_node *node, const redisReply *reply)
 static bool take(const struct redis_store *store, struct redis_node *node, const struct redis_lock *listener,
                  const redisReply *reply)
 {
-    if (reply->type == REDIS_REPLY_ERROR) {
+    if (reply->type == REDIS_REPLY_ERROR && store->by_channels) {
         take_refusal(node, reply);
         return false;
     }
@@ -262,7 +272,7 @@ static bool take(const struct redis_store *store, struct redis_node *node, const
             take_message(store, node, listener, reply->element[2]->str);
     } else if (is_about(reply, "subscribe")) {
         take_confirmation(node, listener, reply->element[1]->str);
-    } else if (is_about(reply, "unsubscribe")) {
+    } else if (is_about(reply, "unsubscribe") && store->by_channels) {
         if (node->ear.unsubscribed == 0) /* not by us: the slot has moved */
             return false;
         node->ear.unsubscribed--;
