@@ -238,7 +238,7 @@ static void find_engine(const hf_engine_info *info, void *arg)
     uint32_t *found = arg;
     CHECK(*info->name && *info->schemes && *info->summary);
     CHECK(info->present ? *info->missing == '\0' : *info->missing != '\0' && info->caps == 0);
-    if (info->present && info->caps == store_caps)
+    if (info->present && (info->caps & store_caps) == store_caps) /* an option may have taken some away */
         *found = 1;
 }
 

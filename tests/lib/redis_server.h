@@ -60,7 +60,7 @@ struct redis_server_setup {
     bool tls;
     bool sentinel;       /* runs as a Sentinel; has a file of configuration too */
     bool configuration;  /* with a file, so that what it is told later (CONFIG REWRITE) outlasts a restart */
-    bool own_clock;      /* see redis_server_set_clock(); only for servers that use the system's C library */
+    bool own_clock;      /* see redis_server_set_clock(); only the system's redis-server can stand it */
     struct netns *place; /* see netns.h; NULL: where the test is */
 };
 /* Not started yet: redis_server_launch() and redis_server_started() do that. */

@@ -154,11 +154,20 @@ bool hfi_redis_is_error(const redisReply *reply, const char *code);
 
 /* --- redis_node.c --- */
 
+/* One that we have subscribed to. */
+struct redis_channel {
+    struct redis_channel *next;
+    bool confirmed;
+    unsigned users; /* locks that wait for a message on it */
+    char name[];
+};
+
 /* The connection on which a server tells that it is worth asking again. */
 struct redis_ear {
     struct redis_connection *connection; /* NULL: nobody listens */
     uint64_t number;                     /* grows with every new connection: what came in between was missed */
     unsigned unsubscribed;               /* confirmations still to come of channels that we gave up */
+    struct redis_channel *channels;      /* with by_channels */
     bool on_duty;                        /* some waiting thread listens for all */
     struct redis_lock *waiting;          /* those that a message may come for */
     hf_error refusal;                    /* why a channel was refused */
@@ -337,8 +346,7 @@ struct redis_lock {
     enum redis_state state; /* becomes REDIS_CALLED or REDIS_GIVEN under the store's mutex, at any time while `node` */
     bool queued;            /* it stands in the queue, as far as we know */
     bool unsure;            /* an answer was lost: the server may know of it */
-    bool subscribed;        /* its channel, with by_channels */
-    bool refused;           /* so is its channel, by the server */
+    bool refused;           /* its channel was, by the server */
     uint64_t ear_number;    /* of the ear that it lined up under */
     struct hfi_owner owner;
     hfi_time ask_again_ns; /* the backstop */
@@ -351,7 +359,7 @@ struct redis_lock {
     struct redis_node *node; /* in whose ear.waiting it is; NULL: in none */
     struct hfi_waker *waker; /* while its thread sleeps */
     struct redis_lock *next;
-    char *channel; /* with by_channels, while it waits */
+    struct redis_channel *channel; /* with by_channels, while it waits */
     unsigned polls;
 };
 
@@ -383,6 +391,7 @@ hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node
  * before the answer. False: nobody listens, so no place must be asked for. */
 bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                       struct hfi_owner owner);
+void hfi_redis_forget_channels(struct redis_ear *ear);
 /* `node` is not what it was: whoever waits for a message from it must ask. */
 void hfi_redis_lose_ear(struct redis_store *store, struct redis_node *node);
 /* No message is of interest any more; sets the lock's state. */
@@ -397,8 +406,8 @@ hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each
                             hf_error *err);
 hf_status hfi_redis_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 /* Shows what REDIS_LOOK answered; HF_INTERNAL or worse if that makes no sense. *stop: `each` has seen enough. */
-hf_status hfi_redis_show(const redisReply *reply, const char *name, hf_inspect_fn each, void *arg, int *stop,
-                         hf_error *err);
+hf_status hfi_redis_show(const struct redis_store *store, const redisReply *reply, const char *name, hf_inspect_fn each,
+                         void *arg, int *stop, hf_error *err);
 /* One step of SCAN on `node`; the cursor is "0" after the last. */
 hf_status hfi_redis_scan(struct redis_store *store, struct redis_node *node, char cursor[24], redisReply **out,
                          hfi_time deadline_ns, hf_error *err);

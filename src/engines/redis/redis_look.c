@@ -72,7 +72,7 @@ static const char *const *describe_waiters(const redisReply *reply, size_t count
     return pointers;
 }
 
-static int show(const redisReply *reply, const char *name, hf_inspect_fn each, void *arg)
+static int show(const redisReply *reply, const char *name, bool queue, hf_inspect_fn each, void *arg)
 {
     char host[65] = "";
     long long pid = 0;
@@ -90,7 +90,7 @@ static int show(const redisReply *reply, const char *name, hf_inspect_fn each, v
                           .token = (uint64_t)reply->element[1]->integer,
                           .held_ms = reply->element[3]->integer,
                           .remaining_ms = reply->element[2]->integer,
-                          .waiters = (int64_t)waiters,
+                          .waiters = queue ? (int64_t)waiters : -1,
                           .note = !known              ? info
                                   : info[used] == ' ' ? info + used + 1
                                                       : "",
@@ -100,12 +100,12 @@ static int show(const redisReply *reply, const char *name, hf_inspect_fn each, v
     return stop;
 }
 
-hf_status hfi_redis_show(const redisReply *reply, const char *name, hf_inspect_fn each, void *arg, int *stop,
-                         hf_error *err)
+hf_status hfi_redis_show(const struct redis_store *store, const redisReply *reply, const char *name, hf_inspect_fn each,
+                         void *arg, int *stop, hf_error *err)
 {
     if (!is_look(reply))
         return hfi_redis_refusal(reply, name, err);
-    *stop = show(reply, name, each, arg);
+    *stop = show(reply, name, !store->config.dialect->own_channels, each, arg);
     return HF_OK;
 }
 
@@ -156,7 +156,8 @@ static hf_status inspect_one(struct inspection *inspection, const char *name, hf
     hf_status status =
         hfi_redis_only_read(ask_about(inspection->store, REDIS_LOOK, name, &reply, inspection->deadline_ns, err), err);
     if (status == HF_OK)
-        status = hfi_redis_show(reply, name, inspection->each, inspection->arg, &inspection->stop, err);
+        status =
+            hfi_redis_show(inspection->store, reply, name, inspection->each, inspection->arg, &inspection->stop, err);
     freeReplyObject(reply);
     return status;
 }

@@ -147,8 +147,9 @@ static const char look[] =
 static size_t keys_of(redis_keys keys, const struct redis_store *store, const char *name, struct hfi_owner owner)
 {
     (void)owner;
-    /* The user's own {tag} is kept. Both forms stay apart: one ends with "}", the other with ":". */
-    const char *const form = hfi_redis_has_tag(name) ? "%s%s:" : "%s{%s}";
+    /* The user's own {tag} is kept. A name that begins with "}" would leave the tag empty, and its keys in different
+     * slots. The forms stay apart by how they end. */
+    const char *const form = hfi_redis_has_tag(name) ? "%s%s:" : *name == '}' ? "%s{-}%s;" : "%s{%s}";
     snprintf(keys[0], sizeof keys[0], form, store->config.prefix, name);
     snprintf(keys[1], sizeof keys[1], "%.*s:q", HFI_REDIS_KEY_MAX - 3, keys[0]);
     return 2;
@@ -173,7 +174,9 @@ static bool name_of(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store
     if (length <= prefix + 1 || length >= HFI_REDIS_KEY_MAX || strncmp(key, store->config.prefix, prefix) != 0)
         return false;
     const bool braces = key[prefix] == '{' && key[length - 1] == '}';
-    const size_t from = prefix + (braces ? 1 : 0);
+    const size_t from = prefix + (key[length - 1] == ';' ? 3 : braces ? 1 : 0);
+    if (from >= length)
+        return false;
     memcpy(out, key + from, length - 1 - from);
     out[length - 1 - from] = 0;
     keys_of(again, store, out, (struct hfi_owner){ 0, 0 });

@@ -42,6 +42,7 @@ void hfi_redis_nodes_free(struct redis_store *store)
     for (struct redis_node *node = store->nodes, *next; node; node = next) {
         next = node->next;
         hfi_redis_disconnect(node->ear.connection);
+        hfi_redis_forget_channels(&node->ear);
         disconnect_all(node->idle);
         hfi_free(node);
     }

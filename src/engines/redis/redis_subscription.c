@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define IDLE_CHANNELS_MOST 64u
+
 /* --- subscribing --- */
 
 /* True for { kind, channel, … }, whichever way it was published. */
@@ -81,35 +83,75 @@ static bool say(struct redis_connection *ear, const char *verb, const char *chan
     return hfi_redis_send(ear, &command, 1, hfi_redis_now_ns(), NULL) == HF_OK;
 }
 
-/* With the mutex. */
-static void link_lock(struct redis_node *node, struct redis_lock *lock)
+/* --- one channel for each lock; with the mutex --- */
+
+static struct redis_channel **find_channel(struct redis_ear *ear, const char *name)
 {
+    struct redis_channel **link = &ear->channels;
+    while (*link && strcmp((*link)->name, name) != 0)
+        link = &(*link)->next;
+    return link;
+}
+
+/* The channel `name`, subscribed to or on the way; NULL: no memory, or the ear broke. */
+static struct redis_channel *use_channel(const struct redis_store *store, struct redis_ear *ear, const char *name)
+{
+    struct redis_channel **link = find_channel(ear, name);
+    if (!*link) {
+        struct redis_channel *channel = hfi_alloc(sizeof *channel + strlen(name) + 1);
+        if (!channel || !ear->connection || !say(ear->connection, store->sharded ? "SSUBSCRIBE" : "SUBSCRIBE", name)) {
+            hfi_free(channel);
+            return NULL;
+        }
+        strcpy(channel->name, name); /* NOLINT: it was made as long */
+        *link = channel;
+    }
+    (*link)->users++;
+    return *link;
+}
+
+/* A lock that is waited for now and then keeps its channel; of those that nobody uses any more, the oldest go. Only
+ * those that were confirmed: one confirmation belongs to one subscription. */
+static void leave_channel(const struct redis_store *store, struct redis_ear *ear, struct redis_channel *channel)
+{
+    unsigned idle = 0;
+    channel->users--;
+    for (const struct redis_channel *one = ear->channels; one; one = one->next)
+        idle += one->users == 0;
+    struct redis_channel **link = &ear->channels;
+    while (idle > IDLE_CHANNELS_MOST && *link && ((*link)->users || !(*link)->confirmed))
+        link = &(*link)->next;
+    if (idle <= IDLE_CHANNELS_MOST || !*link)
+        return;
+    struct redis_channel *old = *link;
+    if (ear->connection && say(ear->connection, store->sharded ? "SUNSUBSCRIBE" : "UNSUBSCRIBE", old->name))
+        ear->unsubscribed++;
+    *link = old->next;
+    hfi_free(old);
+}
+
+static void link_lock(struct redis_node *node, struct redis_lock *lock, struct hfi_owner owner)
+{
+    lock->owner = owner;
     lock->node = node;
+    lock->ear_number = node->ear.number;
     lock->next = node->ear.waiting;
     node->ear.waiting = lock;
 }
 
-/* With the mutex. */
 static void unlink_lock(const struct redis_store *store, struct redis_lock *lock)
 {
-    struct redis_node *node = lock->node;
-    struct redis_lock **link = &node->ear.waiting;
-    bool alone = true;
+    struct redis_ear *ear = &lock->node->ear;
+    struct redis_lock **link = &ear->waiting;
     while (*link != lock)
         link = &(*link)->next;
     *link = lock->next;
     lock->node = NULL;
-    for (const struct redis_lock *other = node->ear.waiting; other && lock->channel; other = other->next)
-        alone = alone && strcmp(other->channel, lock->channel) != 0;
-    if (alone && lock->subscribed && node->ear.connection && node->ear.number == lock->ear_number &&
-        say(node->ear.connection, store->sharded ? "SUNSUBSCRIBE" : "UNSUBSCRIBE", lock->channel))
-        node->ear.unsubscribed++;
-    lock->subscribed = false;
-    hfi_free(lock->channel);
+    if (lock->channel)
+        leave_channel(store, ear, lock->channel);
     lock->channel = NULL;
 }
 
-/* With the mutex. */
 static hf_status subscribe_lock(const struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                                 const struct hfi_request *request, hf_error *err)
 {
@@ -118,22 +160,18 @@ static hf_status subscribe_lock(const struct redis_store *store, struct redis_no
     char channel[HFI_REDIS_KEY_MAX];
     if (lock->node && lock->node != node)
         unlink_lock(store, lock);
-    if (lock->subscribed && lock->ear_number == node->ear.number)
+    if (lock->channel && lock->ear_number == node->ear.number)
         return HF_OK;
     dialect->keys(keys, store, request->name, request->owner);
     dialect->channel(channel, keys, store->env->client);
+    lock->channel = use_channel(store, &node->ear, channel);
     if (!lock->channel)
-        lock->channel = hfi_strdup(channel);
-    if (!lock->channel)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a subscription");
-    lock->owner = request->owner;
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection to listen to broke");
+    lock->refused = false;
     lock->ear_number = node->ear.number;
-    lock->subscribed = lock->refused = false;
     if (!lock->node)
-        link_lock(node, lock);
-    if (node->ear.connection && say(node->ear.connection, store->sharded ? "SSUBSCRIBE" : "SUBSCRIBE", lock->channel))
-        return HF_OK;
-    return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection to listen to broke");
+        link_lock(node, lock, request->owner);
+    return HF_OK;
 }
 
 hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
@@ -144,8 +182,9 @@ hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node
         return status;
     pthread_mutex_lock(&store->mutex);
     status = subscribe_lock(store, node, lock, request, err);
+    const bool confirmed = status == HF_OK && lock->channel->confirmed;
     pthread_mutex_unlock(&store->mutex);
-    if (status != HF_OK)
+    if (status != HF_OK || confirmed)
         return status;
     hfi_redis_listen(store, lock, request->waker, deadline_ns); /* until the server has confirmed it */
     pthread_mutex_lock(&store->mutex);
@@ -207,7 +246,7 @@ static void take_shared(const struct redis_node *node, const struct redis_lock *
 {
     const bool one = strcmp(text, "0") == 0;
     for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
-        if (lock->state != REDIS_NEW || strcmp(lock->channel, channel) != 0)
+        if (lock->state != REDIS_NEW || !lock->channel || strcmp(lock->channel->name, channel) != 0)
             continue;
         tell(lock, listener, REDIS_CALLED);
         if (one)
@@ -215,15 +254,22 @@ static void take_shared(const struct redis_node *node, const struct redis_lock *
     }
 }
 
-/* The channel of some locks is confirmed. */
-static void take_confirmation(const struct redis_node *node, const struct redis_lock *listener, const char *channel)
+static void take_confirmation(struct redis_node *node, const struct redis_lock *listener, const char *name)
 {
+    struct redis_channel *channel = *find_channel(&node->ear, name);
+    if (channel)
+        channel->confirmed = true;
     for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
-        if (!lock->channel || strcmp(lock->channel, channel) != 0)
-            continue;
-        lock->subscribed = true;
-        if (lock->waker && lock != listener)
+        if (channel && lock->channel == channel && lock->waker && lock != listener)
             hfi_waker_wake(lock->waker);
+    }
+}
+
+void hfi_redis_forget_channels(struct redis_ear *ear)
+{
+    for (struct redis_channel *next; ear->channels; ear->channels = next) {
+        next = ear->channels->next;
+        hfi_free(ear->channels);
     }
 }
 
@@ -232,8 +278,9 @@ static void lose_ear(struct redis_node *node)
 {
     hfi_redis_disconnect(node->ear.connection);
     node->ear.connection = NULL;
+    hfi_redis_forget_channels(&node->ear);
     for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
-        lock->subscribed = false;
+        lock->channel = NULL;
         if (lock->waker)
             hfi_waker_wake(lock->waker);
     }
@@ -254,7 +301,7 @@ static void take_refusal(struct redis_node *node, const redisReply *reply)
     else
         hfi_redis_refusal(reply, "", refusal);
     for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next)
-        lock->refused = !lock->subscribed;
+        lock->refused = lock->channel && !lock->channel->confirmed;
 }
 
 /* False: the ear is of no use any more. */
@@ -304,13 +351,11 @@ bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct
         unlink_lock(store, lock);
     bool can_hear = node->ear.connection != NULL;
     if (store->by_channels)
-        can_hear = can_hear && lock->node && lock->subscribed && lock->ear_number == node->ear.number;
+        can_hear = can_hear && lock->channel && lock->channel->confirmed;
     else
         lock->ear_number = node->ear.number;
-    if (can_hear && !lock->node) {
-        lock->owner = owner;
-        link_lock(node, lock);
-    }
+    if (can_hear && !lock->node)
+        link_lock(node, lock, owner);
     pthread_mutex_unlock(&store->mutex);
     return can_hear;
 }
@@ -338,7 +383,7 @@ static void pass_duty_on(const struct redis_node *node)
 static bool no_news(const struct redis_store *store, const struct redis_lock *lock, const struct redis_node *node)
 {
     return (lock->state == REDIS_NEW || lock->state == REDIS_HELD) && node->ear.connection &&
-           node->ear.number == lock->ear_number && (lock->subscribed || !store->by_channels);
+           node->ear.number == lock->ear_number && (lock->channel || !store->by_channels);
 }
 
 bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker, hfi_time deadline_ns)
@@ -346,10 +391,10 @@ bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct
     bool in_time = true;
     pthread_mutex_lock(&store->mutex);
     struct redis_node *node = lock->node;
-    const bool confirming = store->by_channels && !lock->subscribed;
+    const bool confirming = store->by_channels && lock->channel && !lock->channel->confirmed;
     lock->waker = waker;
     while (in_time && node && !hfi_waker_called_back(waker) &&
-           (confirming ? !lock->subscribed && !lock->refused && node->ear.connection : no_news(store, lock, node))) {
+           (confirming ? lock->channel && !lock->channel->confirmed : no_news(store, lock, node))) {
         const bool duty = !node->ear.on_duty;
         const uint64_t number = node->ear.number;
         struct pollfd ear = { .fd = node->ear.connection->fd, .events = POLLIN };
