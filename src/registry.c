@@ -25,8 +25,9 @@ static const struct row {
 } table[] = {
     { "file", "file ", &hfi_engine_file, NULL, NULL },
     { "mem", "mem ", &hfi_engine_mem, NULL, NULL },
-    { "redis", "redis rediss redis+unix redis+sentinel redis+cluster redlock ", NULL,
-      "machines that share a Redis or Valkey", "libhiredis" },
+    { "redis", "redis rediss redis+unix redis+sentinel redis+cluster ", NULL, "machines that share a Redis or Valkey",
+      "libhiredis" },
+    { "redlock", "redlock ", NULL, "machines that share several independent Redis or Valkey masters", "libhiredis" },
     { "postgres", "postgres postgresql ", NULL, "machines that share a PostgreSQL database", "libpq5" },
     { "mysql", "mysql mariadb ", NULL, "machines that share a MySQL or MariaDB database", "libmariadb3" },
     { "sqlite", "sqlite ", NULL, "processes that share an SQLite file", "libsqlite3-0" },

@@ -408,6 +408,8 @@ hf_status hfi_redis_evict(void *memory, const char *name, hfi_time deadline_ns, 
 /* Shows what REDIS_LOOK answered; HF_INTERNAL or worse if that makes no sense. *stop: `each` has seen enough. */
 hf_status hfi_redis_show(const struct redis_store *store, const redisReply *reply, const char *name, hf_inspect_fn each,
                          void *arg, int *stop, hf_error *err);
+/* Shows a lock that is held; the reply's shape was looked at, and its first element is not. */
+int hfi_redis_show_lock(const redisReply *reply, const char *name, bool queue, hf_inspect_fn each, void *arg);
 /* One step of SCAN on `node`; the cursor is "0" after the last. */
 hf_status hfi_redis_scan(struct redis_store *store, struct redis_node *node, char cursor[24], redisReply **out,
                          hfi_time deadline_ns, hf_error *err);

@@ -72,13 +72,11 @@ static const char *const *describe_waiters(const redisReply *reply, size_t count
     return pointers;
 }
 
-static int show(const redisReply *reply, const char *name, bool queue, hf_inspect_fn each, void *arg)
+int hfi_redis_show_lock(const redisReply *reply, const char *name, bool queue, hf_inspect_fn each, void *arg)
 {
     char host[65] = "";
     long long pid = 0;
     int used = 0;
-    if (reply->element[0]->integer == 0) /* it has ended since */
-        return 0;
     const char *info = reply->element[4]->str;
     const bool known = sscanf(info, "%64s %lld%n", host, &pid, &used) == 2;
     const size_t waiters = reply->elements - WAITERS_FROM;
@@ -105,7 +103,8 @@ hf_status hfi_redis_show(const struct redis_store *store, const redisReply *repl
 {
     if (!is_look(reply))
         return hfi_redis_refusal(reply, name, err);
-    *stop = show(reply, name, !store->config.dialect->own_channels, each, arg);
+    if (reply->element[0]->integer) /* else it has ended since */
+        *stop = hfi_redis_show_lock(reply, name, !store->config.dialect->own_channels, each, arg);
     return HF_OK;
 }
 

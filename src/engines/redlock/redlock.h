@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redlock.h: what the files of the redlock engine share. redlock.c opens with how it works, redlock_script.c with what
+ * each master does, redlock_round.c asks all of them at once, redlock_look.c shows who holds what.
+ */
+#ifndef HFI_REDLOCK_H
+#define HFI_REDLOCK_H
+
+#include "engines/redis/redis.h"
+
+#define REDLOCK_MASTERS_MOST HFI_REDIS_HOSTS_MOST
+/* What one master may take to answer is a tenth of the time-to-live, but at least this. */
+#define REDLOCK_ANSWER_LEAST (50 * HFI_MS)
+#define REDLOCK_CONTENDED 64
+
+enum redlock_script_name {
+    REDLOCK_ACQUIRE,
+    REDLOCK_WRITE_BACK,
+    REDLOCK_RELEASE,
+    REDLOCK_RENEW,
+    REDLOCK_LOOK,
+    REDLOCK_EVICT,
+    REDLOCK_SCRIPTS
+};
+
+/* How far a master's clock is ahead of ours, which can only be guessed: it answered `us` to what we sent at `sent_ns`. */
+struct redlock_clock {
+    bool known;
+    int64_t us;
+    hfi_time sent_ns;
+};
+
+struct redlock_store {
+    struct redis_store redis; /* its nodes are the masters, in the order of the URL */
+    struct redis_script scripts[REDLOCK_SCRIPTS];
+    struct redis_node *masters[REDLOCK_MASTERS_MOST];
+    size_t count, quorum;
+    /* with the store's mutex */
+    struct redlock_clock clocks[REDLOCK_MASTERS_MOST];
+    uint64_t last_token;                            /* the largest that this client was granted */
+    hfi_time contended_until_ns[REDLOCK_CONTENDED]; /* by hash of the name */
+};
+
+struct redlock_lock {
+    struct redis_lock redis;
+    unsigned attempts; /* each asks under a name of its own */
+    uint32_t maybe;    /* bit I: master I may have it, or our place in the queue */
+    uint64_t score;    /* of our place in the usher's queue; 0: none */
+};
+
+/* --- redlock_script.c --- */
+
+extern const char *const hfi_redlock_scripts[REDLOCK_SCRIPTS];
+
+/* --- redlock_round.c --- */
+
+enum redlock_state { REDLOCK_UNASKED, REDLOCK_CONNECTING, REDLOCK_SENT, REDLOCK_ANSWERED, REDLOCK_FAILED };
+
+struct redlock_leg {
+    struct redis_command *command; /* NULL: this master is not asked */
+    struct redis_connection *connection;
+    enum redlock_state state;
+    bool sent;         /* it may have been done, whatever the state */
+    redisReply *reply; /* if answered; not an error */
+};
+
+/* One question to several masters at once. */
+struct redlock_round {
+    struct redlock_store *store;
+    struct redlock_leg legs[REDLOCK_MASTERS_MOST];
+    uint32_t must;    /* bit I: for the caller's `enough`, a master whose answer matters */
+    hfi_time sent_ns; /* before the first was asked */
+    hf_error trouble; /* of the last that failed */
+    size_t failed;
+};
+
+/* Asks, and waits until `enough` says so, nobody is left to wait for, or the deadline comes. Answers that come later
+ * are read and forgotten; what they answer to has then been done nevertheless. */
+void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct redlock_round *round),
+                     hfi_time deadline_ns);
+bool hfi_redlock_all_answered(const struct redlock_round *round);
+void hfi_redlock_end(struct redlock_round *round);
+/* A master that could not be reached is left alone for a while, as long as there is a majority without it. */
+void hfi_redlock_mark(struct redlock_store *store, struct redis_node *node, bool failed);
+bool hfi_redlock_is_down(struct redlock_store *store, const struct redis_node *node);
+/* A number in a reply; -1 if there is none. */
+int64_t hfi_redlock_number(const redisReply *reply, size_t index);
+
+/* --- redlock_look.c --- */
+
+hf_status hfi_redlock_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                              hf_error *err);
+hf_status hfi_redlock_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+
+/* --- redlock.c --- */
+
+hf_status hfi_redlock_too_few(const struct redlock_round *round, size_t answered, hf_error *err);
+
+#endif

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redlock_round.c: one question to several masters at once. Nothing here waits for one of them alone: connecting, TLS
+ * and the log-in go on side by side, and a majority that has answered need not wait for the rest.
+ *
+ * A connection on which an answer is still to come is kept: what is sent on it next, a release say, then arrives behind
+ * what was sent before, and not in front of it.
+ */
+#include "redlock.h"
+#include <poll.h>
+#include <string.h>
+
+/* A master that failed is left alone for so long, and twice as long after each further failure. */
+#define DOWN_FIRST (50 * HFI_MS)
+#define DOWN_MOST (2 * HFI_SECOND)
+/* A connection that was idle for longer is looked at before it is used. */
+#define TRUSTED_FOR (200 * HFI_MS)
+/* One that is not up by then will never be. */
+#define CONNECT_MOST (5 * HFI_SECOND)
+
+void hfi_redlock_mark(struct redlock_store *store, struct redis_node *node, bool failed)
+{
+    hfi_time pause = DOWN_FIRST;
+    pthread_mutex_lock(&store->redis.mutex);
+    for (unsigned i = 0; i < node->failures && pause < DOWN_MOST; i++)
+        pause *= 2;
+    node->failures = failed ? node->failures + 1 : 0;
+    node->try_again_ns = failed ? hfi_redis_now_ns() + (pause < DOWN_MOST ? pause : DOWN_MOST) : 0;
+    pthread_mutex_unlock(&store->redis.mutex);
+}
+
+bool hfi_redlock_is_down(struct redlock_store *store, const struct redis_node *node)
+{
+    pthread_mutex_lock(&store->redis.mutex);
+    const bool down = node->try_again_ns > hfi_redis_now_ns();
+    pthread_mutex_unlock(&store->redis.mutex);
+    return down;
+}
+
+int64_t hfi_redlock_number(const redisReply *reply, size_t index)
+{
+    if (reply->type != REDIS_REPLY_ARRAY || index >= reply->elements ||
+        reply->element[index]->type != REDIS_REPLY_INTEGER)
+        return -1;
+    return reply->element[index]->integer;
+}
+
+static void fail(struct redlock_round *round, size_t index)
+{
+    struct redlock_leg *leg = &round->legs[index];
+    hfi_redis_disconnect(leg->connection);
+    leg->connection = NULL;
+    leg->state = REDLOCK_FAILED;
+    round->failed++;
+    hfi_redlock_mark(round->store, round->store->masters[index], true);
+}
+
+/* --- one leg --- */
+
+/* An idle connection that still stands, or the beginning of a new one. */
+static void start(struct redlock_round *round, size_t index)
+{
+    struct redis_store *redis = &round->store->redis;
+    struct redis_node *node = round->store->masters[index];
+    struct redlock_leg *leg = &round->legs[index];
+    const hfi_time now = hfi_redis_now_ns();
+    while ((leg->connection = hfi_redis_idle(redis, node)) != NULL) {
+        const hfi_time idle = now - leg->connection->used_ns;
+        const bool ready = leg->connection->phase == REDIS_READY;
+        if (ready ? idle < TRUSTED_FOR || hfi_redis_is_alive(leg->connection) : idle < CONNECT_MOST)
+            break;
+        hfi_redis_disconnect(leg->connection);
+    }
+    leg->state = REDLOCK_CONNECTING;
+    if (leg->connection)
+        return;
+    if (hfi_redis_connect_begin(&leg->connection, &node->address, &round->trouble) != HF_OK)
+        fail(round, index);
+    else
+        leg->connection->used_ns = now;
+}
+
+static bool send_command(struct redlock_round *round, struct redlock_leg *leg, bool whole)
+{
+    struct redis_command *command = leg->command;
+    command->text[0] = whole ? "EVAL" : "EVALSHA";
+    command->text[1] = whole ? command->script->text : command->script->hash;
+    leg->sent = true;
+    /* There is room for it, or the master has stopped. */
+    return hfi_redis_send(leg->connection, command, 1, hfi_redis_now_ns(), &round->trouble) == HF_OK;
+}
+
+/* What has come from a master that was asked. */
+static void read_answer(struct redlock_round *round, size_t index)
+{
+    struct redlock_leg *leg = &round->legs[index];
+    redisReply *reply = NULL;
+    if (hfi_redis_fetch(leg->connection) != HF_OK || hfi_redis_fetched(leg->connection, &reply) != HF_OK) {
+        hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "a master closed the connection before it answered");
+        fail(round, index);
+    } else if (reply && hfi_redis_is_error(reply, "NOSCRIPT")) {
+        freeReplyObject(reply);
+        leg->sent = false; /* nothing was done so far */
+        if (!send_command(round, leg, true))
+            fail(round, index);
+    } else if (reply && reply->type == REDIS_REPLY_ERROR) {
+        hfi_redis_refusal(reply, "", &round->trouble);
+        freeReplyObject(reply);
+        leg->sent = false; /* refused */
+        fail(round, index);
+    } else if (reply) {
+        leg->reply = reply;
+        leg->state = REDLOCK_ANSWERED;
+        leg->connection->used_ns = hfi_redis_now_ns();
+        hfi_redis_give_back(&round->store->redis, round->store->masters[index], leg->connection);
+        leg->connection = NULL;
+        hfi_redlock_mark(round->store, round->store->masters[index], false);
+    }
+}
+
+/* As far as it goes without waiting. */
+static void advance(struct redlock_round *round, size_t index)
+{
+    struct redlock_leg *leg = &round->legs[index];
+    const struct redis_node *node = round->store->masters[index];
+    if (leg->state == REDLOCK_CONNECTING) {
+        hf_status status = HF_OK;
+        if (leg->connection->phase != REDIS_READY)
+            status = hfi_redis_connect_step(leg->connection, &node->address, &round->store->redis.config.access,
+                                            &round->trouble);
+        if (status == HF_TIMEOUT)
+            return;
+        leg->state = REDLOCK_SENT;
+        if (status != HF_OK || !send_command(round, leg, false))
+            fail(round, index);
+        return; /* there can be no answer yet */
+    }
+    read_answer(round, index);
+}
+
+/* --- all of them --- */
+
+static bool is_pending(const struct redlock_leg *leg)
+{
+    return leg->state == REDLOCK_CONNECTING || leg->state == REDLOCK_SENT;
+}
+
+static void start_all(struct redlock_round *round)
+{
+    struct redlock_store *store = round->store;
+    bool down[REDLOCK_MASTERS_MOST];
+    size_t up = 0;
+    for (size_t i = 0; i < store->count; i++) {
+        down[i] = hfi_redlock_is_down(store, store->masters[i]);
+        up += !down[i];
+    }
+    for (size_t i = 0; i < store->count; i++) {
+        struct redlock_leg *leg = &round->legs[i];
+        if (!leg->command || leg->state != REDLOCK_UNASKED)
+            continue;
+        if (down[i] && up >= store->quorum) {
+            leg->state = REDLOCK_FAILED;
+            round->failed++;
+            continue;
+        }
+        start(round, i);
+        if (is_pending(leg))
+            advance(round, i);
+    }
+}
+
+/* Sleeps until one of those that are pending has something. False: the deadline came, or nobody is pending. */
+static bool wait_for_any(struct redlock_round *round, hfi_time deadline_ns)
+{
+    struct pollfd fds[REDLOCK_MASTERS_MOST];
+    size_t index[REDLOCK_MASTERS_MOST];
+    nfds_t count = 0;
+    for (size_t i = 0; i < round->store->count; i++) {
+        const struct redlock_leg *leg = &round->legs[i];
+        if (!is_pending(leg))
+            continue;
+        index[count] = i;
+        fds[count].fd = leg->connection->fd;
+        fds[count++].events = leg->state == REDLOCK_SENT ? POLLIN : leg->connection->wants;
+    }
+    const hfi_time left = deadline_ns - hfi_redis_now_ns();
+    if (count == 0 || left <= 0)
+        return false;
+    const struct timespec time = { .tv_sec = left / HFI_SECOND, .tv_nsec = left % HFI_SECOND };
+    if (ppoll(fds, count, &time, NULL) <= 0)
+        return true; /* interrupted, or the deadline, which is noticed next */
+    for (nfds_t i = 0; i < count; i++) {
+        if (fds[i].revents)
+            advance(round, index[i]);
+    }
+    return true;
+}
+
+/* Connections that are still busy are kept for the next round. A master that had no `fair` time to answer in is not to
+ * be blamed for it. */
+static void leave_pending(struct redlock_round *round, bool too_late, bool fair)
+{
+    for (size_t i = 0; i < round->store->count; i++) {
+        struct redlock_leg *leg = &round->legs[i];
+        struct redis_node *node = round->store->masters[i];
+        if (!is_pending(leg))
+            continue;
+        if (too_late) {
+            hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "%.100s:%s did not answer in time", node->address.host,
+                     node->address.port);
+            round->failed++;
+            if (fair)
+                hfi_redlock_mark(round->store, node, true);
+        }
+        if (leg->state == REDLOCK_SENT)
+            leg->connection->owed++;
+        leg->state = REDLOCK_FAILED;
+        hfi_redis_give_back(&round->store->redis, node, leg->connection);
+        leg->connection = NULL;
+    }
+}
+
+void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct redlock_round *round),
+                     hfi_time deadline_ns)
+{
+    const hfi_time begun = hfi_redis_now_ns();
+    if (round->sent_ns == 0) { /* else some have been asked before */
+        round->sent_ns = round->store->redis.env->now_ns();
+        hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "a master was out of reach a moment ago");
+    }
+    start_all(round);
+    bool more = true;
+    while (!enough(round) && more)
+        more = wait_for_any(round, deadline_ns);
+    leave_pending(round, !more, hfi_redis_now_ns() - begun > REDLOCK_ANSWER_LEAST);
+}
+
+bool hfi_redlock_all_answered(const struct redlock_round *round)
+{
+    for (size_t i = 0; i < round->store->count; i++) {
+        if (is_pending(&round->legs[i]))
+            return false;
+    }
+    return true;
+}
+
+void hfi_redlock_end(struct redlock_round *round)
+{
+    for (size_t i = 0; i < round->store->count; i++)
+        freeReplyObject(round->legs[i].reply);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redlock_script.c: what each master does, each in one atomic step. The rules are those of model/redlock.pml, to the
+ * letter; model/README.md says what breaks without each of them.
+ *
+ *   NAME         string   owner "client.serial.attempt", or whatever other Redlock clients write; ends by itself
+ *   hf:{NAME}:t  string   "token owner s us host pid note": the last token; "!owner" if it was not stored by this
+ *                         owner since it took the lock here, but is only the clock of that moment
+ *   hf:{NAME}:w  zset     on the usher, "client.serial host pid note" by order of arrival: who waits
+ *
+ * KEYS are these three, the queue in the middle.
+ */
+#include "engines/redis/redis_lua.h"
+#include "redlock.h"
+
+/* clang-format off */
+
+/* Calls the first waiter who is there to hear it, as redis_plain.c does. */
+#define CALL_NEXT                                                                                                      \
+    "while true do\n"                                                                                                  \
+    "  local first = redis.call('zrange', KEYS[2], 0, 0)[1]\n"                                                         \
+    "  if not first then break end\n"                                                                                  \
+    "  local space = string.find(first, ' ', 18, true)\n"                                                              \
+    "  local heard = redis.pcall('publish', 'hf:c:' .. string.sub(first, 1, 16), string.sub(first, 18, space - 1))\n"  \
+    "  if type(heard) == 'table' or heard > 0 then break end\n"                                                        \
+    "  redis.call('zrem', KEYS[2], first)\n"                                                                           \
+    "end\n"
+
+#define KEEP(OWNER)                                                                                                    \
+    "redis.call('set', KEYS[3], string.format('%.0f', token) .. ' ' .. " OWNER " .. ' ' .. c[1] .. ' ' .. c[2] .. ' '\n" \
+    "  .. ARGV[2], 'px', string.format('%.0f', ARGV[3] + 86400000 + math.max(0, token - now) / 1000))\n"
+
+/* ARGV owner, "host pid note", ttl, 1 to line up (2: and to go behind those who wait), guess, "client.serial". Taken: { 1, now, the guess if it was stored,
+ * else a proposal, how many wait, our score }. Else { 0, now, left ms, place, the holder, "s us host pid note" }.
+ *
+ * What an earlier attempt of the same hold left here, because its release was lost, is as good as free. */
+static const char acquire[] =
+    LAST_GRANT CLOCK
+    "local me, base = ARGV[1], ARGV[6] .. '.'\n"
+    "local member = ARGV[6] .. ' ' .. ARGV[2]\n"
+    "local value = redis.pcall('get', KEYS[1])\n"
+    "local ours = type(value) == 'string' and string.sub(value, 1, #base) == base\n"
+    "local busy = value and not ours\n"
+    "local place = -1\n"
+    "if ARGV[4] ~= '0' and (busy or ARGV[4] == '2' and redis.call('zcard', KEYS[2]) > 0) then\n"
+    "  local new = redis.call('zadd', KEYS[2], 'nx', now, member) == 1\n"
+    "  redis.call('pexpire', KEYS[2], 86400000)\n"
+    "  if new and not busy then\n"
+    CALL_NEXT
+    "  end\n"
+    "  place = redis.call('zrank', KEYS[2], member)\n"
+    "  busy = busy or (new and place > 0)\n"
+    "end\n"
+    "if busy then\n"
+    "  local text = type(value) == 'string' and value or ''\n"
+    "  return { 0, now, redis.call('pttl', KEYS[1]), place, text, (owner == text or owner == '!' .. text) and info or '' }\n"
+    "end\n"
+    "redis.call('set', KEYS[1], me, 'px', ARGV[3])\n"
+    "local guess = tonumber(ARGV[5])\n"
+    "local token = last < now and now or last + 1\n"
+    "local answer = token\n"
+    "if owner == me and last == guess then\n"
+    "  answer = guess\n"
+    "elseif guess >= token then\n"
+    "  token, answer = guess, guess\n"
+    KEEP("me")
+    "elseif value ~= me then\n"
+    "  token = token - 1\n"
+    KEEP("'!' .. me")
+    "end\n"
+    "local score = redis.call('zscore', KEYS[2], member)\n"
+    "if score then redis.call('zrem', KEYS[2], member) end\n"
+    "return { 1, now, answer, redis.call('zcard', KEYS[2]), score or '' }\n";
+
+/* ARGV owner, "host pid note", ttl, token. 1: stored. */
+static const char write_back[] =
+    LAST_GRANT CLOCK
+    "local me, token = ARGV[1], tonumber(ARGV[4])\n"
+    "if redis.pcall('get', KEYS[1]) ~= me then return 0 end\n"
+    "if last > token or (last == token and owner ~= me) then return 0 end\n"
+    KEEP("me")
+    "return 1\n";
+
+/* ARGV owner, "client.serial host pid note", "" or a score: stay in the queue (0: at its end), 1 to call the next.
+ * { 1 if it was held, place }. */
+static const char release[] =
+    "local gone = redis.pcall('get', KEYS[1]) == ARGV[1] and redis.call('del', KEYS[1]) or 0\n"
+    "local place = -1\n"
+    "if ARGV[3] ~= '' then\n"
+    CLOCK
+    "  redis.call('zadd', KEYS[2], 'nx', ARGV[3] == '0' and now or ARGV[3], ARGV[2])\n"
+    "  redis.call('pexpire', KEYS[2], 86400000)\n"
+    "else\n"
+    "  redis.call('zrem', KEYS[2], ARGV[2])\n"
+    "end\n"
+    "if ARGV[4] == '1' and redis.call('exists', KEYS[1]) == 0 then\n"
+    CALL_NEXT
+    "end\n"
+    "if ARGV[3] ~= '' then place = redis.call('zrank', KEYS[2], ARGV[2]) end\n"
+    "return { gone, place }\n";
+
+/* KEYS locks; ARGV owner and ttl of each. Never takes a lock that is gone. */
+static const char renew[] =
+    "local answer = {}\n"
+    "for i, key in ipairs(KEYS) do\n"
+    "  answer[i] = 0\n"
+    "  if redis.pcall('get', key) == ARGV[2 * i - 1] then answer[i] = redis.call('pexpire', key, ARGV[2 * i]) end\n"
+    "end\n"
+    "return answer\n";
+
+/* { holder, token, left ms, held for ms, "host pid note", waiters… }; the holder is "" if there is none. */
+static const char look[] =
+    LAST_GRANT CLOCK
+    "local value = redis.pcall('get', KEYS[1])\n"
+    "if type(value) ~= 'string' then return { '', 0, 0, 0, '' } end\n"
+    "local answer = { value, 0, redis.call('pttl', KEYS[1]), -1, '' }\n"
+    "local s, us, who = string.match(info or '', '^(%d+) (%d+) (.*)$')\n"
+    "if s and (owner == value or owner == '!' .. value) then\n"
+    "  answer = { value, owner == value and last or 0, answer[3], (now - s * 1000000 - us) / 1000, who }\n"
+    "end\n"
+    "for i, member in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do answer[5 + i] = member end\n"
+    "return answer\n";
+
+static const char evict[] =
+    "local gone = redis.call('del', KEYS[1])\n"
+    CALL_NEXT
+    "return gone\n";
+/* clang-format on */
+
+const char *const hfi_redlock_scripts[REDLOCK_SCRIPTS] = { acquire, write_back, release, renew, look, evict };
