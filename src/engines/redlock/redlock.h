@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * redlock.h: what the files of the redlock engine share. redlock.c opens with how it works, redlock_script.c with what
- * each master does, redlock_round.c asks all of them at once, redlock_look.c shows who holds what.
+ * each master does; redlock_attempt.c asks for a lock, redlock_round.c asks all masters at once, redlock_look.c shows
+ * who holds what.
  */
 #ifndef HFI_REDLOCK_H
 #define HFI_REDLOCK_H
@@ -92,8 +93,36 @@ hf_status hfi_redlock_inspect(void *memory, const char *prefix, hf_inspect_fn ea
                               hf_error *err);
 hf_status hfi_redlock_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 
+/* --- redlock_attempt.c --- */
+
+hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
+                              struct hfi_grant *grant, hf_error *err);
+/* The master on which to line up: the first that is not down. The count: there is none. */
+size_t hfi_redlock_usher(struct redlock_store *store);
+
 /* --- redlock.c --- */
 
+#define REDLOCK_WORDS_MOST 12
+
+struct redlock_words {
+    redis_keys keys;
+    char base[HFI_REDIS_OWNER_MAX]; /* "client.serial" */
+    char owner[HFI_REDIS_OWNER_MAX + 12];
+    char info[256];
+    char member[HFI_REDIS_OWNER_MAX + 256];
+    char ttl[16];
+    char number[24]; /* a token, or a score */
+};
+
+/* The name under which an attempt asks. */
+void hfi_redlock_name(char out[HFI_REDIS_OWNER_MAX + 12], struct hfi_owner owner, unsigned attempt);
+void hfi_redlock_words(struct redlock_words *words, const struct redlock_store *store, const struct redlock_lock *lock,
+                       const struct hfi_request *request);
+/* Starts a command with a script and the keys of a lock. */
+void hfi_redlock_add_keys(struct redis_command *command, const struct redlock_store *store,
+                          enum redlock_script_name script, const struct redlock_words *words);
+/* Until when a master may answer. */
+hfi_time hfi_redlock_answer_by(const struct redlock_store *store, uint32_t ttl_ms, hfi_time deadline_ns);
 hf_status hfi_redlock_too_few(const struct redlock_round *round, size_t answered, hf_error *err);
 
 #endif

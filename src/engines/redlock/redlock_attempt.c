@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redlock_attempt.c: asking for a lock: the guess, the votes, the token that is written back, and stepping back when
+ * there is no majority.
+ */
+#include "redlock.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A guess must not be behind the clocks when it arrives, and not far ahead of them: a master that forgets everything
+ * takes older tokens again until its clock has passed them. */
+#define GUESS_AHEAD_US 2000
+/* Numbers in Lua are exact up to here; a clock beyond is none. */
+#define TOKEN_MOST (INT64_C(1) << 53)
+/* For so long after a lock was busy the usher is asked before the others. */
+#define CONTENDED_FOR HFI_SECOND
+/* Votes were split: the first in line asks again after a pause of about two round trips, and never much less. */
+#define SPLIT_PAUSE (500 * 1000)
+#define SPLITS_MOST 6u
+
+/* --- clocks and tokens --- */
+
+static int compare(const void *a, const void *b)
+{
+    const int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
+    return left < right ? -1 : left > right;
+}
+
+/* A token that a majority will find just ahead of its clocks; 0: nothing is known yet. One clock that has jumped ahead
+ * of the others is not followed. */
+static int64_t guess_token(struct redlock_store *store)
+{
+    int64_t clocks[REDLOCK_MASTERS_MOST];
+    size_t known = 0;
+    const hfi_time now = store->redis.env->now_ns();
+    pthread_mutex_lock(&store->redis.mutex);
+    for (size_t i = 0; i < store->count; i++) {
+        if (store->clocks[i].known)
+            clocks[known++] = store->clocks[i].us + (now - store->clocks[i].sent_ns) / 1000;
+    }
+    const int64_t last = (int64_t)store->last_token;
+    pthread_mutex_unlock(&store->redis.mutex);
+    if (known < store->quorum)
+        return 0;
+    qsort(clocks, known, sizeof clocks[0], compare);
+    const int64_t guess = clocks[store->quorum - 1] + GUESS_AHEAD_US;
+    return guess > last ? guess : last + 1;
+}
+
+static void note_clock(struct redlock_store *store, size_t index, int64_t us, hfi_time sent_ns)
+{
+    pthread_mutex_lock(&store->redis.mutex);
+    store->clocks[index] = (struct redlock_clock){ .known = us > 0 && us < TOKEN_MOST, .us = us, .sent_ns = sent_ns };
+    pthread_mutex_unlock(&store->redis.mutex);
+}
+
+/* --- asking for it --- */
+
+static bool is_granted(const struct redlock_leg *leg)
+{
+    return leg->state == REDLOCK_ANSWERED && hfi_redlock_number(leg->reply, 0) == 1 &&
+           hfi_redlock_number(leg->reply, 2) > 0 && hfi_redlock_number(leg->reply, 2) < TOKEN_MOST;
+}
+
+/* A majority has granted it, or can no longer. */
+static bool enough_votes(const struct redlock_round *round)
+{
+    size_t granted = 0, no = round->failed;
+    for (size_t i = 0; i < round->store->count; i++) {
+        const bool yes = is_granted(&round->legs[i]);
+        granted += yes;
+        no += round->legs[i].state == REDLOCK_ANSWERED && !yes;
+    }
+    return granted >= round->store->quorum || no > round->store->count - round->store->quorum;
+}
+
+/* What the masters said. */
+struct tally {
+    size_t granted, answered;
+    uint32_t voters; /* bit I: master I has granted it */
+    size_t exact;    /* granted, with the guess stored */
+    int64_t largest; /* token */
+    int64_t waiting; /* in the usher's queue */
+    int64_t place;   /* ours in it; -1: none */
+    size_t usher;    /* its index; the count: there is none */
+};
+
+static void count_votes(struct tally *tally, const struct redlock_round *round, struct redlock_lock *lock,
+                        int64_t guess)
+{
+    struct redlock_store *store = round->store;
+    *tally = (struct tally){ .place = -1, .usher = tally->usher };
+    for (size_t i = 0; i < store->count; i++) {
+        const struct redlock_leg *leg = &round->legs[i];
+        if (leg->sent)
+            lock->maybe |= 1u << i;
+        if (leg->state != REDLOCK_ANSWERED)
+            continue;
+        tally->answered++;
+        note_clock(store, i, hfi_redlock_number(leg->reply, 1), round->sent_ns);
+        if (!is_granted(leg)) {
+            if (i == tally->usher)
+                tally->place = hfi_redlock_number(leg->reply, 3);
+            continue;
+        }
+        const int64_t token = hfi_redlock_number(leg->reply, 2);
+        tally->granted++;
+        tally->voters |= 1u << i;
+        tally->exact += token == guess;
+        tally->largest = token > tally->largest ? token : tally->largest;
+        if (i != tally->usher)
+            continue;
+        const redisReply *score = leg->reply->elements > 4 ? leg->reply->element[4] : NULL;
+        tally->waiting = hfi_redlock_number(leg->reply, 3);
+        lock->score = score && score->type == REDIS_REPLY_STRING ? strtoull(score->str, NULL, 10) : 0;
+    }
+}
+
+/* Those that matter have answered. */
+static bool enough_answers(const struct redlock_round *round)
+{
+    for (size_t i = 0; i < round->store->count; i++) {
+        const enum redlock_state state = round->legs[i].state;
+        if (round->must & 1u << i && (state == REDLOCK_SENT || state == REDLOCK_CONNECTING))
+            return false;
+    }
+    return true;
+}
+
+/* Gives back what masters may have given, everywhere, and stays in line at the usher's if there is one. Returns our
+ * place there, -1 if there is none. */
+static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request,
+                         const struct redlock_words *words, const struct tally *tally, bool call)
+{
+    const size_t usher = tally->usher;
+    struct redlock_round round = { .store = store, .must = tally->voters | (usher < store->count ? 1u << usher : 0) };
+    struct redis_command commands[2] = { { REDIS_ROOM(REDLOCK_WORDS_MOST) }, { REDIS_ROOM(REDLOCK_WORDS_MOST) } };
+    char score[24];
+    int64_t place = -1;
+    snprintf(score, sizeof score, "%llu", (unsigned long long)lock->score);
+    for (size_t i = 0; i < 2; i++) {
+        hfi_redlock_add_keys(&commands[i], store, REDLOCK_RELEASE, words);
+        hfi_redis_add(&commands[i], words->owner);
+        hfi_redis_add(&commands[i], words->member);
+        hfi_redis_add(&commands[i], i ? score : "");
+        hfi_redis_add(&commands[i], call ? "1" : "0");
+    }
+    for (size_t i = 0; i < store->count; i++) {
+        if (lock->maybe & 1u << i || i == usher)
+            round.legs[i].command = &commands[i == usher];
+    }
+    hfi_redlock_ask(&round, enough_answers, hfi_redlock_answer_by(store, request->ttl_ms, request->deadline_ns));
+    for (size_t i = 0; i < store->count; i++) {
+        if (round.legs[i].state != REDLOCK_ANSWERED)
+            continue;
+        lock->maybe &= ~(1u << i);
+        if (i == usher) {
+            place = hfi_redlock_number(round.legs[i].reply, 1);
+            lock->maybe |= place >= 0 ? 1u << i : 0;
+        }
+    }
+    hfi_redlock_end(&round);
+    return place;
+}
+
+static bool enough_stored(const struct redlock_round *round)
+{
+    size_t stored = 0, no = round->failed;
+    for (size_t i = 0; i < round->store->count; i++) {
+        const struct redlock_leg *leg = &round->legs[i];
+        const bool yes =
+            leg->state == REDLOCK_ANSWERED && leg->reply->type == REDIS_REPLY_INTEGER && leg->reply->integer == 1;
+        stored += yes;
+        no += leg->state == REDLOCK_ANSWERED && !yes;
+    }
+    return stored >= round->store->quorum || no > round->store->count - round->store->quorum;
+}
+
+/* True: a majority has stored `token`, and had none as large. */
+static bool write_back(struct redlock_store *store, const struct hfi_request *request, struct redlock_words *words,
+                       int64_t token)
+{
+    struct redlock_round round = { .store = store };
+    struct redis_command command = { REDIS_ROOM(REDLOCK_WORDS_MOST) };
+    size_t stored = 0;
+    snprintf(words->number, sizeof words->number, "%lld", (long long)token);
+    hfi_redlock_add_keys(&command, store, REDLOCK_WRITE_BACK, words);
+    hfi_redis_add(&command, words->owner);
+    hfi_redis_add(&command, words->info);
+    hfi_redis_add(&command, words->ttl);
+    hfi_redis_add(&command, words->number);
+    for (size_t i = 0; i < store->count; i++)
+        round.legs[i].command = &command;
+    hfi_redlock_ask(&round, enough_stored, hfi_redlock_answer_by(store, request->ttl_ms, request->deadline_ns));
+    for (size_t i = 0; i < store->count; i++) {
+        const struct redlock_leg *leg = &round.legs[i];
+        stored += leg->state == REDLOCK_ANSWERED && leg->reply->type == REDIS_REPLY_INTEGER && leg->reply->integer == 1;
+    }
+    hfi_redlock_end(&round);
+    return stored >= store->quorum;
+}
+
+/* After a pause of about two round trips, at random; longer and longer while that does not help. */
+static void ask_soon(const struct redlock_store *store, struct redlock_lock *lock, hfi_time sent_ns)
+{
+    const struct hfi_env *env = store->redis.env;
+    const hfi_time now = env->now_ns();
+    const uint64_t pause = ((uint64_t)(now - sent_ns) + SPLIT_PAUSE) << lock->redis.polls;
+    lock->redis.polls += lock->redis.polls < SPLITS_MOST;
+    lock->redis.ask_again_ns = now + (hfi_time)(env->random() % (2 * pause));
+}
+
+/* Who has a majority, for people and for knowing when to ask again. */
+static void take_busy(struct redlock_store *store, struct redlock_lock *lock, const struct redlock_round *round,
+                      const struct tally *tally, struct hfi_grant *grant)
+{
+    int64_t left_ms = -2; /* nobody: the votes were split, or it has been released meanwhile */
+    bool known = true;
+    for (size_t i = 0; i < store->count && left_ms == -2; i++) {
+        size_t same = 0;
+        const redisReply *one = round->legs[i].reply;
+        if (!one || one->elements != 6 || one->element[4]->type != REDIS_REPLY_STRING)
+            continue;
+        for (size_t j = 0; j < store->count; j++) {
+            const redisReply *other = round->legs[j].reply;
+            same += other && other->elements == 6 && other->element[4]->type == REDIS_REPLY_STRING &&
+                    other->element[4]->len == one->element[4]->len &&
+                    memcmp(other->element[4]->str, one->element[4]->str, one->element[4]->len) == 0;
+        }
+        if (same + store->count - tally->answered < store->quorum) /* those that did not answer may have it too */
+            continue;
+        char host[65] = "", pid[24] = "";
+        left_ms = hfi_redlock_number(one, 2);
+        known = one->element[5]->type == REDIS_REPLY_STRING && one->element[5]->len > 0;
+        if (known && sscanf(one->element[5]->str, "%*s %*s %64s %23s", host, pid) == 2)
+            snprintf(grant->holder, sizeof grant->holder, "%s:%s", host, pid);
+    }
+    grant->holder_left_ms = left_ms >= 0 ? left_ms : -1;
+    lock->redis.queued =
+        tally->place >= 0 && tally->usher < store->count && lock->redis.node == store->masters[tally->usher];
+    /* Nobody has it, or somebody who is just letting go of it, since the usher would have given it to us. */
+    const bool split = left_ms == -2 || (tally->usher < store->count && tally->voters & 1u << tally->usher);
+    if (split && tally->place <= 0)
+        ask_soon(store, lock, round->sent_ns);
+    else
+        hfi_redis_backstop(&store->redis, &lock->redis, known ? left_ms : -1, tally->place);
+}
+
+size_t hfi_redlock_usher(struct redlock_store *store)
+{
+    size_t i = 0;
+    while (i < store->count && hfi_redlock_is_down(store, store->masters[i]))
+        i++;
+    return i;
+}
+
+static hf_status take_majority(struct redlock_store *store, struct redlock_lock *lock,
+                               const struct hfi_request *request, struct redlock_words *words, struct tally *tally,
+                               int64_t guess, struct hfi_grant *grant)
+{
+    int64_t token = guess;
+    bool stored = tally->exact >= store->quorum;
+    /* Whoever comes while others wait goes behind them; but whoever waited long enough to ask again may take it. */
+    const bool polite = lock->score == 0 && !lock->redis.queued && tally->waiting > 0;
+    if (!stored && !polite) {
+        token = tally->largest > guess ? tally->largest : guess + 1;
+        stored = write_back(store, request, words, token);
+    }
+    if (!stored || polite) {
+        tally->place = step_back(store, lock, request, words, tally, true);
+        return HF_BUSY;
+    }
+    hfi_redis_expect_no_more(&store->redis, &lock->redis, REDIS_HELD);
+    lock->redis.queued = false;
+    lock->score = 0;
+    grant->token = (uint64_t)token;
+    pthread_mutex_lock(&store->redis.mutex);
+    if (grant->token > store->last_token)
+        store->last_token = grant->token;
+    pthread_mutex_unlock(&store->redis.mutex);
+    return HF_OK;
+}
+
+/* Whether somebody was in the way a moment ago. */
+static bool is_contended(struct redlock_store *store, const char *name)
+{
+    pthread_mutex_lock(&store->redis.mutex);
+    const bool so = store->contended_until_ns[hfi_name_hash(name) % REDLOCK_CONTENDED] > store->redis.env->now_ns();
+    pthread_mutex_unlock(&store->redis.mutex);
+    return so;
+}
+
+static void note_contention(struct redlock_store *store, const char *name)
+{
+    pthread_mutex_lock(&store->redis.mutex);
+    store->contended_until_ns[hfi_name_hash(name) % REDLOCK_CONTENDED] = store->redis.env->now_ns() + CONTENDED_FOR;
+    pthread_mutex_unlock(&store->redis.mutex);
+}
+
+static void add_acquire(struct redis_command *command, const struct redlock_store *store,
+                        const struct redlock_words *words, const char *line_up)
+{
+    hfi_redlock_add_keys(command, store, REDLOCK_ACQUIRE, words);
+    hfi_redis_add(command, words->owner);
+    hfi_redis_add(command, words->info);
+    hfi_redis_add(command, words->ttl);
+    hfi_redis_add(command, line_up);
+    hfi_redis_add(command, words->number);
+    hfi_redis_add(command, words->base);
+}
+
+/* Asks all masters at once; but where others are in the way the usher first, so that those who wait do not take each
+ * other's votes. */
+static void ask_masters(struct redlock_round *round, struct redlock_lock *lock, const struct hfi_request *request,
+                        const struct redlock_words *words, struct tally *tally, int64_t guess)
+{
+    struct redlock_store *store = round->store;
+    struct redis_command commands[2] = { { REDIS_ROOM(REDLOCK_WORDS_MOST) }, { REDIS_ROOM(REDLOCK_WORDS_MOST) } };
+    const hfi_time deadline = hfi_redlock_answer_by(store, request->ttl_ms, request->deadline_ns);
+    const bool usher_first = tally->usher < store->count && is_contended(store, request->name);
+    add_acquire(&commands[0], store, words, "0");
+    add_acquire(&commands[1], store, words, usher_first ? "2" : "1");
+    if (usher_first) {
+        round->legs[tally->usher].command = &commands[1];
+        hfi_redlock_ask(round, hfi_redlock_all_answered, deadline);
+        count_votes(tally, round, lock, guess);
+        if (tally->answered && !tally->granted) /* it says who is in the way */
+            return;
+    }
+    for (size_t i = 0; i < store->count; i++)
+        round->legs[i].command = &commands[i == tally->usher];
+    hfi_redlock_ask(round, enough_votes, deadline);
+    count_votes(tally, round, lock, guess);
+}
+
+/* The usher, if the caller is going to wait and can hear it call; else the count. Whoever lined up without being able
+ * to hear would be taken for dead, and struck off. */
+static size_t usher_for(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request)
+{
+    const size_t usher = hfi_redlock_usher(store);
+    pthread_mutex_lock(&store->redis.mutex);
+    if (lock->redis.state == REDIS_CALLED)
+        lock->redis.state = REDIS_NEW; /* what comes from now on counts */
+    pthread_mutex_unlock(&store->redis.mutex);
+    if (request->queue && usher < store->count &&
+        hfi_redis_expect(&store->redis, store->masters[usher], &lock->redis, request->owner))
+        return usher;
+    return store->count;
+}
+
+hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
+                              struct hfi_grant *grant, hf_error *err)
+{
+    struct redlock_store *store = memory;
+    struct redlock_lock *lock = lock_memory;
+    struct redlock_round round = { .store = store };
+    struct tally tally = { .place = -1, .usher = usher_for(store, lock, request) };
+    struct redlock_words words;
+    hf_status status;
+    lock->attempts++;
+    hfi_redlock_words(&words, store, lock, request);
+    const int64_t guess = guess_token(store);
+    snprintf(words.number, sizeof words.number, "%lld", (long long)guess);
+    ask_masters(&round, lock, request, &words, &tally, guess);
+    if (tally.granted >= store->quorum) {
+        status = take_majority(store, lock, request, &words, &tally, guess, grant);
+    } else {
+        const bool usher_says_no = tally.place >= 0 && tally.granted == 0;
+        const bool final = usher_says_no || tally.answered >= store->quorum;
+        if (!usher_says_no && lock->maybe) {
+            const int64_t place = step_back(store, lock, request, &words, &tally, false);
+            tally.place = place >= 0 ? place : tally.place;
+        }
+        status = final ? HF_BUSY : hfi_redlock_too_few(&round, tally.answered, err);
+    }
+    if (status == HF_BUSY) {
+        note_contention(store, request->name);
+        take_busy(store, lock, &round, &tally, grant);
+    }
+    if (status == HF_OK)
+        grant->counted_from_ns = round.sent_ns;
+    hfi_redlock_end(&round);
+    return status;
+}
