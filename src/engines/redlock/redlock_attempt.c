@@ -63,16 +63,17 @@ static bool is_granted(const struct redlock_leg *leg)
            hfi_redlock_number(leg->reply, 2) > 0 && hfi_redlock_number(leg->reply, 2) < TOKEN_MOST;
 }
 
-/* A majority has granted it, or can no longer. */
+/* A majority has granted it; or can no longer, and a majority has said why: busy is not the same as out of reach. */
 static bool enough_votes(const struct redlock_round *round)
 {
-    size_t granted = 0, no = round->failed;
+    size_t granted = 0, answered = 0;
     for (size_t i = 0; i < round->store->count; i++) {
-        const bool yes = is_granted(&round->legs[i]);
-        granted += yes;
-        no += round->legs[i].state == REDLOCK_ANSWERED && !yes;
+        granted += is_granted(&round->legs[i]);
+        answered += round->legs[i].state == REDLOCK_ANSWERED;
     }
-    return granted >= round->store->quorum || no > round->store->count - round->store->quorum;
+    const size_t no = round->failed + answered - granted;
+    return granted >= round->store->quorum ||
+           (answered >= round->store->quorum && no > round->store->count - round->store->quorum);
 }
 
 /* What the masters said. */
