@@ -354,8 +354,8 @@ static hf_status read_address(struct redis_config *config, const char *rest, boo
 
 static hf_status check_redlock(const struct redis_config *config, hf_error *err)
 {
-    if (config->address_count < 3 || config->address_count % 2 == 0)
-        return hfi_fail(err, HF_INVALID, 0, "redlock needs an odd number of masters, three at least; the URL has %zu",
+    if (config->address_count < 3 || config->address_count > 15 || config->address_count % 2 == 0)
+        return hfi_fail(err, HF_INVALID, 0, "redlock needs an odd number of masters from 3 to 15; the URL has %zu",
                         config->address_count);
     for (size_t i = 0; i < config->address_count; i++) {
         for (size_t j = 0; j < i; j++) {

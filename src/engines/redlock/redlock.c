@@ -183,7 +183,7 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
 {
     struct redlock_store *store = memory;
     struct redlock_lock *lock = lock_memory;
-    struct redlock_round round = { .store = store, .must = lock->maybe };
+    struct redlock_round round = { .store = store, .lock = lock, .must = lock->maybe };
     struct redis_command command = { REDIS_ROOM(REDLOCK_WORDS_MOST) };
     struct redlock_words words;
     size_t gone = 0, kept = 0;
@@ -192,8 +192,10 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
     pthread_mutex_unlock(&store->redis.mutex);
     if (!was_held)
         hfi_redis_expect_no_more(&store->redis, &lock->redis, REDIS_NEW);
-    if (!was_held && !lock->maybe)
+    if (!was_held && !lock->maybe) {
+        hfi_redlock_settle(store, lock);
         return HF_OK;
+    }
     hfi_redlock_words(&words, store, lock, request);
     hfi_redlock_add_keys(&command, store, REDLOCK_RELEASE, &words);
     hfi_redis_add(&command, words.owner);
@@ -214,6 +216,7 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
             kept++;
     }
     hfi_redlock_end(&round);
+    hfi_redlock_settle(store, lock); /* also if it must be tried again: the core may give that up without us */
     if (!was_held && lock->maybe)
         return hfi_redlock_too_few(&round, gone + kept, err);
     if (was_held && gone < store->quorum && kept <= store->count - store->quorum)

@@ -9,7 +9,7 @@
 
 #include "engines/redis/redis.h"
 
-#define REDLOCK_MASTERS_MOST HFI_REDIS_HOSTS_MOST
+#define REDLOCK_MASTERS_MOST 15
 /* What one master may take to answer is a tenth of the time-to-live, but at least this. */
 #define REDLOCK_ANSWER_LEAST (50 * HFI_MS)
 #define REDLOCK_CONTENDED 64
@@ -36,6 +36,7 @@ struct redlock_store {
     struct redis_script scripts[REDLOCK_SCRIPTS];
     struct redis_node *masters[REDLOCK_MASTERS_MOST];
     size_t count, quorum;
+    _Atomic uint32_t loaded[REDLOCK_MASTERS_MOST]; /* bit I: script I is known there, since the last new connection */
     /* with the store's mutex */
     struct redlock_clock clocks[REDLOCK_MASTERS_MOST];
     uint64_t last_token;                            /* the largest that this client was granted */
@@ -44,9 +45,13 @@ struct redlock_store {
 
 struct redlock_lock {
     struct redis_lock redis;
-    unsigned attempts; /* each asks under a name of its own */
-    uint32_t maybe;    /* bit I: master I may have it, or our place in the queue */
-    uint64_t score;    /* of our place in the usher's queue; 0: none */
+    unsigned attempts;       /* each asks under a name of its own */
+    uint32_t maybe;          /* bit I: master I may have it, or our place in the queue */
+    struct redis_node *line; /* the usher on which it stands in line; NULL: none */
+    /* Those on which an answer is still to come: whatever is sent to that master next must arrive behind the question,
+     * or a release could be overtaken by the acquire that it is to undo. */
+    struct redis_connection *late[REDLOCK_MASTERS_MOST];
+    uint64_t score; /* of our place in the usher's queue; 0: none */
 };
 
 /* --- redlock_script.c --- */
@@ -69,9 +74,10 @@ struct redlock_leg {
 struct redlock_round {
     struct redlock_store *store;
     struct redlock_leg legs[REDLOCK_MASTERS_MOST];
-    uint32_t must;    /* bit I: for the caller's `enough`, a master whose answer matters */
-    hfi_time sent_ns; /* before the first was asked */
-    hf_error trouble; /* of the last that failed */
+    struct redlock_lock *lock; /* whose late connections are used and filled; NULL: none */
+    uint32_t must;             /* bit I: a master that is asked also while it is down, and whose answer matters */
+    hfi_time sent_ns;          /* before the first was asked */
+    hf_error trouble;          /* of the last that failed */
     size_t failed;
 };
 
@@ -81,6 +87,8 @@ void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct re
                      hfi_time deadline_ns);
 bool hfi_redlock_all_answered(const struct redlock_round *round);
 void hfi_redlock_end(struct redlock_round *round);
+/* Nothing more will be asked for this lock: its late connections are for everybody. */
+void hfi_redlock_settle(struct redlock_store *store, struct redlock_lock *lock);
 /* A master that could not be reached is left alone for a while, as long as there is a majority without it. */
 void hfi_redlock_mark(struct redlock_store *store, struct redis_node *node, bool failed);
 bool hfi_redlock_is_down(struct redlock_store *store, const struct redis_node *node);

@@ -135,7 +135,9 @@ static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock,
                          const struct redlock_words *words, const struct tally *tally, bool call)
 {
     const size_t usher = tally->usher;
-    struct redlock_round round = { .store = store, .must = tally->voters | (usher < store->count ? 1u << usher : 0) };
+    struct redlock_round round = { .store = store,
+                                   .lock = lock,
+                                   .must = tally->voters | (usher < store->count ? 1u << usher : 0) };
     struct redis_command commands[2] = { { REDIS_ROOM(REDLOCK_WORDS_MOST) }, { REDIS_ROOM(REDLOCK_WORDS_MOST) } };
     char score[24];
     int64_t place = -1;
@@ -179,10 +181,10 @@ static bool enough_stored(const struct redlock_round *round)
 }
 
 /* True: a majority has stored `token`, and had none as large. */
-static bool write_back(struct redlock_store *store, const struct hfi_request *request, struct redlock_words *words,
-                       int64_t token)
+static bool write_back(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request,
+                       struct redlock_words *words, int64_t token)
 {
-    struct redlock_round round = { .store = store };
+    struct redlock_round round = { .store = store, .lock = lock };
     struct redis_command command = { REDIS_ROOM(REDLOCK_WORDS_MOST) };
     size_t stored = 0;
     snprintf(words->number, sizeof words->number, "%lld", (long long)token);
@@ -240,6 +242,7 @@ static void take_busy(struct redlock_store *store, struct redlock_lock *lock, co
     grant->holder_left_ms = left_ms >= 0 ? left_ms : -1;
     lock->redis.queued =
         tally->place >= 0 && tally->usher < store->count && lock->redis.node == store->masters[tally->usher];
+    lock->line = lock->redis.queued ? lock->redis.node : NULL;
     /* Nobody has it, or somebody who is just letting go of it, since the usher would have given it to us. */
     const bool split = left_ms == -2 || (tally->usher < store->count && tally->voters & 1u << tally->usher);
     if (split && tally->place <= 0)
@@ -266,7 +269,7 @@ static hf_status take_majority(struct redlock_store *store, struct redlock_lock 
     const bool polite = lock->score == 0 && !lock->redis.queued && tally->waiting > 0;
     if (!stored && !polite) {
         token = tally->largest > guess ? tally->largest : guess + 1;
-        stored = write_back(store, request, words, token);
+        stored = write_back(store, lock, request, words, token);
     }
     if (!stored || polite) {
         tally->place = step_back(store, lock, request, words, tally, true);
@@ -319,7 +322,9 @@ static void ask_masters(struct redlock_round *round, struct redlock_lock *lock, 
     struct redlock_store *store = round->store;
     struct redis_command commands[2] = { { REDIS_ROOM(REDLOCK_WORDS_MOST) }, { REDIS_ROOM(REDLOCK_WORDS_MOST) } };
     const hfi_time deadline = hfi_redlock_answer_by(store, request->ttl_ms, request->deadline_ns);
-    const bool usher_first = tally->usher < store->count && is_contended(store, request->name);
+    /* A place in another line must be given up, for which all are asked. */
+    const bool usher_first = tally->usher < store->count && is_contended(store, request->name) &&
+                             (!lock->line || lock->line == store->masters[tally->usher]);
     add_acquire(&commands[0], store, words, "0");
     add_acquire(&commands[1], store, words, usher_first ? "2" : "1");
     if (usher_first) {
@@ -355,7 +360,7 @@ hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_
 {
     struct redlock_store *store = memory;
     struct redlock_lock *lock = lock_memory;
-    struct redlock_round round = { .store = store };
+    struct redlock_round round = { .store = store, .lock = lock };
     struct tally tally = { .place = -1, .usher = usher_for(store, lock, request) };
     struct redlock_words words;
     hf_status status;

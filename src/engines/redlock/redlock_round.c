@@ -3,8 +3,8 @@
  * redlock_round.c: one question to several masters at once. Nothing here waits for one of them alone: connecting, TLS
  * and the log-in go on side by side, and a majority that has answered need not wait for the rest.
  *
- * A connection on which an answer is still to come is kept: what is sent on it next, a release say, then arrives behind
- * what was sent before, and not in front of it.
+ * A connection on which an answer is still to come is kept for the lock: what is sent on it next, a release say, then
+ * arrives behind what was sent before, and not in front of it.
  */
 #include "redlock.h"
 #include <poll.h>
@@ -13,6 +13,8 @@
 /* A master that failed is left alone for so long, and twice as long after each further failure. */
 #define DOWN_FIRST (50 * HFI_MS)
 #define DOWN_MOST (2 * HFI_SECOND)
+/* A master that was given less to answer in is not to be blamed if it did not. */
+#define FAIR_TIME (200 * HFI_MS)
 /* A connection that was idle for longer is looked at before it is used. */
 #define TRUSTED_FOR (200 * HFI_MS)
 /* One that is not up by then will never be. */
@@ -57,6 +59,11 @@ static void fail(struct redlock_round *round, size_t index)
 
 /* --- one leg --- */
 
+static uint32_t script_bit(const struct redlock_store *store, const struct redis_command *command)
+{
+    return 1u << (command->script - store->scripts);
+}
+
 /* An idle connection that still stands, or the beginning of a new one. */
 static void start(struct redlock_round *round, size_t index)
 {
@@ -64,6 +71,12 @@ static void start(struct redlock_round *round, size_t index)
     struct redis_node *node = round->store->masters[index];
     struct redlock_leg *leg = &round->legs[index];
     const hfi_time now = hfi_redis_now_ns();
+    leg->state = REDLOCK_CONNECTING;
+    if (round->lock && round->lock->late[index]) {
+        leg->connection = round->lock->late[index];
+        round->lock->late[index] = NULL;
+        return;
+    }
     while ((leg->connection = hfi_redis_idle(redis, node)) != NULL) {
         const hfi_time idle = now - leg->connection->used_ns;
         const bool ready = leg->connection->phase == REDIS_READY;
@@ -71,23 +84,37 @@ static void start(struct redlock_round *round, size_t index)
             break;
         hfi_redis_disconnect(leg->connection);
     }
-    leg->state = REDLOCK_CONNECTING;
     if (leg->connection)
         return;
+    atomic_store(&round->store->loaded[index], 0); /* it may have been restarted */
     if (hfi_redis_connect_begin(&leg->connection, &node->address, &round->trouble) != HF_OK)
         fail(round, index);
     else
         leg->connection->used_ns = now;
 }
 
-static bool send_command(struct redlock_round *round, struct redlock_leg *leg, bool whole)
+/* A script goes by its hash only to a master that is known to have it: what it answers may never be read, if the others
+ * were faster, and a release that it could not run would be lost. */
+static bool send_command(struct redlock_round *round, size_t index)
 {
+    struct redlock_leg *leg = &round->legs[index];
     struct redis_command *command = leg->command;
+    const bool whole = !(atomic_load(&round->store->loaded[index]) & script_bit(round->store, command));
     command->text[0] = whole ? "EVAL" : "EVALSHA";
     command->text[1] = whole ? command->script->text : command->script->hash;
     leg->sent = true;
     /* There is room for it, or the master has stopped. */
     return hfi_redis_send(leg->connection, command, 1, hfi_redis_now_ns(), &round->trouble) == HF_OK;
+}
+
+/* The server was restarted, or its scripts flushed: nothing was done. */
+static void send_again(struct redlock_round *round, size_t index)
+{
+    struct redlock_leg *leg = &round->legs[index];
+    atomic_fetch_and(&round->store->loaded[index], ~script_bit(round->store, leg->command));
+    leg->sent = false;
+    if (!send_command(round, index))
+        fail(round, index);
 }
 
 /* What has come from a master that was asked. */
@@ -100,9 +127,7 @@ static void read_answer(struct redlock_round *round, size_t index)
         fail(round, index);
     } else if (reply && hfi_redis_is_error(reply, "NOSCRIPT")) {
         freeReplyObject(reply);
-        leg->sent = false; /* nothing was done so far */
-        if (!send_command(round, leg, true))
-            fail(round, index);
+        send_again(round, index);
     } else if (reply && reply->type == REDIS_REPLY_ERROR) {
         hfi_redis_refusal(reply, "", &round->trouble);
         freeReplyObject(reply);
@@ -111,6 +136,7 @@ static void read_answer(struct redlock_round *round, size_t index)
     } else if (reply) {
         leg->reply = reply;
         leg->state = REDLOCK_ANSWERED;
+        atomic_fetch_or(&round->store->loaded[index], script_bit(round->store, leg->command));
         leg->connection->used_ns = hfi_redis_now_ns();
         hfi_redis_give_back(&round->store->redis, round->store->masters[index], leg->connection);
         leg->connection = NULL;
@@ -131,7 +157,7 @@ static void advance(struct redlock_round *round, size_t index)
         if (status == HF_TIMEOUT)
             return;
         leg->state = REDLOCK_SENT;
-        if (status != HF_OK || !send_command(round, leg, false))
+        if (status != HF_OK || !send_command(round, index))
             fail(round, index);
         return; /* there can be no answer yet */
     }
@@ -158,7 +184,7 @@ static void start_all(struct redlock_round *round)
         struct redlock_leg *leg = &round->legs[i];
         if (!leg->command || leg->state != REDLOCK_UNASKED)
             continue;
-        if (down[i] && up >= store->quorum) {
+        if (down[i] && up >= store->quorum && !(round->must & 1u << i)) {
             leg->state = REDLOCK_FAILED;
             round->failed++;
             continue;
@@ -196,8 +222,7 @@ static bool wait_for_any(struct redlock_round *round, hfi_time deadline_ns)
     return true;
 }
 
-/* Connections that are still busy are kept for the next round. A master that had no `fair` time to answer in is not to
- * be blamed for it. */
+/* Connections that are still busy are kept for the next round. */
 static void leave_pending(struct redlock_round *round, bool too_late, bool fair)
 {
     for (size_t i = 0; i < round->store->count; i++) {
@@ -212,10 +237,13 @@ static void leave_pending(struct redlock_round *round, bool too_late, bool fair)
             if (fair)
                 hfi_redlock_mark(round->store, node, true);
         }
-        if (leg->state == REDLOCK_SENT)
-            leg->connection->owed++;
+        const bool late = leg->state == REDLOCK_SENT;
+        leg->connection->owed += late;
         leg->state = REDLOCK_FAILED;
-        hfi_redis_give_back(&round->store->redis, node, leg->connection);
+        if (late && round->lock)
+            round->lock->late[i] = leg->connection;
+        else
+            hfi_redis_give_back(&round->store->redis, node, leg->connection);
         leg->connection = NULL;
     }
 }
@@ -232,7 +260,7 @@ void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct re
     bool more = true;
     while (!enough(round) && more)
         more = wait_for_any(round, deadline_ns);
-    leave_pending(round, !more, hfi_redis_now_ns() - begun > REDLOCK_ANSWER_LEAST);
+    leave_pending(round, !more, hfi_redis_now_ns() - begun > FAIR_TIME);
 }
 
 bool hfi_redlock_all_answered(const struct redlock_round *round)
@@ -242,6 +270,15 @@ bool hfi_redlock_all_answered(const struct redlock_round *round)
             return false;
     }
     return true;
+}
+
+void hfi_redlock_settle(struct redlock_store *store, struct redlock_lock *lock)
+{
+    for (size_t i = 0; i < store->count; i++) {
+        if (lock->late[i])
+            hfi_redis_give_back(&store->redis, store->masters[i], lock->late[i]);
+        lock->late[i] = NULL;
+    }
 }
 
 void hfi_redlock_end(struct redlock_round *round)

@@ -33,7 +33,8 @@
 /* ARGV owner, "host pid note", ttl, 1 to line up (2: and to go behind those who wait), guess, "client.serial". Taken: { 1, now, the guess if it was stored,
  * else a proposal, how many wait, our score }. Else { 0, now, left ms, place, the holder, "s us host pid note" }.
  *
- * What an earlier attempt of the same hold left here, because its release was lost, is as good as free. */
+ * What an earlier attempt of the same hold left here, because its release was lost, is as good as free. Whoever does not
+ * line up here gives up the place that it had: the call would go to somebody who listens to another usher now. */
 static const char acquire[] =
     LAST_GRANT CLOCK
     "local me, base = ARGV[1], ARGV[6] .. '.'\n"
@@ -42,6 +43,7 @@ static const char acquire[] =
     "local ours = type(value) == 'string' and string.sub(value, 1, #base) == base\n"
     "local busy = value and not ours\n"
     "local place = -1\n"
+    "local score = redis.call('zscore', KEYS[2], member)\n"
     "if ARGV[4] ~= '0' and (busy or ARGV[4] == '2' and redis.call('zcard', KEYS[2]) > 0) then\n"
     "  local new = redis.call('zadd', KEYS[2], 'nx', now, member) == 1\n"
     "  redis.call('pexpire', KEYS[2], 86400000)\n"
@@ -52,6 +54,7 @@ static const char acquire[] =
     "  busy = busy or (new and place > 0)\n"
     "end\n"
     "if busy then\n"
+    "  if score and ARGV[4] == '0' then redis.call('zrem', KEYS[2], member) end\n"
     "  local text = type(value) == 'string' and value or ''\n"
     "  return { 0, now, redis.call('pttl', KEYS[1]), place, text, (owner == text or owner == '!' .. text) and info or '' }\n"
     "end\n"
@@ -68,8 +71,7 @@ static const char acquire[] =
     "  token = token - 1\n"
     KEEP("'!' .. me")
     "end\n"
-    "local score = redis.call('zscore', KEYS[2], member)\n"
-    "if score then redis.call('zrem', KEYS[2], member) end\n"
+    "if score or place >= 0 then redis.call('zrem', KEYS[2], member) end\n"
     "return { 1, now, answer, redis.call('zcard', KEYS[2]), score or '' }\n";
 
 /* ARGV owner, "host pid note", ttl, token. 1: stored. */
