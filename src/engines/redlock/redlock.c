@@ -201,7 +201,6 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
     hfi_redis_add(&command, words.owner);
     hfi_redis_add(&command, words.member);
     hfi_redis_add(&command, "");
-    hfi_redis_add(&command, "1");
     for (size_t i = 0; i < store->count; i++)
         round.legs[i].command = was_held || lock->maybe & 1u << i ? &command : NULL;
     hfi_redlock_ask(&round, was_held ? enough_released : hfi_redlock_all_answered,

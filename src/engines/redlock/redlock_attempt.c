@@ -132,7 +132,7 @@ static bool enough_answers(const struct redlock_round *round)
 /* Gives back what masters may have given, everywhere, and stays in line at the usher's if there is one. Returns our
  * place there, -1 if there is none. */
 static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request,
-                         const struct redlock_words *words, const struct tally *tally, bool call)
+                         const struct redlock_words *words, const struct tally *tally)
 {
     const size_t usher = tally->usher;
     struct redlock_round round = { .store = store,
@@ -147,7 +147,6 @@ static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock,
         hfi_redis_add(&commands[i], words->owner);
         hfi_redis_add(&commands[i], words->member);
         hfi_redis_add(&commands[i], i ? score : "");
-        hfi_redis_add(&commands[i], call ? "1" : "0");
     }
     for (size_t i = 0; i < store->count; i++) {
         if (lock->maybe & 1u << i || i == usher)
@@ -272,7 +271,7 @@ static hf_status take_majority(struct redlock_store *store, struct redlock_lock 
         stored = write_back(store, lock, request, words, token);
     }
     if (!stored || polite) {
-        tally->place = step_back(store, lock, request, words, tally, true);
+        tally->place = step_back(store, lock, request, words, tally);
         return HF_BUSY;
     }
     hfi_redis_expect_no_more(&store->redis, &lock->redis, REDIS_HELD);
@@ -375,7 +374,7 @@ hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_
         const bool usher_says_no = tally.place >= 0 && tally.granted == 0;
         const bool final = usher_says_no || tally.answered >= store->quorum;
         if (!usher_says_no && lock->maybe) {
-            const int64_t place = step_back(store, lock, request, &words, &tally, false);
+            const int64_t place = step_back(store, lock, request, &words, &tally);
             tally.place = place >= 0 ? place : tally.place;
         }
         status = final ? HF_BUSY : hfi_redlock_too_few(&round, tally.answered, err);

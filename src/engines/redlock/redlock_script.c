@@ -15,11 +15,11 @@
 
 /* clang-format off */
 
-/* Calls the first waiter who is there to hear it, as redis_plain.c does. */
-#define CALL_NEXT                                                                                                      \
+/* Calls the first waiter who is there to hear it, as redis_plain.c does; but not ME, who asks again by itself. */
+#define CALL_NEXT(ME)                                                                                                  \
     "while true do\n"                                                                                                  \
     "  local first = redis.call('zrange', KEYS[2], 0, 0)[1]\n"                                                         \
-    "  if not first then break end\n"                                                                                  \
+    "  if not first or first == " ME " then break end\n"                                                               \
     "  local space = string.find(first, ' ', 18, true)\n"                                                              \
     "  local heard = redis.pcall('publish', 'hf:c:' .. string.sub(first, 1, 16), string.sub(first, 18, space - 1))\n"  \
     "  if type(heard) == 'table' or heard > 0 then break end\n"                                                        \
@@ -48,7 +48,7 @@ static const char acquire[] =
     "  local new = redis.call('zadd', KEYS[2], 'nx', now, member) == 1\n"
     "  redis.call('pexpire', KEYS[2], 86400000)\n"
     "  if new and not busy then\n"
-    CALL_NEXT
+    CALL_NEXT("member")
     "  end\n"
     "  place = redis.call('zrank', KEYS[2], member)\n"
     "  busy = busy or (new and place > 0)\n"
@@ -83,8 +83,8 @@ static const char write_back[] =
     KEEP("me")
     "return 1\n";
 
-/* ARGV owner, "client.serial host pid note", "" or a score: stay in the queue (0: at its end), 1 to call the next.
- * { 1 if it was held, place }. */
+/* ARGV owner, "client.serial host pid note", "" or a score: stay in the queue (0: at its end). { 1 if it was held, place }.
+ * Whoever saw us here in the way waits for a call, also if we never had a majority. */
 static const char release[] =
     "local gone = redis.pcall('get', KEYS[1]) == ARGV[1] and redis.call('del', KEYS[1]) or 0\n"
     "local place = -1\n"
@@ -95,8 +95,8 @@ static const char release[] =
     "else\n"
     "  redis.call('zrem', KEYS[2], ARGV[2])\n"
     "end\n"
-    "if ARGV[4] == '1' and redis.call('exists', KEYS[1]) == 0 then\n"
-    CALL_NEXT
+    "if redis.call('exists', KEYS[1]) == 0 then\n"
+    CALL_NEXT("ARGV[2]")
     "end\n"
     "if ARGV[3] ~= '' then place = redis.call('zrank', KEYS[2], ARGV[2]) end\n"
     "return { gone, place }\n";
@@ -125,7 +125,7 @@ static const char look[] =
 
 static const char evict[] =
     "local gone = redis.call('del', KEYS[1])\n"
-    CALL_NEXT
+    CALL_NEXT("nil")
     "return gone\n";
 /* clang-format on */
 
