@@ -17,7 +17,6 @@
 #include <time.h>
 
 #define BUFFER 16384
-#define READER_KEEPS 1024
 
 /* The core's clock, read directly: a socket waits in real time, also where a test has set env->now_ns() forward. */
 hfi_time hfi_redis_now_ns(void)
@@ -279,7 +278,6 @@ bool hfi_redis_create_reader(struct redis_connection *connection)
         return false;
     connection->functions = *reader->fn;
     connection->functions.createArray = create_array;
-    reader->maxbuf = READER_KEEPS; /* not what the largest reply so far needed, for as long as the connection lives */
     reader->privdata = reader->fn;
     reader->fn = &connection->functions;
     return true;
