@@ -16,7 +16,19 @@
 
 /* --- waits --- */
 
-static bool wait_begin(hf_client *client, struct hfi_wait *wait)
+/* From here on hf_cancel() finds it: before the store is asked, or a call that comes while the first question is out
+ * would be missed. What it sleeps with is only got when there is need to sleep. */
+static void wait_begin(hf_client *client, struct hfi_wait *wait, const char *name, struct hfi_hold *following)
+{
+    wait->name = name;
+    wait->following = following;
+    wait->waker = NULL;
+    wait->canceled = client->closing;
+    wait->next = client->waits;
+    client->waits = wait;
+}
+
+static bool wait_get_waker(hf_client *client, struct hfi_wait *wait)
 {
     wait->waker = client->free_wakers;
     if (wait->waker)
@@ -26,24 +38,28 @@ static bool wait_begin(hf_client *client, struct hfi_wait *wait)
     if (!wait->waker)
         return false;
     hfi_waker_reset(wait->waker);
-    wait->next = client->waits;
-    client->waits = wait;
-    if (client->closing)
+    if (wait->canceled)
         hfi_waker_call_back(wait->waker);
     return true;
 }
 
 static void wait_end(hf_client *client, struct hfi_wait *wait)
 {
-    if (!wait->waker)
-        return;
     struct hfi_wait **link = &client->waits;
     while (*link != wait)
         link = &(*link)->next;
     *link = wait->next;
+    if (!wait->waker)
+        return;
     wait->waker->next = client->free_wakers;
     client->free_wakers = wait->waker;
-    wait->waker = NULL;
+}
+
+void hfi_wait_cancel(struct hfi_wait *wait)
+{
+    wait->canceled = true;
+    if (wait->waker)
+        hfi_waker_call_back(wait->waker);
 }
 
 static void wake_followers(hf_client *client, const struct hfi_hold *hold)
@@ -63,7 +79,7 @@ hf_status hf_cancel(hf_client *client, const char *name)
     hfi_client_lock(client);
     for (struct hfi_wait *wait = client->waits; wait; wait = wait->next) {
         if (strcmp(wait->name, name) == 0)
-            hfi_waker_call_back(wait->waker);
+            hfi_wait_cancel(wait);
     }
     hfi_client_unlock(client);
     return HF_OK;
@@ -86,13 +102,15 @@ static hf_status ensure_waker(struct contest *contest, hf_error *err)
 {
     if (contest->wait.waker)
         return HF_OK;
-    contest->wait.name = contest->want->name;
-    contest->wait.following = NULL;
     hfi_client_lock(contest->client);
-    const bool begun = wait_begin(contest->client, &contest->wait);
+    const bool got = wait_get_waker(contest->client, &contest->wait);
+    /* Whoever waits must hear what the store says by itself, too: that another server has taken its place. Without the
+     * keeper it would only be asked later, so its failure is none here. */
+    if (got && contest->client->engine->ear)
+        hfi_keeper_start(contest->client, NULL);
     hfi_client_unlock(contest->client);
     contest->request.waker = contest->wait.waker;
-    return begun ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory or no descriptor left to wait with");
+    return got ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory or no descriptor left to wait with");
 }
 
 static hf_status say_busy(const struct contest *contest, hf_error *err)
@@ -221,14 +239,17 @@ static hf_status reenter(hf_lock **out, struct hfi_hold *hold, const struct hfi_
 /* Another thread is taking the lock for the same owner: sleeps until it has it or has given up. */
 static hf_status follow(hf_client *client, struct hfi_hold *hold, const struct hfi_want *want, hf_error *err)
 {
-    struct hfi_wait wait = { .name = want->name, .following = hold };
+    struct hfi_wait wait;
     if (!want->may_wait)
         return hfi_fail(err, HF_BUSY, 0, "another thread of the same owner is taking it");
     if (hfi_now_ns() >= want->deadline_ns)
         return hfi_fail(err, HF_TIMEOUT, 0, "another thread of the same owner was still taking it after %u ms",
                         want->options.wait_ms);
-    if (!wait_begin(client, &wait))
+    wait_begin(client, &wait, want->name, hold);
+    if (!wait_get_waker(client, &wait)) {
+        wait_end(client, &wait);
         return hfi_fail(err, HF_NOMEM, 0, "no memory or no descriptor left to wait with");
+    }
     pthread_mutex_unlock(&client->mutex);
     hfi_waker_sleep(wait.waker, NULL, 0, want->deadline_ns);
     pthread_mutex_lock(&client->mutex);
@@ -289,12 +310,15 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
     contest.request = hfi_hold_request(hold, 0);
     contest.request.queue = want->may_wait;
     contest.wait.waker = NULL;
+    if (want->may_wait)
+        wait_begin(client, &contest.wait, want->name, NULL);
     contest.trouble.failures = 0;
     contest.polls = 0;
     pthread_mutex_unlock(&client->mutex);
     hf_status status = contend(&contest, err);
     pthread_mutex_lock(&client->mutex);
-    wait_end(client, &contest.wait);
+    if (want->may_wait)
+        wait_end(client, &contest.wait);
     if (status == HF_OK)
         status = take_up(out, hold, want, err);
     if (status != HF_OK) {

@@ -143,7 +143,7 @@ static void shut(hf_client *client)
             hfi_hold_lose(hold, "its client was closed");
     }
     for (struct hfi_wait *wait = client->waits; wait; wait = wait->next)
-        hfi_waker_call_back(wait->waker);
+        hfi_wait_cancel(wait);
     while (client->busy > 0)
         pthread_cond_wait(&client->changed, &client->mutex);
 }

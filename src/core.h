@@ -118,7 +118,8 @@ struct hfi_wait {
     struct hfi_wait *next;
     const char *name;
     struct hfi_hold *following; /* a hold of the same owner that another thread is asking for; NULL: waits for itself */
-    struct hfi_waker *waker;
+    struct hfi_waker *waker;    /* NULL: nothing to sleep with yet, the first question is still out */
+    bool canceled;
 };
 
 struct hf_client {
@@ -183,7 +184,9 @@ void hfi_client_enter(hf_client *client);
 void hfi_client_leave(hf_client *client);
 void hfi_client_lock(hf_client *client);
 void hfi_client_unlock(hf_client *client); /* frees it if that was the last reference */
-uint64_t hfi_thread_number(void);          /* needs no mutex */
+/* Ends it as soon as it sleeps, or now if it does. With the mutex held. */
+void hfi_wait_cancel(struct hfi_wait *wait);
+uint64_t hfi_thread_number(void); /* needs no mutex */
 
 /* undo.c: releases a hold's engine lock; what cannot be finished now goes to the keeper. Mutex held; let go of in
  * between. */
@@ -191,8 +194,8 @@ hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err);
 
 /* keeper.c: all with the mutex held. */
 bool hfi_keeper_start(hf_client *client, hf_error *err);
-void hfi_keeper_expect(hf_client *client, hfi_time due_ns);                /* look at `due_ns` at the latest */
-void hfi_keeper_stop(hf_client *client);                                   /* lets go of the mutex while it joins */
+void hfi_keeper_expect(hf_client *client, hfi_time due_ns); /* look at `due_ns` at the latest */
+void hfi_keeper_stop(hf_client *client);                    /* lets go of the mutex while it joins */
 /* The env->lost and env->recheck of every engine; no mutex. */
 void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why);
 void hfi_keeper_recheck(void *core);

@@ -88,15 +88,16 @@ static void compete_in_all_ways(void *arg, uint32_t index)
     for (uint32_t i = 0; i < contest->rounds;) {
         hf_options options = HF_OPTIONS_INIT;
         hf_lock *lock = NULL;
+        hf_error err = { 0 };
         options.owner = (index + i) % 2 ? HF_OWNER_THREAD : HF_OWNER_HANDLE;
         options.wait_ms = 1 + (index * 7 + i) % 5;
-        hf_status status = i % 3 == 0 ? hf_try_acquire(&lock, client, contest->name.text, &options, NULL)
-                                      : hf_acquire(&lock, client, contest->name.text, &options, NULL);
+        hf_status status = i % 3 == 0 ? hf_try_acquire(&lock, client, contest->name.text, &options, &err)
+                                      : hf_acquire(&lock, client, contest->name.text, &options, &err);
         /* One that came too late waits like all others, so that every round ends. */
         if (status == HF_BUSY || status == HF_TIMEOUT)
             lock = must_acquire(client, contest->name.text, NULL);
         else
-            REQUIRE_STATUS(HF_OK, status, NULL);
+            REQUIRE_STATUS(HF_OK, status, &err);
         witness_visit(&contest->witness, index + 1, hf_token(lock));
         must_release(lock);
         i++;

@@ -411,17 +411,20 @@ static void start_and_hang(void *arg)
         pause();
 }
 
-/* Dead, though maybe not buried: that is for whoever inherits them. */
+/* Dead, though maybe not buried: that is for whoever inherits them. A process whose first thread is dead can only be
+ * buried when the last one is. */
 static bool is_dead(pid_t pid)
 {
     char path[64], state = 'X';
+    int threads = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *file = fopen(path, "re");
     if (!file)
         return true;
-    const int found = fscanf(file, "%*d (%*[^)]) %c", &state);
+    const int found = fscanf(file, "%*d (%*[^)]) %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d",
+                             &state, &threads);
     fclose(file);
-    return found != 1 || state == 'Z' || state == 'X';
+    return found < 1 || ((state == 'Z' || state == 'X') && threads <= 1);
 }
 
 static bool leads_to(const char *folder, const char *name, const char *wanted)

@@ -180,13 +180,21 @@ int64_t hfi_file_count_waiting(int fd)
 
 /* --- the record --- */
 
+/* Whoever does not hold the lock may read while two holders, one after the other, write: then neither slot is whole in
+ * what was read, though one always is in the file. So it is read again, but not for ever: it may be damaged. */
+#define READS_MOST 20
+
 hf_status hfi_file_read_record(int fd, struct file_record *record, const char *name, hf_error *err)
 {
     struct lock_slots slots;
-    const ssize_t length = pread(fd, &slots, sizeof slots, 0);
+    const struct lock_slot *slot = NULL;
+    ssize_t length = 1;
+    for (int i = 0; i < READS_MOST && length > 0 && !slot; i++) {
+        length = pread(fd, &slots, sizeof slots, 0);
+        slot = length > 0 ? hfi_lockrecord_current(&slots, (size_t)length) : NULL;
+    }
     if (length < 0)
         return hfi_fail_errno(err, errno, "read the lock file of", name);
-    const struct lock_slot *slot = hfi_lockrecord_current(&slots, (size_t)length);
     memset(record, 0, sizeof *record);
     if (!slot && length == 0)
         return HF_OK;

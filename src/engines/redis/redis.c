@@ -199,6 +199,10 @@ static bool is_fresh(const struct redis_store *store, const struct redis_lock *l
     const hfi_time waited = now - lock->sent_ns;
     if (store->config.replicas || store->config.fsync || waited > TRUSTED_WAIT || lock->given_us < lock->server_us)
         return false;
+    /* A message also comes by way of a server that is not asked any more, and whoever sent it counts those who hear it
+     * at its own door alone: it has taken us for dead, and given the lock to the next. */
+    if (store->config.kind != REDIS_ONE)
+        return false;
     const uint64_t between_us = (uint64_t)lock->given_us - (uint64_t)lock->server_us; /* of any two numbers */
     if (between_us > (uint64_t)waited / 1000)
         return false;

@@ -100,7 +100,7 @@ void hfi_redis_add_script(struct redis_command *command, const struct redis_scri
 enum redis_phase { REDIS_CONNECTING, REDIS_SHAKING_HANDS, REDIS_LOGGING_IN, REDIS_READY };
 
 struct redis_connection {
-    struct redis_connection *next; /* in its node's list of idle ones */
+    struct redis_connection *next; /* in its node's list of idle ones, or of those that were asked */
     int fd;
     SSL *tls;
     redisReader *reader;
@@ -179,6 +179,7 @@ struct redis_node {
     struct redis_address address;
     struct redis_connection *idle;
     size_t idle_count;
+    struct redis_connection *asked; /* on which somebody waits for an answer */
     struct redis_ear ear;
     /* for those who must not wait for a server that is down */
     unsigned failures;
@@ -194,8 +195,12 @@ hf_status hfi_redis_borrow(struct redis_store *store, struct redis_node *node, s
 /* An idle one, or NULL; perhaps not ready yet, perhaps owing replies. */
 struct redis_connection *hfi_redis_idle(struct redis_store *store, struct redis_node *node);
 void hfi_redis_give_back(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
-/* Nothing that was said to `node` so far is of use any more: another server has taken its place. */
-void hfi_redis_drop_idle(struct redis_store *store, struct redis_node *node);
+/* While an answer is waited for, the connection is in its node's list of those that were asked. */
+void hfi_redis_asked(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
+void hfi_redis_answered(struct redis_store *store, struct redis_node *node, const struct redis_connection *connection);
+/* Nothing that was said to `node` so far is of use any more: another server has taken its place. Whoever waits for an
+ * answer is told that there will be none. */
+void hfi_redis_drop_node(struct redis_store *store, struct redis_node *node);
 
 /* --- redis_ask.c --- */
 
@@ -232,11 +237,14 @@ struct redis_sentinel {
     struct redis_node *master;           /* NULL: to be asked for */
     struct redis_node *known;            /* the last one */
     struct redis_connection *connection; /* tells of a new master; NULL: none */
-    hfi_time try_again_ns;               /* to listen to another one, if there is none */
+    hfi_time try_again_ns;               /* to listen to another one, if there is none and all were tried */
+    size_t tries;                        /* since the last time that this was put off */
 };
 
 hf_status hfi_redis_sentinel_find(struct redis_store *store, struct redis_node **out, hfi_time deadline_ns,
                                   hf_error *err);
+/* `node` is no longer the master, as far as we know: what it says does not count. */
+bool hfi_redis_sentinel_replaced(struct redis_store *store, const struct redis_node *node);
 enum redis_verdict hfi_redis_sentinel_judge(struct redis_store *store, struct redis_node *node, hf_status status,
                                             const redisReply *reply, hfi_time deadline_ns);
 /* Makes sure that some Sentinel will tell. */
@@ -305,7 +313,8 @@ void hfi_redis_owner(char out[HFI_REDIS_OWNER_MAX], struct hfi_owner owner);
 
 /* --- redis_plain.c --- */
 
-/* What keeps a key of another format company, in its slot: "hf:{KEY}:SUFFIX". */
+/* What keeps a key of another format company, in its slot: "hf:{KEY}:SUFFIX", or "hf::KEY:SUFFIX" if KEY has a {tag}
+ * of its own. */
 void hfi_redis_companion(char out[HFI_REDIS_KEY_MAX], const char *key, const char *suffix);
 /* The lock whose last grant is kept at `key`; false: none. */
 bool hfi_redis_companion_name(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key);

@@ -12,10 +12,13 @@
 #define MOMENT (5 * HFI_MS)
 #define MOMENTS_MOST 200
 
+/* And forgets them: whoever asked may free what it finds there after a failure too. */
 static void free_replies(redisReply **replies, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         freeReplyObject(replies[i]);
+        replies[i] = NULL;
+    }
 }
 
 /* Replies from `first` on; if one does not come, those before it are freed. */
@@ -70,6 +73,9 @@ static hf_status ask_node(struct redis_store *store, struct redis_question *ques
     if (status != HF_OK)
         return status;
     question->sent_ns = store->env->now_ns();
+    const bool may_be_replaced = store->config.kind == REDIS_SENTINEL;
+    if (may_be_replaced)
+        hfi_redis_asked(store, question->node, connection);
     if (asking)
         status = say_asking(connection, deadline_ns, err);
     if (status == HF_OK)
@@ -85,6 +91,8 @@ static hf_status ask_node(struct redis_store *store, struct redis_question *ques
         }
         status = send_text(connection, question, replies, i, deadline_ns, err);
     }
+    if (may_be_replaced)
+        hfi_redis_answered(store, question->node, connection);
     if (status != HF_OK) {
         hfi_redis_disconnect(connection);
         return status;
@@ -117,6 +125,22 @@ static enum redis_verdict judge(struct redis_store *store, struct redis_node *no
     return REDIS_FINAL;
 }
 
+/* Nothing was done, and still nobody has said yes or no. */
+static bool is_sent_on(const struct redis_store *store, hf_status status, const redisReply *reply)
+{
+    return store->config.kind == REDIS_CLUSTER && status == HF_OK &&
+           (hfi_redis_is_error(reply, "MOVED") || hfi_redis_is_error(reply, "ASK"));
+}
+
+static hf_status give_up(const struct redis_question *question, redisReply **replies, hf_error *err)
+{
+    const hf_status status =
+        hfi_fail(err, HF_UNAVAILABLE, 0, "the servers of the cluster do not agree on who has key %.60s: %.80s",
+                 question->key, replies[0]->str);
+    free_replies(replies, question->count);
+    return status;
+}
+
 hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *question, redisReply **replies, hf_error *err)
 {
     const hfi_time begun = store->env->now_ns();
@@ -135,17 +159,27 @@ hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *questi
         if (status != HF_OK)
             return status;
         status = ask_node(store, question, asking, replies, deadline, err);
+        /* A master that stood still while another took its place: what it grants is not ours. */
+        if (status == HF_OK && store->config.kind == REDIS_SENTINEL && question->key &&
+            hfi_redis_sentinel_replaced(store, question->node)) {
+            free_replies(replies, question->count);
+            status = hfi_fail(err, HF_UNKNOWN, 0, "the master was replaced before it answered");
+        }
         if (!question->key)
             return status;
         const enum redis_verdict verdict =
             judge(store, question->node, status, status == HF_OK ? replies[0] : NULL, &asked, deadline);
         const bool patient = verdict == REDIS_MOVED ? moves++ < MOVES_MOST : moments++ < MOMENTS_MOST;
-        if (verdict == REDIS_FINAL || !patient || store->env->now_ns() + MOMENT >= deadline)
-            return status;
+        if (verdict == REDIS_FINAL)
+            return is_sent_on(store, status, replies[0]) ? give_up(question, replies, err) : status;
         if (status == HF_OK)
             free_replies(replies, question->count);
-        if (verdict == REDIS_LATER)
+        if (!patient || store->env->now_ns() + MOMENT >= deadline)
+            return hfi_fail(err, HF_UNAVAILABLE, 0, "the lock is just being moved from one server to another");
+        if (verdict == REDIS_LATER) {
+            moves = 0; /* as often as it takes: a slot on its way sends us from one to the other and back */
             poll(NULL, 0, MOMENT / HFI_MS);
+        }
     }
 }
 

@@ -220,20 +220,20 @@ static hf_status send_login(struct redis_connection *connection, const struct re
 }
 
 static hf_status check_login(const struct redis_connection *connection, const struct redis_address *address,
-                             const redisReply *reply, hf_error *err)
+                             const struct redis_access *access, const redisReply *reply, hf_error *err)
 {
     if (reply->type == REDIS_REPLY_ERROR)
         return hfi_redis_refusal(reply, connection->with_auth && connection->logged == 0 ? NULL : "", err);
-    if (reply->type != REDIS_REPLY_ARRAY) /* only ROLE's is one */
+    if (!access->master || connection->logged + 1 < connection->expected) /* ROLE's is the last one */
         return HF_OK;
-    if (reply->elements > 0 && reply->element[0]->type == REDIS_REPLY_STRING &&
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements > 0 && reply->element[0]->type == REDIS_REPLY_STRING &&
         strcmp(reply->element[0]->str, "master") == 0)
         return HF_OK;
     return hfi_fail(err, HF_UNAVAILABLE, 0, "the server at %.120s:%s is not the master", address->host, address->port);
 }
 
 static hf_status step_logging_in(struct redis_connection *connection, const struct redis_address *address,
-                                 hf_error *err)
+                                 const struct redis_access *access, hf_error *err)
 {
     hf_status status = hfi_redis_fetch(connection);
     while (status == HF_OK && connection->logged < connection->expected) {
@@ -242,7 +242,7 @@ static hf_status step_logging_in(struct redis_connection *connection, const stru
         if (status == HF_OK && !reply)
             return HF_TIMEOUT;
         if (status == HF_OK)
-            status = check_login(connection, address, reply, err);
+            status = check_login(connection, address, access, reply, err);
         else
             status = hfi_fail(err, HF_UNAVAILABLE, 0, "the server's reply is no Redis protocol (%.60s)",
                               connection->reader->errstr);
@@ -273,7 +273,7 @@ hf_status hfi_redis_connect_step(struct redis_connection *connection, const stru
             status = hfi_fail(err, HF_UNAVAILABLE, 0, "the server at %.120s closed the connection", address->host);
     }
     if (status == HF_OK && connection->phase == REDIS_LOGGING_IN)
-        status = step_logging_in(connection, address, err);
+        status = step_logging_in(connection, address, access, err);
     if (status == HF_OK)
         connection->phase = REDIS_READY;
     return status;

@@ -194,6 +194,7 @@ hf_status hfi_redis_receive(struct redis_connection *connection, redisReply **ou
     char buffer[BUFFER];
     for (;;) {
         void *reply = NULL;
+        *out = NULL; /* also of an answer that was freed below */
         if (redisReaderGetReply(connection->reader, &reply) != REDIS_OK)
             return hfi_fail(err, HF_UNKNOWN, 0, "the server's reply is no Redis protocol (%.60s)",
                             connection->reader->errstr);

@@ -4,6 +4,7 @@
  */
 #include "redis.h"
 #include <string.h>
+#include <sys/socket.h>
 
 #define IDLE_MOST 16
 /* A connection that was idle for longer may have been closed by the server in the meantime: better looked at than used
@@ -49,9 +50,29 @@ void hfi_redis_nodes_free(struct redis_store *store)
     store->nodes = NULL;
 }
 
-void hfi_redis_drop_idle(struct redis_store *store, struct redis_node *node)
+void hfi_redis_asked(struct redis_store *store, struct redis_node *node, struct redis_connection *connection)
 {
     pthread_mutex_lock(&store->mutex);
+    connection->next = node->asked;
+    node->asked = connection;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+void hfi_redis_answered(struct redis_store *store, struct redis_node *node, const struct redis_connection *connection)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct redis_connection **link = &node->asked;
+    while (*link != connection)
+        link = &(*link)->next;
+    *link = connection->next;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+void hfi_redis_drop_node(struct redis_store *store, struct redis_node *node)
+{
+    pthread_mutex_lock(&store->mutex);
+    for (const struct redis_connection *one = node->asked; one; one = one->next)
+        shutdown(one->fd, SHUT_RDWR); /* wakes the thread that reads from it; it is closed there */
     struct redis_connection *all = node->idle;
     node->idle = NULL;
     node->idle_count = 0;

@@ -85,7 +85,9 @@
     CALL_NEXT(CHANNEL)                                                                                                 \
     "return 1\n"
 
+/* The name of a lock is that of a key, whosever it is: GET fails on what is no lock, before it is deleted. */
 #define EVICT(CHANNEL)                                                                                                 \
+    "redis.call('get', KEYS[1])\n"                                                                                     \
     "local gone = redis.call('del', KEYS[1])\n"                                                                        \
     CALL_NEXT(CHANNEL)                                                                                                 \
     "return gone\n"
@@ -121,7 +123,7 @@
 
 void hfi_redis_companion(char out[HFI_REDIS_KEY_MAX], const char *key, const char *suffix)
 {
-    snprintf(out, HFI_REDIS_KEY_MAX, hfi_redis_has_tag(key) ? "hf:%.*s:%s" : "hf:{%.*s}:%s", HFI_REDIS_KEY_MAX - 40,
+    snprintf(out, HFI_REDIS_KEY_MAX, hfi_redis_has_tag(key) ? "hf::%.*s:%s" : "hf:{%.*s}:%s", HFI_REDIS_KEY_MAX - 40,
              key, suffix);
 }
 
@@ -146,9 +148,8 @@ bool hfi_redis_companion_name(char out[HFI_REDIS_KEY_MAX], const struct redis_st
     char plain[HFI_REDIS_KEY_MAX], again[HFI_REDIS_KEY_MAX];
     if (length < 6 || length >= HFI_REDIS_KEY_MAX || strncmp(key, "hf:", 3) != 0)
         return false;
-    const bool braces = key[3] == '{' && key[length - 3] == '}';
-    const size_t from = braces ? 4 : 3;
-    const size_t to = length - (braces ? 3 : 2);
+    const size_t from = 4;
+    const size_t to = length - (key[3] == '{' ? 3 : 2);
     if (to <= from + prefix)
         return false;
     memcpy(plain, key + from, to - from);
@@ -166,45 +167,54 @@ static const char *const verbs[] = {
     [REDIS_BY_DELEX] = "DELEX", [REDIS_BY_DELIFEQ] = "DELIFEQ", [REDIS_BY_CAD] = "CAD"
 };
 
-/* The best that the server has, in this order. What COMMAND INFO says counts, not a version: proxies lie. */
-static hf_status probe(struct redis_store *store, const char *key, enum redis_verb *out, hfi_time deadline_ns,
-                       hf_error *err)
+#define ASKED_FOR 4 /* the three, and CAS */
+
+/* What COMMAND INFO says counts, not a version: proxies lie. */
+static hf_status probe(struct redis_store *store, redisReply **out, hfi_time deadline_ns, hf_error *err)
 {
-    struct redis_command command = { REDIS_ROOM(5) };
-    redisReply *reply = NULL;
+    struct redis_command command = { REDIS_ROOM(2 + ASKED_FOR) };
     hfi_redis_add(&command, "COMMAND");
     hfi_redis_add(&command, "INFO");
     for (int verb = REDIS_BY_DELEX; verb <= REDIS_BY_CAD; verb++)
         hfi_redis_add(&command, verbs[verb]);
-    struct redis_question question = { .key = key, .commands = &command, .count = 1, .deadline_ns = deadline_ns };
-    const hf_status status = hfi_redis_only_read(hfi_redis_ask(store, &question, &reply, err), err);
-    if (status != HF_OK)
-        return status;
-    *out = REDIS_BY_SCRIPT; /* also where COMMAND is refused */
-    for (size_t i = 3; reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 && i-- > 0;) {
-        if (reply->element[i]->type == REDIS_REPLY_ARRAY && reply->element[i]->elements > 0)
-            *out = (enum redis_verb)(REDIS_BY_DELEX + (int)i);
-    }
-    freeReplyObject(reply);
-    return HF_OK;
+    hfi_redis_add(&command, "CAS");
+    struct redis_question question = { .key = "", .commands = &command, .count = 1, .deadline_ns = deadline_ns };
+    return hfi_redis_only_read(hfi_redis_ask(store, &question, out, err), err);
+}
+
+static bool has(const redisReply *reply, size_t index)
+{
+    return reply->type == REDIS_REPLY_ARRAY && reply->elements == ASKED_FOR &&
+           reply->element[index]->type == REDIS_REPLY_ARRAY && reply->element[index]->elements > 0;
 }
 
 /* `tair` speaks to servers with CAS and CAD; without them it would be another dialect than the one asked for. */
+static hf_status choose_cad(struct redis_store *store, const redisReply *reply, hf_error *err)
+{
+    if (reply->type == REDIS_REPLY_ERROR)
+        return hfi_redis_refusal(reply, "", err);
+    if (!has(reply, REDIS_BY_CAD - REDIS_BY_DELEX) || !has(reply, ASKED_FOR - 1))
+        return hfi_fail(err, HF_UNSUPPORTED, 0,
+                        "the server has no CAS and CAD; load Holdfast's module holdfast-cas.so, or use dialect=plain");
+    store->verb = REDIS_BY_CAD;
+    return HF_OK;
+}
+
 hf_status hfi_redis_plain_open(struct redis_store *store, hfi_time deadline_ns, hf_error *err)
 {
-    enum redis_verb verb = REDIS_BY_SCRIPT;
-    hf_status status = probe(store, "", &verb, deadline_ns, err);
-    if (status != HF_OK)
-        return status;
-    if (store->config.dialect == &hfi_redis_tair) {
-        if (verb == REDIS_BY_SCRIPT)
-            return hfi_fail(err, HF_UNSUPPORTED, 0,
-                            "the server has no CAS and CAD; load Holdfast's module holdfast-cas.so, or use "
-                            "dialect=plain");
-        verb = REDIS_BY_CAD;
+    redisReply *reply = NULL;
+    hf_status status = probe(store, &reply, deadline_ns, err);
+    if (status == HF_OK && store->config.dialect == &hfi_redis_tair)
+        status = choose_cad(store, reply, err);
+    else if (status == HF_OK) {
+        store->verb = REDIS_BY_SCRIPT; /* also where COMMAND is refused */
+        for (int verb = REDIS_BY_CAD; verb >= REDIS_BY_DELEX; verb--) {
+            if (has(reply, (size_t)(verb - REDIS_BY_DELEX)))
+                store->verb = (enum redis_verb)verb;
+        }
     }
-    store->verb = verb;
-    return HF_OK;
+    freeReplyObject(reply);
+    return status;
 }
 
 /* The command that compares and deletes, and behind it the script that calls the next. */
@@ -235,9 +245,10 @@ hf_status hfi_redis_plain_release(struct redis_store *store, const struct hfi_re
     if (status != HF_OK)
         return status;
     freeReplyObject(replies[1]); /* a call that fails delays a waiter, no more */
-    if (hfi_redis_is_error(replies[0], "OOM") ||
-        (replies[0]->type == REDIS_REPLY_ERROR && strstr(replies[0]->str, "unknown command"))) {
-        freeReplyObject(replies[0]); /* after a failover to a server that lacks it, say */
+    /* No memory, not allowed (COMMAND INFO does not say so), gone after a failover, no string any more: the script
+     * can do it, or says better why not. */
+    if (replies[0]->type == REDIS_REPLY_ERROR) {
+        freeReplyObject(replies[0]);
         return HF_OK;
     }
     *reply = replies[0];
@@ -263,8 +274,8 @@ const struct redis_dialect hfi_redis_tair = {
     .prefix = "",
     .caps = HF_CAP_WAKE_ONE,
     .strangers = true,
-    .scripts = { ACQUIRE(TO_CLIENT), RELEASE(TO_CLIENT), NULL, EVICT(TO_CLIENT), LOOK, CALL(TO_CLIENT) },
-    .sharded_scripts = { ACQUIRE(TO_SLOT), RELEASE(TO_SLOT), NULL, EVICT(TO_SLOT), LOOK, CALL(TO_SLOT) },
+    .scripts = { ACQUIRE(TO_CLIENT), RELEASE(TO_CLIENT), RENEW, EVICT(TO_CLIENT), LOOK, CALL(TO_CLIENT) },
+    .sharded_scripts = { ACQUIRE(TO_SLOT), RELEASE(TO_SLOT), RENEW, EVICT(TO_SLOT), LOOK, CALL(TO_SLOT) },
     .keys = keys_of,
     .owner = hfi_redis_owner,
     .channel = channel_of,

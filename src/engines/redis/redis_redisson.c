@@ -17,11 +17,13 @@
 #include <string.h>
 
 /* clang-format off */
+/* The latch may be there if an earlier grant to the same owner was taken back: it is not about this one. */
 #define ACQUIRE                                                                                                        \
     "local me = ARGV[1]\n"                                                                                             \
     LAST_GRANT CLOCK                                                                                                   \
     "if redis.call('exists', KEYS[1]) == 0 then\n"                                                                     \
     "  redis.call('hincrby', KEYS[1], me, 1)\n"                                                                        \
+    "  redis.call('del', KEYS[4])\n"                                                                                   \
     "  redis.call('pexpire', KEYS[1], ARGV[3])\n"                                                                      \
     NEW_GRANT                                                                                                          \
     "  return token\n"                                                                                                 \
@@ -39,13 +41,15 @@
 #define RELEASE(VERB)                                                                                                  \
     "local done = redis.call('get', KEYS[4])\n"                                                                        \
     "if done then return tonumber(done) end\n"                                                                         \
-    "if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return 0 end\n"                                              \
+    "if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then return 0 end\n"                                             \
     "redis.call('del', KEYS[1])\n"                                                                                     \
     "redis.pcall('" VERB "', KEYS[2], '0')\n"                                                                          \
     "redis.call('set', KEYS[4], '1', 'px', 20000)\n"                                                                   \
     "return 1\n"
 
+/* HEXISTS fails on what is no lock, before it is deleted. */
 #define EVICT(VERB)                                                                                                    \
+    "redis.call('hexists', KEYS[1], '')\n"                                                                             \
     "local gone = redis.call('del', KEYS[1])\n"                                                                        \
     "if gone == 1 then redis.pcall('" VERB "', KEYS[2], '0') end\n"                                                    \
     "return gone\n"
@@ -76,7 +80,8 @@ static void prefixed(char out[HFI_REDIS_KEY_MAX], const char *prefix, const char
     snprintf(out, HFI_REDIS_KEY_MAX, strchr(key, '{') ? "%s:%.*s" : "%s:{%.*s}", prefix, HFI_REDIS_KEY_MAX - 72, key);
 }
 
-static size_t keys_of(redis_keys keys, const struct redis_store *store, const char *name, struct hfi_owner owner)
+__attribute__((nonnull)) static size_t keys_of(redis_keys keys, const struct redis_store *store, const char *name,
+                                               struct hfi_owner owner)
 {
     snprintf(keys[0], sizeof keys[0], "%s%s", store->config.prefix, name);
     prefixed(keys[1], "redisson_lock__channel", keys[0]);

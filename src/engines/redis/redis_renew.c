@@ -51,6 +51,15 @@ hf_status hfi_redis_check_replication(const redisReply *reply, const struct redi
                     config->replicas, config->replica_ms);
 }
 
+/* What too few replicas have confirmed is done nevertheless, but must not be counted on. */
+static bool is_confirmed(const redisReply *reply, const struct redis_config *config, hf_error *err)
+{
+    const bool confirmed = hfi_redis_check_replication(reply, config, err) == HF_OK;
+    if (!confirmed && err)
+        err->status = HF_UNKNOWN;
+    return confirmed;
+}
+
 /* --- what the server says --- */
 
 static hf_status take_answer(const redisReply *reply, hf_error *err)
@@ -91,7 +100,7 @@ static hf_status renew_together(struct redis_store *store, struct hfi_renewal *r
         return status;
     if (replies[0]->type != REDIS_REPLY_ARRAY || replies[0]->elements != count)
         status = hfi_redis_refusal(replies[0], words[0].key, err);
-    const bool safe = !wait || hfi_redis_check_replication(replies[1], &store->config, err) == HF_OK;
+    const bool safe = !wait || status != HF_OK || is_confirmed(replies[1], &store->config, err);
     for (size_t i = 0; i < count && status == HF_OK; i++) {
         const hf_status answer = take_answer(replies[0]->element[i], err);
         if (answer != HF_OK && answer != HF_LOST)
@@ -106,9 +115,8 @@ static hf_status renew_together(struct redis_store *store, struct hfi_renewal *r
 
 /* --- one command for each --- */
 
-static void add_one(struct redis_command *command, const struct redis_store *store, const struct words *words)
+static void add_one(struct redis_command *command, const struct redis_store *store, const struct words *words, bool cas)
 {
-    const bool cas = store->config.dialect == &hfi_redis_tair;
     command->count = 0;
     if (cas)
         hfi_redis_add(command, "CAS");
@@ -125,24 +133,24 @@ static void add_one(struct redis_command *command, const struct redis_store *sto
     hfi_redis_add(command, words->ttl);
 }
 
-/* One lock by itself, wherever it is. */
+/* One lock by itself, wherever it is; by the script, which needs no memory, unlike CAS. */
 static void renew_alone(struct redis_store *store, struct hfi_renewal *renewal, const struct words *words,
-                        hfi_time deadline_ns)
+                        hfi_time deadline_ns, hf_error *err)
 {
     struct redis_command commands[2] = { { REDIS_ROOM(8) }, { REDIS_ROOM(4) } };
     redisReply *replies[2] = { NULL, NULL };
     char replicas[16], patience[24];
-    add_one(&commands[0], store, words);
+    add_one(&commands[0], store, words, false);
     const bool wait =
         hfi_redis_add_replication(&commands[1], replicas, patience, &store->config, deadline_ns - store->env->now_ns());
     struct redis_question question = {
         .key = words->key, .commands = commands, .count = wait ? 2 : 1, .deadline_ns = deadline_ns
     };
-    renewal->status = hfi_redis_ask(store, &question, replies, NULL);
+    renewal->status = hfi_redis_ask(store, &question, replies, err);
     if (renewal->status != HF_OK)
         return;
-    renewal->status = take_answer(replies[0], NULL);
-    if (renewal->status == HF_OK && wait && hfi_redis_check_replication(replies[1], &store->config, NULL) != HF_OK)
+    renewal->status = take_answer(replies[0], err);
+    if (renewal->status == HF_OK && wait && !is_confirmed(replies[1], &store->config, err))
         renewal->status = HF_UNKNOWN;
     renewal->counted_from_ns = question.sent_ns;
     freeReplyObject(replies[0]);
@@ -157,10 +165,10 @@ struct group {
 };
 
 static hf_status find_group(struct redis_store *store, struct group *group, const struct words *words, bool *done,
-                            size_t first, size_t count, hfi_time deadline_ns)
+                            size_t first, size_t count, hfi_time deadline_ns, hf_error *err)
 {
     group->count = 0;
-    const hf_status status = hfi_redis_find(store, words[first].key, &group->node, deadline_ns, NULL);
+    const hf_status status = hfi_redis_find(store, words[first].key, &group->node, deadline_ns, err);
     for (size_t i = first; i < count && status == HF_OK; i++) {
         struct redis_node *node;
         if (!done[i] && hfi_redis_find(store, words[i].key, &node, deadline_ns, NULL) == HF_OK && node == group->node) {
@@ -172,7 +180,7 @@ static hf_status find_group(struct redis_store *store, struct group *group, cons
 }
 
 static void renew_group(struct redis_store *store, const struct group *group, struct hfi_renewal *renewals,
-                        const struct words *words, hfi_time deadline_ns)
+                        const struct words *words, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_command commands[BATCH_MOST + 1];
     const char *texts[BATCH_MOST][8];
@@ -181,7 +189,7 @@ static void renew_group(struct redis_store *store, const struct group *group, st
     char replicas[16], patience[24];
     for (size_t i = 0; i < group->count; i++) {
         commands[i] = (struct redis_command){ .room = 8, .text = texts[i] };
-        add_one(&commands[i], store, &words[group->members[i]]);
+        add_one(&commands[i], store, &words[group->members[i]], store->config.dialect == &hfi_redis_tair);
     }
     commands[group->count] = (struct redis_command){ .room = 4, .text = wait_texts };
     const bool wait = hfi_redis_add_replication(&commands[group->count], replicas, patience, &store->config,
@@ -189,34 +197,55 @@ static void renew_group(struct redis_store *store, const struct group *group, st
     struct redis_question question = {
         .commands = commands, .count = group->count + (wait ? 1 : 0), .deadline_ns = deadline_ns, .node = group->node
     };
-    const hf_status status = hfi_redis_ask(store, &question, replies, NULL);
-    const bool safe =
-        status == HF_OK && (!wait || hfi_redis_check_replication(replies[group->count], &store->config, NULL) == HF_OK);
+    const hf_status status = hfi_redis_ask(store, &question, replies, err);
+    const bool safe = status == HF_OK && (!wait || is_confirmed(replies[group->count], &store->config, err));
     for (size_t i = 0; i < group->count; i++) {
         struct hfi_renewal *renewal = &renewals[group->members[i]];
         renewal->status = status == HF_OK ? take_answer(replies[i], NULL) : status;
         renewal->counted_from_ns = question.sent_ns;
         if (renewal->status == HF_OK && !safe)
             renewal->status = HF_UNKNOWN;
-        /* Moved to another server, or that server is gone: each one is followed by itself. */
+        /* Moved to another server, that server is gone, or it has no memory for CAS: each one by itself. */
         if (renewal->status != HF_OK && renewal->status != HF_LOST && renewal->status != HF_UNKNOWN)
-            renew_alone(store, renewal, &words[group->members[i]], deadline_ns);
+            renew_alone(store, renewal, &words[group->members[i]], deadline_ns, err);
     }
     for (size_t i = 0; i < question.count && status == HF_OK; i++)
         freeReplyObject(replies[i]);
 }
 
+/* How many servers have them. */
+static size_t count_nodes(struct redis_store *store, const struct words *words, size_t count, hfi_time deadline_ns)
+{
+    struct redis_node *seen[BATCH_MOST];
+    size_t nodes = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct redis_node *node;
+        size_t place = 0;
+        if (hfi_redis_find(store, words[i].key, &node, deadline_ns, NULL) != HF_OK)
+            continue;
+        while (place < nodes && seen[place] != node)
+            place++;
+        if (place == nodes)
+            seen[nodes++] = node;
+    }
+    return nodes;
+}
+
+/* Each server has its share of the time: one that stands still must not cost the locks that others have. */
 static hf_status renew_each(struct redis_store *store, struct hfi_renewal *renewals, const struct words *words,
-                            size_t count, hfi_time deadline_ns)
+                            size_t count, hfi_time deadline_ns, hf_error *err)
 {
     bool done[BATCH_MOST] = { false };
+    size_t left = count_nodes(store, words, count, deadline_ns);
     for (size_t i = 0; i < count; i++) {
         struct group group;
         if (done[i])
             continue;
-        renewals[i].status = find_group(store, &group, words, done, i, count, deadline_ns);
+        const hfi_time now = store->env->now_ns();
+        const hfi_time end = left > 1 ? now + (deadline_ns - now) / (hfi_time)left-- : deadline_ns;
+        renewals[i].status = find_group(store, &group, words, done, i, count, end, err);
         if (renewals[i].status == HF_OK)
-            renew_group(store, &group, renewals, words, deadline_ns);
+            renew_group(store, &group, renewals, words, end, err);
     }
     return HF_OK;
 }
@@ -235,8 +264,12 @@ hf_status hfi_redis_renew(void *memory, struct hfi_renewal *renewals, size_t cou
         dialect->owner(words[i].owner, renewals[i].owner);
         snprintf(words[i].ttl, sizeof words[i].ttl, "%u", renewals[i].ttl_ms);
     }
+    /* A server that stands still must leave time for asking the one that takes its place. */
+    const hfi_time now = store->env->now_ns();
+    if (store->config.kind != REDIS_ONE)
+        deadline_ns = now + (deadline_ns - now) / 2;
     const bool each = store->config.kind == REDIS_CLUSTER || dialect == &hfi_redis_tair;
-    const hf_status status = each ? renew_each(store, renewals, words, count, deadline_ns)
+    const hf_status status = each ? renew_each(store, renewals, words, count, deadline_ns, err)
                                   : renew_together(store, renewals, words, count, deadline_ns, err);
     if (store->config.kind == REDIS_SENTINEL)
         hfi_redis_sentinel_listen(store, deadline_ns);

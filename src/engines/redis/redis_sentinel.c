@@ -21,7 +21,7 @@ static void set_master(struct redis_store *store, struct redis_node *node)
     pthread_mutex_unlock(&store->mutex);
     if (!before || before == node)
         return;
-    hfi_redis_drop_idle(store, before);
+    hfi_redis_drop_node(store, before);
     hfi_redis_lose_ear(store, before);
     store->env->recheck(store->env->core);
 }
@@ -77,7 +77,8 @@ static hf_status ask_sentinel(struct redis_store *store, size_t index, struct re
     return status;
 }
 
-/* Asks one after the other, the one that answered last first; each may take its share of the time that is left. */
+/* Asks one after the other, the one that answered last first; each may take its share of the time that is left. If none
+ * names a master, what one of them said tells more than that another did not answer. */
 static hf_status discover(struct redis_store *store, hfi_time deadline_ns, hf_error *err)
 {
     const size_t count = store->config.address_count;
@@ -87,16 +88,22 @@ static hf_status discover(struct redis_store *store, hfi_time deadline_ns, hf_er
     hf_status status = HF_UNAVAILABLE;
     for (size_t i = 0; i < count; i++) {
         struct redis_node *node;
+        hf_error failure = { 0 };
         const size_t index = (first + i) % count;
         const hfi_time now = hfi_redis_now_ns();
         const hfi_time share = (deadline_ns - now) / (hfi_time)(count - i);
-        status = ask_sentinel(store, index, &node, now + share, err);
-        if (status == HF_OK) {
+        const hf_status answer = ask_sentinel(store, index, &node, now + share, &failure);
+        if (answer == HF_OK) {
             pthread_mutex_lock(&store->mutex);
             store->sentinel.last = index;
             pthread_mutex_unlock(&store->mutex);
             set_master(store, node);
             return HF_OK;
+        }
+        if (status == HF_UNAVAILABLE) {
+            status = answer;
+            if (err)
+                *err = failure;
         }
     }
     return status;
@@ -118,6 +125,14 @@ hf_status hfi_redis_sentinel_find(struct redis_store *store, struct redis_node *
     return hfi_fail(err, HF_UNAVAILABLE, 0, "the master %.60s changes all the time", store->config.master);
 }
 
+bool hfi_redis_sentinel_replaced(struct redis_store *store, const struct redis_node *node)
+{
+    pthread_mutex_lock(&store->mutex);
+    const bool replaced = store->sentinel.known != node;
+    pthread_mutex_unlock(&store->mutex);
+    return replaced;
+}
+
 enum redis_verdict hfi_redis_sentinel_judge(struct redis_store *store, struct redis_node *node, hf_status status,
                                             const redisReply *reply, hfi_time deadline_ns)
 {
@@ -132,7 +147,7 @@ enum redis_verdict hfi_redis_sentinel_judge(struct redis_store *store, struct re
         store->sentinel.master = NULL; /* to be asked for */
     pthread_mutex_unlock(&store->mutex);
     if (demoted)
-        hfi_redis_drop_idle(store, node);
+        hfi_redis_drop_node(store, node);
     if (status == HF_UNKNOWN) /* it may have been done */
         return REDIS_FINAL;
     return hfi_redis_sentinel_find(store, &now, deadline_ns, NULL) == HF_OK && now != node ? REDIS_MOVED : REDIS_FINAL;
@@ -161,9 +176,12 @@ void hfi_redis_sentinel_listen(struct redis_store *store, hfi_time deadline_ns)
 {
     const hfi_time now = hfi_redis_now_ns();
     pthread_mutex_lock(&store->mutex);
-    const bool wanted = !store->sentinel.connection && now >= store->sentinel.try_again_ns;
-    if (wanted)
-        store->sentinel.try_again_ns = now + LISTEN_PAUSE; /* and nobody else tries meanwhile */
+    if (now >= store->sentinel.try_again_ns)
+        store->sentinel.tries = 0;
+    /* One that dies right after it was found is replaced at once: nobody else would tell of a failover. */
+    const bool wanted = !store->sentinel.connection && store->sentinel.tries < store->config.address_count;
+    if (wanted && store->sentinel.tries++ == 0)
+        store->sentinel.try_again_ns = now + LISTEN_PAUSE;
     const size_t first = store->sentinel.last;
     pthread_mutex_unlock(&store->mutex);
     if (!wanted)
@@ -177,8 +195,12 @@ void hfi_redis_sentinel_listen(struct redis_store *store, hfi_time deadline_ns)
         if (subscribe(store, (first + i) % store->config.address_count, &connection, begun + share) != HF_OK)
             continue;
         pthread_mutex_lock(&store->mutex);
-        store->sentinel.connection = connection;
+        if (!store->sentinel.connection) { /* else another thread was faster */
+            store->sentinel.connection = connection;
+            connection = NULL;
+        }
         pthread_mutex_unlock(&store->mutex);
+        hfi_redis_disconnect(connection);
         discover(store, deadline_ns, NULL); /* what happened before we listened */
         return;
     }
@@ -213,6 +235,7 @@ void hfi_redis_sentinel_hear(struct redis_store *store)
     store->sentinel.connection = NULL;
     pthread_mutex_unlock(&store->mutex);
     hfi_redis_disconnect(connection);
-    /* It may have died together with the master. The renewals that follow listen to another one. */
+    /* It may have died together with the master. */
+    hfi_redis_sentinel_listen(store, hfi_redis_now_ns() + LISTEN_PATIENCE);
     store->env->recheck(store->env->core);
 }

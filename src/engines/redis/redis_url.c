@@ -224,7 +224,8 @@ bool hfi_redis_address_read(struct redis_address *address, const char *host, siz
 {
     char *end;
     const long number = strtol(port, &end, 10);
-    if (length == 0 || length >= sizeof address->host || *end || number < 1 || number > 65535)
+    if (length == 0 || length >= sizeof address->host || memchr(host, 0, length) || *end || number < 1 ||
+        number > 65535)
         return false;
     memcpy(address->host, host, length);
     address->host[length] = 0;

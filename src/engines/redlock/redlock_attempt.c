@@ -85,13 +85,14 @@ struct tally {
     int64_t waiting; /* in the usher's queue */
     int64_t place;   /* ours in it; -1: none */
     size_t usher;    /* its index; the count: there is none */
+    bool called;     /* by the usher: we are the first in line */
 };
 
 static void count_votes(struct tally *tally, const struct redlock_round *round, struct redlock_lock *lock,
                         int64_t guess)
 {
     struct redlock_store *store = round->store;
-    *tally = (struct tally){ .place = -1, .usher = tally->usher };
+    *tally = (struct tally){ .place = -1, .usher = tally->usher, .called = tally->called };
     for (size_t i = 0; i < store->count; i++) {
         const struct redlock_leg *leg = &round->legs[i];
         if (leg->sent)
@@ -341,11 +342,13 @@ static void ask_masters(struct redlock_round *round, struct redlock_lock *lock, 
 
 /* The usher, if the caller is going to wait and can hear it call; else the count. Whoever lined up without being able
  * to hear would be taken for dead, and struck off. */
-static size_t usher_for(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request)
+static size_t usher_for(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request,
+                        bool *called)
 {
     const size_t usher = hfi_redlock_usher(store);
     pthread_mutex_lock(&store->redis.mutex);
-    if (lock->redis.state == REDIS_CALLED)
+    *called = lock->redis.state == REDIS_CALLED;
+    if (*called)
         lock->redis.state = REDIS_NEW; /* what comes from now on counts */
     pthread_mutex_unlock(&store->redis.mutex);
     if (request->queue && usher < store->count &&
@@ -360,9 +363,10 @@ hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_
     struct redlock_store *store = memory;
     struct redlock_lock *lock = lock_memory;
     struct redlock_round round = { .store = store, .lock = lock };
-    struct tally tally = { .place = -1, .usher = usher_for(store, lock, request) };
+    struct tally tally = { .place = -1 };
     struct redlock_words words;
     hf_status status;
+    tally.usher = usher_for(store, lock, request, &tally.called);
     lock->attempts++;
     hfi_redlock_words(&words, store, lock, request);
     const int64_t guess = guess_token(store);
