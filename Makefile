@@ -6,7 +6,8 @@ PREFIX ?= /usr/local
 BUILD ?= build/plain
 SOAK_MINUTES ?= 20
 
-.PHONY: all build demo test check lint format bench soak install clean help
+# model, interop, bench and demo are folders too.
+.PHONY: all build demo test check lint format model interop bench soak install clean help
 .NOTPARALLEL:
 
 all: build
@@ -20,7 +21,7 @@ demo: build
 	@tools/demo $(BUILD)
 
 test:
-	@tools/setup test
+	@tools/setup test model interop
 	@tools/test
 
 check:
@@ -33,7 +34,16 @@ lint:
 
 format:
 	@tools/setup test
-	@find include src cli tests examples demo bench -name '*.[ch]' -exec clang-format -i {} +
+	@find include src cli module tests interop examples demo bench -name '*.[ch]' -exec clang-format -i {} +
+
+model:
+	@tools/setup model
+	@model/run
+
+interop:
+	@tools/setup interop
+	@tools/build $(BUILD)
+	@interop/run $(BUILD)
 
 bench:
 	@tools/setup bench
@@ -58,10 +68,12 @@ clean:
 help:
 	@echo "make            build the library and the command in $(BUILD)"
 	@echo "make demo       build, then watch processes compete for the last items of a stock"
-	@echo "make test       every check: lint, tests, sanitizers, valgrind, install (some minutes)"
+	@echo "make test       every check: lint, model, tests, sanitizers, valgrind, install, interop (a quarter of an hour)"
 	@echo "make check      the tests once, on the plain build (quick)"
 	@echo "make lint       format, own rules, static analysis, manual pages"
 	@echo "make format     lay out the sources as clang-format 14 does"
+	@echo "make model      go through every order of events of redlock:// with spin (two minutes)"
+	@echo "make interop    share locks with Redisson, redsync, node-redlock and others, on real servers"
 	@echo "make bench      measure, beside what the system itself offers"
 	@echo "make soak       unit and conformance tests over and over; SOAK_MINUTES=20"
 	@echo "make install    into PREFIX=/usr/local, below DESTDIR if that is set"

@@ -20,7 +20,19 @@
 const char *const fuzz_words[] = { "redis://",
                                    "rediss://",
                                    "redis+unix://",
+                                   "redis+sentinel://",
+                                   "redis+cluster://",
+                                   "redlock://",
                                    "file://",
+                                   "a,b:7001,[::1]:7002",
+                                   "/mymaster",
+                                   ",",
+                                   "&dialect=plain",
+                                   "&dialect=tair",
+                                   "&dialect=redisson",
+                                   "&tls=yes",
+                                   "&sentinel_tls=no",
+                                   ("&sentinel_user=" SECRET),
                                    ("user:" SECRET "@"),
                                    (":" SECRET "@"),
                                    SECRET,
@@ -65,13 +77,25 @@ static bool secret_is_a_password(const char *url)
            (!question || question > secret);
 }
 
+/* What the engines rely on. */
+static void check_whole(const struct redis_config *config)
+{
+    FUZZ_REQUIRE(config->address_count > 0 && config->address_count <= HFI_REDIS_HOSTS_MOST);
+    FUZZ_REQUIRE(config->address_count == 1 || config->kind != REDIS_ONE);
+    FUZZ_REQUIRE(strlen(config->prefix) <= HFI_REDIS_PREFIX_MAX);
+    FUZZ_REQUIRE(config->dialect && config->access.password && config->sentinel.password && config->sentinel.user);
+    FUZZ_REQUIRE(config->kind != REDIS_SENTINEL || (config->master && *config->master && config->access.master));
+    FUZZ_REQUIRE(config->kind != REDIS_CLUSTER || config->access.database == 0);
+    FUZZ_REQUIRE(config->kind != REDIS_REDLOCK || (config->address_count % 2 == 1 && config->address_count >= 3));
+}
+
 static void check_redis(const struct hfi_url *url, const char *whole, const char *shown)
 {
     struct redis_config config = { 0 };
     hf_error err = { 0 };
     const hf_status status = hfi_redis_config_read(&config, url, &err);
     if (status == HF_OK) {
-        FUZZ_REQUIRE(config.address_count > 0 && strlen(config.prefix) <= HFI_REDIS_PREFIX_MAX);
+        check_whole(&config);
         for (size_t i = 0; i < config.address_count; i++) {
             const long port = strtol(config.addresses[i].port, NULL, 10);
             FUZZ_REQUIRE(*config.addresses[i].host);
@@ -121,6 +145,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     text[size] = 0;
     unsetenv("HOLDFAST_PASSWORD");
+    unsetenv("HOLDFAST_SENTINEL_PASSWORD");
     char *shown = hfi_url_without_password(text);
     if (!shown)
         return 0;

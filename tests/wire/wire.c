@@ -6,9 +6,12 @@
 
 #include "engines/redis/redis.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,6 +20,9 @@
 struct text {
     char *bytes;
     size_t used;
+    const struct redis_dialect *dialect; /* of the lines that follow */
+    bool sharded;
+    bool tells_port;
 };
 
 static void add(struct text *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -55,11 +61,16 @@ static void add_client(struct text *out)
         add(out, "\\1");
 }
 
+/* In `redisson` a uuid takes the number's place: group 2. */
 static void add_owner(struct text *out, const char *serial)
 {
-    add(out, "$%zu\\r\\n", 17 + strlen(serial));
-    add_client(out);
-    add(out, ".%s\\r\\n", serial);
+    const bool uuid = out->dialect == &hfi_redis_redisson;
+    add(out, "$%zu\\r\\n", (uuid ? 37 : 17) + strlen(serial));
+    if (!uuid)
+        add_client(out);
+    for (int i = 0; i < 36 && uuid; i++)
+        add(out, "\\2");
+    add(out, "%c%s\\r\\n", uuid ? ':' : '.', serial);
 }
 
 static void add_holder(struct text *out)
@@ -77,11 +88,34 @@ static void add_script(struct text *out, int words, const struct redis_script *s
     add_word(out, whole ? script->text : script->hash);
 }
 
-static void add_keys(struct text *out)
+#define LATCH "redisson_unlock_latch:{job}:"
+
+static void add_latch(struct text *out, const char *serial)
 {
-    add_word(out, "2");
-    add_word(out, "hf:{job}");
-    add_word(out, "hf:{job}:q");
+    add(out, "$%zu\\r\\n" LATCH, strlen(LATCH) + 32);
+    add_client(out);
+    add(out, "%016lx\\r\\n", strtoul(serial, NULL, 10));
+}
+
+static int key_count(const struct text *out)
+{
+    return out->dialect == &hfi_redis_native ? 2 : out->dialect == &hfi_redis_redisson ? 4 : 3;
+}
+
+static void add_keys(struct text *out, const char *serial)
+{
+    const char number[2] = { (char)('0' + key_count(out)), 0 };
+    add_word(out, number);
+    if (out->dialect == &hfi_redis_native) {
+        add_word(out, "hf:{job}");
+        add_word(out, "hf:{job}:q");
+        return;
+    }
+    add_word(out, "job");
+    add_word(out, out->dialect == &hfi_redis_redisson ? "redisson_lock__channel:{job}" : "hf:{job}:w");
+    add_word(out, "hf:{job}:t");
+    if (out->dialect == &hfi_redis_redisson)
+        add_latch(out, serial);
 }
 
 /* --- lines --- */
@@ -91,28 +125,28 @@ static void add_request(struct text *out, const char *verb, char words[][32])
     struct redis_script scripts[REDIS_SCRIPTS];
     const bool whole = strncmp(verb, "eval-", 5) == 0;
     verb += whole ? 5 : 0;
-    hfi_redis_scripts_init(scripts, &hfi_redis_native, false);
+    hfi_redis_scripts_init(scripts, out->dialect, out->sharded);
     if (strcmp(verb, "acquire") == 0) {
-        add_script(out, 7, &scripts[REDIS_ACQUIRE], whole);
-        add_keys(out);
+        add_script(out, 5 + key_count(out), &scripts[REDIS_ACQUIRE], whole);
+        add_keys(out, words[0]);
         add_owner(out, words[0]);
         add_holder(out);
         add_word(out, words[1]);
         add_word(out, words[2]);
     } else if (strcmp(verb, "release") == 0) {
-        add_script(out, 5, &scripts[REDIS_RELEASE], whole);
-        add_keys(out);
+        add_script(out, 3 + key_count(out), &scripts[REDIS_RELEASE], whole);
+        add_keys(out, words[0]);
         add_owner(out, words[0]);
         add_holder(out);
     } else if (strcmp(verb, "renew") == 0) {
         add_script(out, 4, &scripts[REDIS_RENEW], whole);
         add_word(out, "1");
-        add_word(out, "hf:{job}");
+        add_word(out, out->dialect == &hfi_redis_native ? "hf:{job}" : "job");
         add_owner(out, words[0]);
         add_word(out, words[1]);
     } else {
-        add_script(out, 3, &scripts[strcmp(verb, "evict") == 0 ? REDIS_EVICT : REDIS_LOOK], whole);
-        add_keys(out);
+        add_script(out, 1 + key_count(out), &scripts[strcmp(verb, "evict") == 0 ? REDIS_EVICT : REDIS_LOOK], whole);
+        add_keys(out, "0");
     }
     add(out, "\n");
 }
@@ -130,7 +164,15 @@ static void add_scan(struct text *out, const char *cursor)
 
 static void add_channel(struct text *out)
 {
-    add(out, "$21\\r\\nhf:c:");
+    const bool native = out->dialect == &hfi_redis_native;
+    if (out->dialect == &hfi_redis_redisson) {
+        add_word(out, "redisson_lock__channel:{job}");
+        return;
+    }
+    if (out->sharded)
+        add(out, native ? "$27\\r\\nhf:{job}:c:" : "$29\\r\\nhf:{job}:w:c:");
+    else
+        add(out, "$21\\r\\nhf:c:");
     add_client(out);
     add(out, "\\r\\n");
 }
@@ -143,18 +185,141 @@ static bool add_reply(struct text *out, const char *verb, char words[][32], cons
         add(out, "send *5\\r\\n:-1\\r\\n:%s\\r\\n:%s\\r\\n:%s\\r\\n$12\\r\\n5 0 alpha 77\\r\\n\n", words[2], words[0],
             words[1]);
     } else if (strcmp(verb, "subscribed") == 0) {
-        add(out, "send *3\\r\\n$9\\r\\nsubscribe\\r\\n");
+        add(out, "send *3\\r\\n%s\\r\\n", out->sharded ? "$10\\r\\nssubscribe" : "$9\\r\\nsubscribe");
         add_channel(out);
         add(out, ":1\\r\\n\n");
     } else if (strcmp(verb, "push") == 0) {
         const char *text = line + 5;
-        add(out, "send *3\\r\\n$7\\r\\nmessage\\r\\n");
+        add(out, "send *3\\r\\n%s\\r\\n", out->sharded ? "$8\\r\\nsmessage" : "$7\\r\\nmessage");
         add_channel(out);
         add(out, "$%zu\\r\\n%s\\r\\n\n", strlen(text), text);
     } else {
         return false;
     }
     return true;
+}
+
+/* --- lines of other dialects --- */
+
+static void choose_dialect(struct text *out, const char *name)
+{
+    static const struct redis_dialect *const all[] = { &hfi_redis_native, &hfi_redis_plain, &hfi_redis_tair,
+                                                       &hfi_redis_redisson };
+    out->dialect = NULL;
+    for (size_t i = 0; i < 4; i++) {
+        if (strcmp(all[i]->name, name) == 0)
+            out->dialect = all[i];
+    }
+    REQUIRE(out->dialect != NULL);
+}
+
+static const char *const probed[] = { "DELEX", "DELIFEQ", "CAD", "CAS" };
+
+/* What compares and deletes, and the script behind it. */
+static void add_release_by(struct text *out, const char *verb, const char *serial)
+{
+    struct redis_script scripts[REDIS_SCRIPTS];
+    const bool delex = strcmp(verb, "DELEX") == 0;
+    hfi_redis_scripts_init(scripts, out->dialect, out->sharded);
+    add(out, "expect *%d\\r\\n", delex ? 4 : 3);
+    add_word(out, verb);
+    add_word(out, "job");
+    if (delex)
+        add_word(out, "IFEQ");
+    add_owner(out, serial);
+    add(out, "\n");
+    add_script(out, 1 + key_count(out), &scripts[REDIS_CALL], false);
+    add_keys(out, serial);
+    add(out, "\n");
+}
+
+static bool add_dialect_line(struct text *out, const char *verb, char words[][32], const char *line)
+{
+    if (strcmp(verb, "dialect") == 0) {
+        choose_dialect(out, words[0]);
+    } else if (strcmp(verb, "probe") == 0) {
+        add(out, "expect *6\\r\\n$7\\r\\nCOMMAND\\r\\n$4\\r\\nINFO\\r\\n");
+        for (size_t i = 0; i < 4; i++)
+            add_word(out, probed[i]);
+        add(out, "\n");
+    } else if (strcmp(verb, "has") == 0) {
+        static const char *const small[] = { " delex", " delifeq", " cad", " cas" };
+        add(out, "send *4\\r\\n");
+        for (size_t i = 0; i < 4; i++)
+            add(out, strstr(line, small[i]) ? "*1\\r\\n+x\\r\\n" : "*-1\\r\\n");
+        add(out, "\n");
+    } else if (strcmp(verb, "delex") == 0 || strcmp(verb, "delifeq") == 0 || strcmp(verb, "cad") == 0) {
+        add_release_by(out, probed[verb[0] == 'c' ? 2 : verb[3] == 'e' ? 0 : 1], words[0]);
+    } else if (strcmp(verb, "cas") == 0) {
+        add(out, "expect *6\\r\\n$3\\r\\nCAS\\r\\n$3\\r\\njob\\r\\n");
+        add_owner(out, words[0]);
+        add(out, "\nexpect "); /* a group stands in a step once */
+        add_owner(out, words[0]);
+        add_word(out, "PX");
+        add_word(out, words[1]);
+        add(out, "\n");
+    } else if (strcmp(verb, "drop-latch") == 0) {
+        add(out, "expect *2\\r\\n$3\\r\\nDEL\\r\\n");
+        add_latch(out, words[0]);
+        add(out, "\n");
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* --- lines of Sentinels and clusters --- */
+
+#define PING "*1\\r\\n$4\\r\\nPING\\r\\n"
+#define PORT "\\5\\5\\5\\5\\5"
+#define HELLO "accept %s\nexpect " PING "\nsend +PONG\\r\\n\n"
+#define SUBSCRIBE "expect *2\\r\\n$9\\r\\nSUBSCRIBE\\r\\n$14\\r\\n+switch-master\\r\\n\n"
+
+static bool add_topology_line(struct text *out, const char *verb, char words[][32])
+{
+    static const struct {
+        const char *verb;
+        const char *lines; /* %s: the first word */
+    } all[] = {
+        { "port", "accept port\nexpect " PORT "\neof\n" },
+        { "sentinel-ear",
+          HELLO SUBSCRIBE "send *3\\r\\n$9\\r\\nsubscribe\\r\\n$14\\r\\n+switch-master\\r\\n:1\\r\\n\n" },
+        { "sentinel-subscribe", SUBSCRIBE },
+        { "find-master",
+          "expect *3\\r\\n$8\\r\\nSENTINEL\\r\\n$23\\r\\nGET-MASTER-ADDR-BY-NAME\\r\\n$1\\r\\nm\\r\\n\n" },
+        { "address", "send *2\\r\\n$9\\r\\n127.0.0.1\\r\\n$5\\r\\n" PORT "\\r\\n\n" },
+        { "greet-master", "accept %s\nexpect " PING "*1\\r\\n$4\\r\\nROLE\\r\\n\n" },
+        { "is-master", "send +PONG\\r\\n*3\\r\\n$6\\r\\nmaster\\r\\n:0\\r\\n*0\\r\\n\n" },
+        { "cluster-slots", "expect *2\\r\\n$7\\r\\nCLUSTER\\r\\n$5\\r\\nSLOTS\\r\\n\n" },
+        { "slots", "send *1\\r\\n*3\\r\\n:0\\r\\n:16383\\r\\n*2\\r\\n$9\\r\\n127.0.0.1\\r\\n:" PORT "\\r\\n\n" },
+        { "ask-sharded", "expect *3\\r\\n$7\\r\\nCOMMAND\\r\\n$4\\r\\nINFO\\r\\n$8\\r\\nSPUBLISH\\r\\n\n" },
+        { "sharded", "send *1\\r\\n" },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (strcmp(verb, all[i].verb) != 0)
+            continue;
+        add(out, all[i].lines, words[0]); /* NOLINT: a table of formats */
+        if (strcmp(verb, "sharded") == 0) {
+            out->sharded = strcmp(words[0], "yes") == 0;
+            add(out, out->sharded ? "*1\\r\\n+x\\r\\n\n" : "*-1\\r\\n\n");
+        }
+        out->tells_port = out->tells_port || strcmp(verb, "port") == 0;
+        return true;
+    }
+    return false;
+}
+
+/* Tells the server its own port, before anybody else comes. */
+static void tell_port(const struct script_server *server)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)script_port(server)) };
+    char text[8];
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+    snprintf(text, sizeof text, "%05d", script_port(server));
+    REQUIRE(write(fd, text, 5) == 5);
+    close(fd);
 }
 
 static void add_line(struct text *out, const char *line)
@@ -174,10 +339,11 @@ static void add_line(struct text *out, const char *line)
     } else if (strcmp(verb, "scan") == 0) {
         add_scan(out, words[0]);
     } else if (strcmp(verb, "subscribe") == 0) {
-        add(out, "expect *2\\r\\n$9\\r\\nSUBSCRIBE\\r\\n");
+        add(out, "expect *2\\r\\n%s\\r\\n", out->sharded ? "$10\\r\\nSSUBSCRIBE" : "$9\\r\\nSUBSCRIBE");
         add_channel(out);
         add(out, "\n");
-    } else if (!add_reply(out, verb, words, line)) {
+    } else if (!add_reply(out, verb, words, line) && !add_dialect_line(out, verb, words, line) &&
+               !add_topology_line(out, verb, words)) {
         add(out, "%s\n", line);
     }
 }
@@ -195,7 +361,7 @@ static int count_descriptors(void)
 
 void wire_serve(struct wire *wire, const char *format, ...)
 {
-    struct text out = { .bytes = calloc(1, SCRIPT_MOST) };
+    struct text out = { .bytes = calloc(1, SCRIPT_MOST), .dialect = &hfi_redis_native };
     char *script = NULL;
     va_list args;
     va_start(args, format);
@@ -212,6 +378,8 @@ void wire_serve(struct wire *wire, const char *format, ...)
     wire->client = NULL;
     wire->descriptors = count_descriptors();
     wire->server = script_start(out.bytes);
+    if (out.tells_port)
+        tell_port(wire->server);
     free(script);
     free(out.bytes);
 }
@@ -222,6 +390,15 @@ hf_status wire_open(struct wire *wire, const char *query, uint32_t timeout_ms, h
     hf_client_options options = HF_CLIENT_OPTIONS_INIT;
     options.timeout_ms = wire->timeout_ms = timeout_ms;
     snprintf(url, sizeof url, "redis://127.0.0.1:%d%s", script_port(wire->server), query);
+    return hf_open(&wire->client, url, &options, err);
+}
+
+hf_status wire_open_url(struct wire *wire, const char *format, uint32_t timeout_ms, hf_error *err)
+{
+    char url[300];
+    hf_client_options options = HF_CLIENT_OPTIONS_INIT;
+    options.timeout_ms = wire->timeout_ms = timeout_ms;
+    snprintf(url, sizeof url, format, script_port(wire->server)); /* NOLINT: the test's own words */
     return hf_open(&wire->client, url, &options, err);
 }
 

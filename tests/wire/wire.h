@@ -17,6 +17,26 @@
  *     busy LEFT PLACE US          sends the other answer, at server time US: held for LEFT ms by alpha:77
  *     subscribed                  sends the answer to SUBSCRIBE
  *     push TEXT                   sends TEXT as a message to the client's channel
+ *
+ * and, for other dialects than Holdfast's own, which `dialect NAME` chooses for the lines that follow:
+ *
+ *     probe                       COMMAND INFO for the commands that compare
+ *     has VERBS                   sends the answer to it: those of "delex delifeq cad cas" that are named
+ *     delex, delifeq, cad SERIAL  the release by that command, and the script that calls the next
+ *     cas SERIAL TTL              the renewal by CAS
+ *     drop-latch SERIAL           the DEL of a release's latch, in `redisson`
+ *
+ * and for Sentinels and clusters, where the server is all of them and tells its own port:
+ *
+ *     port                        at the beginning, if the script needs it; \5\5\5\5\5 stands for it from then on
+ *     sentinel-ear [NAME]         a connection that subscribes to +switch-master, and the answer
+ *     sentinel-subscribe          only what is expected of it
+ *     find-master                 expects the question for the master "m"
+ *     address                     sends the answer: this very server
+ *     greet-master [NAME]         a connection that sends PING and ROLE
+ *     is-master                   sends the answers to both
+ *     cluster-slots, slots        expects the question for the map; sends the answer: this server has all
+ *     ask-sharded, sharded YESNO  likewise for SPUBLISH; from the answer yes on, scripts and channels are sharded
  */
 #ifndef WIRE_H
 #define WIRE_H
@@ -39,6 +59,8 @@ struct wire {
 void wire_serve(struct wire *wire, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Opens a client of that server; `query` follows "redis://127.0.0.1:PORT". */
 hf_status wire_open(struct wire *wire, const char *query, uint32_t timeout_ms, hf_error *err);
+/* The same with any URL, in which %d stands for the port. */
+hf_status wire_open_url(struct wire *wire, const char *format, uint32_t timeout_ms, hf_error *err);
 /* Waits for the script's end, closes the client, and checks that all went as the script says and that no descriptor
  * stays open. */
 void wire_end(struct wire *wire);
