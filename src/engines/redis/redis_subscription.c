@@ -360,12 +360,28 @@ bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct
     return can_hear;
 }
 
+/* With the mutex. The channel may be gone with its last user. */
+static void pass_call_on(const struct redis_node *node, const struct redis_channel *channel)
+{
+    struct redis_lock *lock = node->ear.waiting;
+    while (lock && (lock->channel != channel || lock->state != REDIS_NEW))
+        lock = lock->next;
+    if (lock)
+        tell(lock, NULL, REDIS_CALLED);
+}
+
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state)
 {
     pthread_mutex_lock(&store->mutex);
-    if (lock->node)
+    struct redis_node *node = lock->node;
+    /* Called, and gone before it could ask: the call is for another one of us. */
+    const struct redis_channel *channel =
+        lock->state == REDIS_CALLED && state == REDIS_NEW && store->config.dialect->own_channels ? lock->channel : NULL;
+    if (node)
         unlink_lock(store, lock);
     lock->state = state;
+    if (node && channel)
+        pass_call_on(node, channel);
     pthread_mutex_unlock(&store->mutex);
 }
 

@@ -28,6 +28,8 @@ static size_t ask_all(struct redlock_round *round, enum redlock_script_name scri
 
 /* --- looking --- */
 
+#define WAITERS_FROM 5 /* in the answer of the script */
+
 struct inspection {
     struct redlock_store *store;
     const char *prefix;
@@ -35,6 +37,8 @@ struct inspection {
     void *arg;
     hfi_time deadline_ns;
     int stop;
+    uint64_t *seen; /* hashes of names, by hash; room for a power of two of them */
+    size_t room, names;
 };
 
 static bool is_look(const redisReply *reply)
@@ -55,9 +59,8 @@ static bool same_holder(const redisReply *a, const redisReply *b)
            memcmp(a->element[0]->str, b->element[0]->str, a->element[0]->len) == 0;
 }
 
-/* The answer of the first master that has what a majority has, *first its index; with the most waiters and the largest
- * token among them. NULL: nobody has a majority. */
-static const redisReply *majority(const struct redlock_round *round, size_t *first)
+/* An answer that tells of what a majority has, with the largest token; NULL: nobody has a majority. */
+static const redisReply *majority(const struct redlock_round *round)
 {
     const struct redlock_store *store = round->store;
     for (size_t i = 0; i < store->count; i++) {
@@ -68,28 +71,88 @@ static const redisReply *majority(const struct redlock_round *round, size_t *fir
             if (!same_holder(round->legs[i].reply, other))
                 continue;
             same++;
-            if (other->elements > best->elements ||
-                (other->elements == best->elements && other->element[1]->integer > best->element[1]->integer))
+            if (other->element[1]->integer > best->element[1]->integer)
                 best = other;
         }
-        *first = i;
         if (same >= store->quorum)
             return best;
     }
     return NULL;
 }
 
-/* Shows the lock, unless a master before `from` has it too, which was looked through before. */
-static hf_status inspect_one(struct inspection *inspection, const char *name, size_t from, hf_error *err)
+/* Not all need stand in line at the same master: those of all of them behind the rest of `reply`. */
+static hf_status show(struct inspection *inspection, const struct redlock_round *round, const redisReply *reply,
+                      const char *name, hf_error *err)
+{
+    size_t total = WAITERS_FROM;
+    for (size_t i = 0; i < round->store->count; i++) {
+        const redisReply *one = round->legs[i].reply;
+        total +=
+            one && one->type == REDIS_REPLY_ARRAY && one->elements > WAITERS_FROM ? one->elements - WAITERS_FROM : 0;
+    }
+    redisReply merged = *reply;
+    merged.elements = total;
+    merged.element = hfi_alloc(total * sizeof(redisReply *));
+    if (!merged.element)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a list of those who wait");
+    memcpy(merged.element, reply->element, WAITERS_FROM * sizeof(redisReply *));
+    size_t used = WAITERS_FROM;
+    for (size_t i = 0; i < round->store->count; i++) {
+        const redisReply *one = round->legs[i].reply;
+        for (size_t j = WAITERS_FROM; one && one->type == REDIS_REPLY_ARRAY && j < one->elements; j++)
+            merged.element[used++] = one->element[j];
+    }
+    inspection->stop = hfi_redis_show_lock(&merged, name, true, inspection->each, inspection->arg);
+    hfi_free(merged.element);
+    return HF_OK;
+}
+
+static hf_status inspect_one(struct inspection *inspection, const char *name, hf_error *err)
 {
     struct redlock_round round = { .store = inspection->store };
-    size_t first;
+    hf_status status = HF_OK;
     const size_t answered = ask_all(&round, REDLOCK_LOOK, name, inspection->deadline_ns);
-    const redisReply *reply = majority(&round, &first);
-    if (reply && first >= from)
-        inspection->stop = hfi_redis_show_lock(reply, name, true, inspection->each, inspection->arg);
+    const redisReply *reply = majority(&round);
+    if (reply)
+        status = show(inspection, &round, reply, name, err);
     hfi_redlock_end(&round);
-    return answered >= inspection->store->quorum ? HF_OK : hfi_redlock_too_few(&round, answered, err);
+    return answered >= inspection->store->quorum ? status : hfi_redlock_too_few(&round, answered, err);
+}
+
+/* --- every name once, on however many masters it is found --- */
+
+static size_t place_of(const struct inspection *inspection, uint64_t hash)
+{
+    size_t place = hash & (inspection->room - 1);
+    while (inspection->seen[place] && inspection->seen[place] != hash)
+        place = (place + 1) & (inspection->room - 1);
+    return place;
+}
+
+/* True if the name is new; *status: HF_NOMEM if that cannot be told. */
+static bool is_new(struct inspection *inspection, const char *name, hf_status *status, hf_error *err)
+{
+    const uint64_t hash = hfi_name_hash(name) | 1; /* 0 is an empty place */
+    if (2 * (inspection->names + 1) > inspection->room) {
+        const struct inspection old = *inspection;
+        inspection->room = old.room ? 2 * old.room : 64;
+        inspection->seen = hfi_alloc(inspection->room * sizeof *inspection->seen);
+        for (size_t i = 0; inspection->seen && i < old.room; i++) {
+            if (old.seen[i])
+                inspection->seen[place_of(inspection, old.seen[i])] = old.seen[i];
+        }
+        hfi_free(old.seen);
+        if (!inspection->seen)
+            *status = hfi_fail(err, HF_NOMEM, 0, "no memory for the names of locks");
+    }
+    if (!inspection->seen)
+        return false;
+    const size_t place = place_of(inspection, hash);
+    if (inspection->seen[place])
+        return false;
+    inspection->seen[place] = hash;
+    inspection->names++;
+    return true;
 }
 
 static hf_status inspect_master(struct inspection *inspection, size_t index, hf_error *err)
@@ -108,8 +171,8 @@ static hf_status inspect_master(struct inspection *inspection, size_t index, hf_
             const redisReply *key = keys->element[i];
             if (key->type == REDIS_REPLY_STRING && hfi_redis_companion_name(name, &store->redis, key->str) &&
                 strncmp(name, inspection->prefix, strlen(inspection->prefix)) == 0 &&
-                strcmp(name, inspection->prefix) != 0)
-                status = inspect_one(inspection, name, index, err);
+                is_new(inspection, name, &status, err))
+                status = inspect_one(inspection, name, err);
         }
         freeReplyObject(found);
         if (status != HF_OK)
@@ -126,11 +189,11 @@ hf_status hfi_redlock_inspect(void *memory, const char *prefix, hf_inspect_fn ea
     struct inspection inspection = {
         .store = store, .prefix = prefix, .each = each, .arg = arg, .deadline_ns = deadline_ns
     };
-    size_t seen = 0;
+    size_t scanned = 0;
     hf_status status = HF_OK;
-    if (*prefix) /* by its whole name also a lock that only others know */
-        status = inspect_one(&inspection, prefix, 0, err);
-    for (size_t i = 0; i < store->count && status == HF_OK && !inspection.stop && seen < store->quorum; i++) {
+    if (*prefix && is_new(&inspection, prefix, &status, err)) /* by its whole name also a lock that only others know */
+        status = inspect_one(&inspection, prefix, err);
+    for (size_t i = 0; i < store->count && status == HF_OK && !inspection.stop && scanned < store->quorum; i++) {
         if (hfi_redlock_is_down(store, store->masters[i]))
             continue;
         status = inspect_master(&inspection, i, err);
@@ -138,12 +201,13 @@ hf_status hfi_redlock_inspect(void *memory, const char *prefix, hf_inspect_fn ea
             hfi_redlock_mark(store, store->masters[i], true);
             status = HF_OK;
         } else {
-            seen++;
+            scanned++;
         }
     }
-    if (status == HF_OK && !inspection.stop && seen < store->quorum)
-        return hfi_fail(err, HF_UNAVAILABLE, 0, "only %zu of %zu masters answered, %zu are needed", seen, store->count,
-                        store->quorum);
+    hfi_free(inspection.seen);
+    if (status == HF_OK && !inspection.stop && scanned < store->quorum)
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "only %zu of %zu masters answered, %zu are needed", scanned,
+                        store->count, store->quorum);
     return status;
 }
 
