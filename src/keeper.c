@@ -67,6 +67,13 @@ static hfi_time patience(const hf_client *client, hfi_time now_ns)
     return end > now_ns ? end - now_ns : 0;
 }
 
+/* The same for a release: where a store is several servers, one that hangs must leave the time to renew what is held
+ * on the others. */
+static hfi_time undo_patience(const hf_client *client)
+{
+    return patience(client, hfi_now_ns()) / 2;
+}
+
 /* --- the three jobs --- */
 
 static void lose(struct hfi_hold *hold, const char *why)
@@ -75,7 +82,7 @@ static void lose(struct hfi_hold *hold, const char *why)
         return;
     hfi_hold_lose(hold, why);
     hfi_hold_tell(hold); /* before the store is told, so that the holder knows first */
-    hfi_undo(hold, patience(hold->client, hfi_now_ns()), NULL);
+    hfi_undo(hold, undo_patience(hold->client), NULL);
 }
 
 static const char *why_ended(const struct hfi_hold *hold)
@@ -85,6 +92,8 @@ static const char *why_ended(const struct hfi_hold *hold)
     return hold->lease.terms.renew ? "it could not be renewed in time" : "its time-to-live has passed";
 }
 
+static void renew_what_is_due(hf_client *client);
+
 static void end_what_is_over(hf_client *client)
 {
     struct batch batch;
@@ -93,6 +102,7 @@ static void end_what_is_over(hf_client *client)
         for (size_t i = 0; i < batch.count; i++) {
             lose(batch.holds[i], why_ended(batch.holds[i]));
             unpin(batch.holds[i]);
+            renew_what_is_due(client); /* telling the store may have taken a while */
         }
     } while (batch.count == BATCH);
 }
@@ -103,8 +113,9 @@ static void finish_releases(hf_client *client)
     do {
         collect(client, &batch, HFI_STEP_NONE, hfi_now_ns(), false);
         for (size_t i = 0; i < batch.count; i++) {
-            hfi_undo(batch.holds[i], patience(client, hfi_now_ns()), NULL);
+            hfi_undo(batch.holds[i], undo_patience(client), NULL);
             unpin(batch.holds[i]);
+            renew_what_is_due(client); /* what may have become due meanwhile */
         }
     } while (batch.count == BATCH && !client->keeper_stops);
 }

@@ -62,8 +62,8 @@ static char *url_of(const char *path)
     return url;
 }
 
-hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, struct hfi_opened *opened,
-                              hf_error *err)
+hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const struct hfi_env *env,
+                              struct hfi_opened *opened, hf_error *err)
 {
     struct file_store *store = memory;
     char buffer[PATH_MAX];

@@ -63,8 +63,8 @@ struct file_store {
 };
 
 /* store.c */
-hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, struct hfi_opened *opened,
-                              hf_error *err);
+hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const struct hfi_env *env,
+                              struct hfi_opened *opened, hf_error *err);
 void hfi_file_store_close(void *memory);
 /* Makes the lifeline if there is none yet: clients that only look need none. */
 hf_status hfi_file_store_ready(struct file_store *store, hf_error *err);

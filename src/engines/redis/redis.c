@@ -131,6 +131,7 @@ static hf_status take_busy(struct redis_store *store, struct redis_lock *lock, c
     grant->holder_left_ms = left_ms >= 0 ? left_ms : -1;
     /* A place with a server that we do not listen to is none: it was moved there while we asked. */
     lock->queued = place >= 0 && lock->node == question->node;
+    lock->unsure = lock->unsure || (place >= 0 && !lock->queued); /* but it must be given up there */
     lock->server_us = reply->element[1]->integer;
     lock->sent_ns = question->sent_ns;
     const bool stranger = store->config.dialect->strangers && !*holder && left_ms != -2;

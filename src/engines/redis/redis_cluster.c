@@ -187,9 +187,11 @@ static enum redis_verdict judge_trouble(struct redis_store *store, const struct 
     bool changed = false;
     pthread_mutex_lock(&store->mutex);
     store->cluster->doubtful = true;
-    const bool old = store->env->now_ns() - store->cluster->refreshed_ns > REFRESH_PAUSE;
+    const hfi_time now = store->env->now_ns();
+    const bool old = now - store->cluster->refreshed_ns > REFRESH_PAUSE;
     pthread_mutex_unlock(&store->mutex);
-    if (!old || refresh(store, node, &changed, deadline_ns, NULL) != HF_OK || !changed)
+    /* Without time to wait for an answer, asking would only cost connections; whoever comes next asks. */
+    if (!old || now >= deadline_ns || refresh(store, node, &changed, deadline_ns, NULL) != HF_OK || !changed)
         return REDIS_FINAL;
     /* A replica has taken the place of a server: what it does not know of is lost. */
     store->env->recheck(store->env->core);

@@ -51,7 +51,7 @@
     CALL_NEXT(CHANNEL)                                                                                                 \
     "  end\n"                                                                                                          \
     "  place = redis.call('zrank', KEYS[2], member)\n"                                                                 \
-    "  behind = place > 0\n"                                                                                           \
+    "  behind = place and place > 0\n"                                                                                 \
     "end\n"                                                                                                            \
     "if not behind and redis.call('set', KEYS[1], me, 'px', ARGV[3], 'nx') then\n"                                     \
     NEW_GRANT                                                                                                          \

@@ -170,8 +170,10 @@ static hf_status find_group(struct redis_store *store, struct group *group, cons
     group->count = 0;
     const hf_status status = hfi_redis_find(store, words[first].key, &group->node, deadline_ns, err);
     for (size_t i = first; i < count && status == HF_OK; i++) {
-        struct redis_node *node;
-        if (!done[i] && hfi_redis_find(store, words[i].key, &node, deadline_ns, NULL) == HF_OK && node == group->node) {
+        struct redis_node *node = group->node;
+        /* The first is a member in any case: the map may change between two looks, and then nobody would renew it. */
+        if (!done[i] && (i == first || hfi_redis_find(store, words[i].key, &node, deadline_ns, NULL) == HF_OK) &&
+            node == group->node) {
             group->members[group->count++] = i;
             done[i] = true;
         }

@@ -152,6 +152,8 @@ static void unlink_lock(const struct redis_store *store, struct redis_lock *lock
     lock->channel = NULL;
 }
 
+static void lose_ear(struct redis_node *node);
+
 static hf_status subscribe_lock(const struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                                 const struct hfi_request *request, hf_error *err)
 {
@@ -165,14 +167,19 @@ static hf_status subscribe_lock(const struct redis_store *store, struct redis_no
     dialect->keys(keys, store, request->name, request->owner);
     dialect->channel(channel, keys, store->env->client);
     lock->channel = use_channel(store, &node->ear, channel);
-    if (!lock->channel)
+    if (!lock->channel) {
+        lose_ear(node); /* nobody may be listening who would notice, and everybody after us would fail like this */
         return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection to listen to broke");
+    }
     lock->refused = false;
     lock->ear_number = node->ear.number;
     if (!lock->node)
         link_lock(node, lock, request->owner);
     return HF_OK;
 }
+
+static bool listen_for(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker,
+                       hfi_time deadline_ns, bool confirmation);
 
 hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                               const struct hfi_request *request, hfi_time deadline_ns, hf_error *err)
@@ -186,7 +193,7 @@ hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node
     pthread_mutex_unlock(&store->mutex);
     if (status != HF_OK || confirmed)
         return status;
-    hfi_redis_listen(store, lock, request->waker, deadline_ns); /* until the server has confirmed it */
+    listen_for(store, lock, request->waker, deadline_ns, true); /* until the server has confirmed it */
     pthread_mutex_lock(&store->mutex);
     if (lock->refused) {
         if (err)
@@ -402,15 +409,16 @@ static bool no_news(const struct redis_store *store, const struct redis_lock *lo
            node->ear.number == lock->ear_number && (lock->channel || !store->by_channels);
 }
 
-bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker, hfi_time deadline_ns)
+/* `confirmation`: only for that of its channel, which another thread may have heard already. */
+static bool listen_for(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker,
+                       hfi_time deadline_ns, bool confirmation)
 {
     bool in_time = true;
     pthread_mutex_lock(&store->mutex);
     struct redis_node *node = lock->node;
-    const bool confirming = store->by_channels && lock->channel && !lock->channel->confirmed;
     lock->waker = waker;
     while (in_time && node && !hfi_waker_called_back(waker) &&
-           (confirming ? lock->channel && !lock->channel->confirmed : no_news(store, lock, node))) {
+           (confirmation ? lock->channel && !lock->channel->confirmed : no_news(store, lock, node))) {
         const bool duty = !node->ear.on_duty;
         const uint64_t number = node->ear.number;
         struct pollfd ear = { .fd = node->ear.connection->fd, .events = POLLIN };
@@ -429,4 +437,9 @@ bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct
     const bool news = lock->state == REDIS_GIVEN || lock->state == REDIS_CALLED;
     pthread_mutex_unlock(&store->mutex);
     return in_time || news;
+}
+
+bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker, hfi_time deadline_ns)
+{
+    return listen_for(store, lock, waker, deadline_ns, false);
 }

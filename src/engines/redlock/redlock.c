@@ -22,6 +22,7 @@
 #define ANSWER_MOST HFI_SECOND
 #define NO_PLACE_PAUSE (50 * HFI_MS)
 #define BATCH_MOST 128
+#define LOOK_AFTER HFI_SECOND
 
 static hfi_time earlier(hfi_time a, hfi_time b)
 {
@@ -140,7 +141,8 @@ static hf_status prepare_to_wait(struct redlock_store *store, struct redlock_loc
         return HF_OK;
     }
     struct redis_node *node = store->masters[usher];
-    const hf_status status = hfi_redis_subscribe(&store->redis, node, &lock->redis, request, deadline, err);
+    const hf_status status = hfi_redis_subscribe(&store->redis, node, &lock->redis, request,
+                                                 hfi_redlock_answer_by(store, request->ttl_ms, deadline), err);
     if (status == HF_OK)
         hfi_redis_expect(&store->redis, node, &lock->redis, request->owner);
     else
@@ -152,16 +154,51 @@ static hf_status prepare_to_wait(struct redlock_store *store, struct redlock_loc
     return status;
 }
 
+/* An usher that stands still, or was cut off, calls nobody and says nothing: one of those who wait has it show that it
+ * is alive, now and then, and if it does not all of them line up on another one. */
+static void look_after_usher(struct redlock_store *store, struct redis_node *node, hfi_time deadline_ns)
+{
+    struct redlock_round round = { .store = store };
+    struct redis_command command = { REDIS_ROOM(3) };
+    const hfi_time now = hfi_redis_now_ns();
+    bool answered = false;
+    pthread_mutex_lock(&store->redis.mutex);
+    const bool due = now - store->looked_ns >= LOOK_AFTER;
+    if (due)
+        store->looked_ns = now;
+    pthread_mutex_unlock(&store->redis.mutex);
+    if (!due || !node)
+        return;
+    hfi_redis_add_script(&command, &store->scripts[REDLOCK_RENEW]);
+    hfi_redis_add(&command, "0");
+    for (size_t i = 0; i < store->count; i++) {
+        round.legs[i].command = store->masters[i] == node ? &command : NULL;
+        round.must |= store->masters[i] == node ? 1u << i : 0;
+    }
+    hfi_redlock_ask(&round, hfi_redlock_all_answered, earlier(deadline_ns, now + LOOK_AFTER));
+    for (size_t i = 0; i < store->count; i++)
+        answered = answered || round.legs[i].state == REDLOCK_ANSWERED;
+    hfi_redlock_end(&round);
+    if (!answered && hfi_redlock_is_down(store, node))
+        hfi_redis_lose_ear(&store->redis, node);
+}
+
 static hf_status redlock_wait(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
 {
     struct redlock_store *store = memory;
     struct redlock_lock *lock = lock_memory;
     if (!lock->redis.queued)
         return prepare_to_wait(store, lock, request, err);
-    const bool ask_again = lock->redis.ask_again_ns < request->deadline_ns;
-    const bool news = hfi_redis_listen(&store->redis, &lock->redis, request->waker,
-                                       ask_again ? lock->redis.ask_again_ns : request->deadline_ns);
-    return news || ask_again ? HF_OK : HF_TIMEOUT;
+    const struct hfi_env *env = store->redis.env;
+    const hfi_time until = earlier(lock->redis.ask_again_ns, request->deadline_ns);
+    bool news = false;
+    while (!news && env->now_ns() < until) {
+        const hfi_time look = env->now_ns() + LOOK_AFTER;
+        news = hfi_redis_listen(&store->redis, &lock->redis, request->waker, earlier(look, until));
+        if (!news && look < until)
+            look_after_usher(store, lock->redis.node, until);
+    }
+    return news || until < request->deadline_ns ? HF_OK : HF_TIMEOUT;
 }
 
 /* --- giving back and keeping --- */
@@ -291,6 +328,9 @@ static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_
     for (size_t i = 0; i < count; i++) {
         renewals[i].status = judge_renewal(&round, i);
         renewals[i].counted_from_ns = round.sent_ns;
+        if (renewals[i].status == HF_UNAVAILABLE || renewals[i].status == HF_UNKNOWN)
+            hfi_fail(err, renewals[i].status, round.trouble.native, "no majority of the masters renewed it: %.160s",
+                     round.trouble.message);
     }
     hfi_redlock_end(&round);
     return HF_OK;

@@ -38,6 +38,7 @@ struct redlock_store {
     size_t count, quorum;
     _Atomic uint32_t loaded[REDLOCK_MASTERS_MOST]; /* bit I: script I is known there, since the last new connection */
     /* with the store's mutex */
+    hfi_time looked_ns; /* when somebody last looked after the usher */
     struct redlock_clock clocks[REDLOCK_MASTERS_MOST];
     uint64_t last_token;                            /* the largest that this client was granted */
     hfi_time contended_until_ns[REDLOCK_CONTENDED]; /* by hash of the name */
@@ -105,7 +106,8 @@ hf_status hfi_redlock_evict(void *memory, const char *name, hfi_time deadline_ns
 
 hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
                               struct hfi_grant *grant, hf_error *err);
-/* The master on which to line up: the first that is not down. The count: there is none. */
+/* The master on which to line up: the first that has not failed, else the first that is not down. The count: there is
+ * none. */
 size_t hfi_redlock_usher(struct redlock_store *store);
 
 /* --- redlock.c --- */

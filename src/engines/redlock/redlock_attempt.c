@@ -253,10 +253,16 @@ static void take_busy(struct redlock_store *store, struct redlock_lock *lock, co
 
 size_t hfi_redlock_usher(struct redlock_store *store)
 {
-    size_t i = 0;
-    while (i < store->count && hfi_redlock_is_down(store, store->masters[i]))
-        i++;
-    return i;
+    size_t up = store->count;
+    pthread_mutex_lock(&store->redis.mutex);
+    for (size_t i = store->count; i > 0; i--) {
+        const struct redis_node *node = store->masters[i - 1];
+        if (node->failures == 0 ||
+            (node->try_again_ns <= hfi_redis_now_ns() && (up == store->count || store->masters[up]->failures > 0)))
+            up = i - 1;
+    }
+    pthread_mutex_unlock(&store->redis.mutex);
+    return up;
 }
 
 static hf_status take_majority(struct redlock_store *store, struct redlock_lock *lock,

@@ -131,8 +131,7 @@ static void read_answer(struct redlock_round *round, size_t index)
     } else if (reply && reply->type == REDIS_REPLY_ERROR) {
         hfi_redis_refusal(reply, "", &round->trouble);
         freeReplyObject(reply);
-        leg->sent = false; /* refused */
-        fail(round, index);
+        fail(round, index); /* a script may be refused half-way: `sent` stays */
     } else if (reply) {
         leg->reply = reply;
         leg->state = REDLOCK_ANSWERED;
@@ -223,9 +222,19 @@ static bool wait_for_any(struct redlock_round *round, hfi_time deadline_ns)
     return true;
 }
 
-/* Connections that are still busy are kept for the next round. */
-static void leave_pending(struct redlock_round *round, bool too_late, bool fair)
+/* Since when it has not said a word, in this round or before: also a majority that is faster each time must not hide
+ * that a master has stopped. */
+static hfi_time silent_since(const struct redlock_leg *leg, hfi_time begun)
 {
+    if (leg->state == REDLOCK_CONNECTING && leg->connection->phase != REDIS_READY)
+        return leg->connection->used_ns;
+    return leg->connection->owed ? leg->connection->owed_ns : begun;
+}
+
+/* Connections that are still busy are kept for the next round. */
+static void leave_pending(struct redlock_round *round, bool too_late, hfi_time begun)
+{
+    const hfi_time now = hfi_redis_now_ns();
     for (size_t i = 0; i < round->store->count; i++) {
         struct redlock_leg *leg = &round->legs[i];
         struct redis_node *node = round->store->masters[i];
@@ -235,11 +244,12 @@ static void leave_pending(struct redlock_round *round, bool too_late, bool fair)
             hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "%.100s:%s did not answer in time", node->address.host,
                      node->address.port);
             round->failed++;
-            if (fair)
-                hfi_redlock_mark(round->store, node, true);
         }
+        if (now - silent_since(leg, begun) > FAIR_TIME)
+            hfi_redlock_mark(round->store, node, true);
         const bool late = leg->state == REDLOCK_SENT;
-        leg->connection->owed += late;
+        if (late && leg->connection->owed++ == 0)
+            leg->connection->owed_ns = begun;
         leg->state = REDLOCK_FAILED;
         if (late && round->lock)
             round->lock->late[i] = leg->connection;
@@ -261,7 +271,7 @@ void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct re
     bool more = true;
     while (!enough(round) && more)
         more = wait_for_any(round, deadline_ns);
-    leave_pending(round, !more, hfi_redis_now_ns() - begun > FAIR_TIME);
+    leave_pending(round, !more, begun);
 }
 
 bool hfi_redlock_all_answered(const struct redlock_round *round)

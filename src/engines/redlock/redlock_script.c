@@ -84,9 +84,15 @@ static const char write_back[] =
     "return 1\n";
 
 /* ARGV owner, "client.serial host pid note", "" or a score: stay in the queue (0: at its end). { 1 if it was held, place }.
- * Whoever saw us here in the way waits for a call, also if we never had a majority. */
+ * Whoever saw us here in the way waits for a call, also if we never had a majority. What an earlier attempt of the same
+ * hold left here, because its own release was lost, goes too. */
 static const char release[] =
-    "local gone = redis.pcall('get', KEYS[1]) == ARGV[1] and redis.call('del', KEYS[1]) or 0\n"
+    "local value = redis.pcall('get', KEYS[1])\n"
+    "local base, number = string.match(ARGV[1], '^(.*%.)(%d+)$')\n"
+    "local ours = type(value) == 'string' and string.sub(value, 1, #base) == base\n"
+    "  and tonumber(string.sub(value, #base + 1))\n"
+    "if ours and ours <= tonumber(number) then redis.call('del', KEYS[1]) end\n"
+    "local gone = value == ARGV[1] and 1 or 0\n"
     "local place = -1\n"
     "if ARGV[3] ~= '' then\n"
     CLOCK
