@@ -36,7 +36,7 @@ struct row {
     double ratio; /* ours / raw; 0 without a raw side */
 };
 
-#define ROWS_MAX 32
+#define ROWS_MAX 64
 
 struct results {
     struct row row[ROWS_MAX];

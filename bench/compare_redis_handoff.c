@@ -30,9 +30,9 @@ struct hand {
     redisContext *context;
 };
 
-static struct hand open_hand(const struct results *results, const struct server *server)
+static struct hand open_hand(const struct crowd *crowd)
 {
-    return (struct hand){ .client = open_client(results), .context = connect_raw(server->port) };
+    return (struct hand){ .client = open_client(crowd->url), .context = connect_raw(crowd->servers[0].port) };
 }
 
 static void close_hand(struct hand *hand)
@@ -60,9 +60,9 @@ static void give(struct hand *hand)
     must(hf_release(hand->lock, &err), &err, "release");
 }
 
-static void waiter(const struct results *results, const struct server *server, struct table *table)
+static void waiter(const struct crowd *crowd, struct table *table)
 {
-    struct hand hand = open_hand(results, server);
+    struct hand hand = open_hand(crowd);
 
     for (int round = 0; round < 2 * (ROUNDS + WARM_UP_ROUNDS); round++) {
         bool raw = round_is_raw(round);
@@ -104,7 +104,8 @@ static double hand_over(struct hand *hand, struct table *table, bool raw)
     return (double)(atomic_load(&table->got_ns) - released_ns) / 1e3;
 }
 
-static void compare_placed(struct results *results, struct server *server, const struct placement *placement)
+void compare_handoff_placed(struct results *results, const struct crowd *crowd, double bar,
+                            const struct placement *placement)
 {
     struct table *table = shared_memory(sizeof *table);
     double us[2][ROUNDS];
@@ -112,17 +113,17 @@ static void compare_placed(struct results *results, struct server *server, const
     struct hand hand;
     int pid;
 
-    say("redis: hand-off, %s ...\n", placement->words);
+    say("%s: hand-off, %s ...\n", crowd->words, placement->words);
     pin_to(placement->client_core);
-    pin_process_to(server->pid, placement->server_core);
+    pin_servers_to(crowd->servers, crowd->count, placement->server_core);
     sem_init(&table->turn[0], 1, 0);
     sem_init(&table->turn[1], 1, 0);
     pid = fork_child();
     if (pid == 0) {
-        waiter(results, server, table);
+        waiter(crowd, table);
         _exit(0);
     }
-    hand = open_hand(results, server);
+    hand = open_hand(crowd);
     for (int round = 0; round < 2 * (ROUNDS + WARM_UP_ROUNDS); round++) {
         bool raw = round_is_raw(round);
         double sample = hand_over(&hand, table, raw);
@@ -132,17 +133,17 @@ static void compare_placed(struct results *results, struct server *server, const
     }
     close_hand(&hand);
     reap_child(pid);
-    results_add(results, (struct row){ .name = name_of("redis: hand-off, %s", placement->words),
+    results_add(results, (struct row){ .name = name_of("%s: hand-off, %s", crowd->words, placement->words),
                                        .against = "BLPOP, RPUSH",
                                        .unit = "us",
-                                       .judged = RATIO_AT_MOST,
-                                       .bar = 1.5,
+                                       .judged = bar > 0 ? RATIO_AT_MOST : NOT_JUDGED,
+                                       .bar = bar,
                                        .ours = median(us[0], count[0]),
                                        .raw = median(us[1], count[1]) });
 }
 
-void compare_redis_handoff(struct results *results, struct server *server)
+void compare_redis_handoff(struct results *results, const struct crowd *crowd, double bar)
 {
     for (int i = 0; i < results->cores; i++)
-        compare_placed(results, server, &placements[i]);
+        compare_handoff_placed(results, crowd, bar, &placements[i]);
 }

@@ -68,7 +68,7 @@ static void watch(struct server *server, struct kept *kept, int seconds)
     kept->commands = server_commands(server) - commands;
 }
 
-static void hold_all(const struct results *results, int port, struct kept *kept, int seconds)
+static void hold_all(const char *url, int port, struct kept *kept, int seconds)
 {
     struct server server = { .port = port, .control = connect_raw(port) };
     hf_options options = HF_OPTIONS_INIT;
@@ -82,7 +82,7 @@ static void hold_all(const struct results *results, int port, struct kept *kept,
     /* In this order, because reading the second allocates. */
     resident = resident_bytes();
     heap = heap_in_use();
-    client = open_client(results);
+    client = open_client(url);
     for (int i = 0; i < LOCKS; i++) {
         char name[32];
 
@@ -117,7 +117,7 @@ void compare_redis_keep(struct results *results, struct server *server, int seco
     pin_process_to(server->pid, -1);
     pid = fork_child();
     if (pid == 0) {
-        hold_all(results, server->port, kept, seconds);
+        hold_all(results->url, server->port, kept, seconds);
         _exit(0);
     }
     reap_child(pid);

@@ -57,16 +57,16 @@ static void print_table(const struct results *results)
 {
     size_t over = 0;
 
-    printf("%-34s %-26s %-8s %10s %10s %8s %9s\n", "measure", "against", "unit", "ours", "raw", "ratio", "bar");
+    printf("%-38s %-26s %-8s %10s %10s %8s %9s\n", "measure", "against", "unit", "ours", "raw", "ratio", "bar");
     for (size_t i = 0; i < results->rows; i++) {
         const struct row *row = &results->row[i];
         char ours[32], raw[32], ratio[32] = "-", bar[32];
 
-        if (row->ratio > 0 && judged_by_ratio(row))
+        if (row->ratio > 0 && (judged_by_ratio(row) || row->judged == NOT_JUDGED))
             snprintf(ratio, sizeof ratio, "%.2f", row->ratio);
         snprintf(bar, sizeof bar, row->judged == NOT_JUDGED ? "-" : "%s %g", bar_sign(row), row->bar);
         over += !row_within_bar(row);
-        printf("%-34s %-26s %-8s %10s %10s %8s %9s  %s\n", row->name, row->against, row->unit,
+        printf("%-38s %-26s %-8s %10s %10s %8s %9s  %s\n", row->name, row->against, row->unit,
                number(ours, sizeof ours, row->ours), number(raw, sizeof raw, row->raw), ratio, bar,
                row->judged == NOT_JUDGED ? ""
                : row_within_bar(row)     ? "ok"

@@ -245,7 +245,7 @@ static void take_busy(struct redlock_store *store, struct redlock_lock *lock, co
     lock->line = lock->redis.queued ? lock->redis.node : NULL;
     /* Nobody has it, or somebody who is just letting go of it, since the usher would have given it to us. */
     const bool split = left_ms == -2 || (tally->usher < store->count && tally->voters & 1u << tally->usher);
-    if (split && tally->place <= 0)
+    if (split && tally->place <= 0 && (left_ms == -2 || lock->redis.polls < SPLITS_MOST))
         ask_soon(store, lock, round->sent_ns);
     else
         hfi_redis_backstop(&store->redis, &lock->redis, known ? left_ms : -1, tally->place);

@@ -120,7 +120,7 @@ static const char renew[] =
 static const char look[] =
     LAST_GRANT CLOCK
     "local value = redis.pcall('get', KEYS[1])\n"
-    "if type(value) ~= 'string' then return { '', 0, 0, 0, '' } end\n"
+    "if type(value) ~= 'string' then value = '' end\n"
     "local answer = { value, 0, redis.call('pttl', KEYS[1]), -1, '' }\n"
     "local s, us, who = string.match(info or '', '^(%d+) (%d+) (.*)$')\n"
     "if s and (owner == value or owner == '!' .. value) then\n"
