@@ -58,7 +58,7 @@ static struct redis_server *replica_of(struct redis_group *group, const struct r
     test_abort();
 }
 
-/* --------------------------------------------------------------------------------------------------- slots that move */
+/* -------------------------------------------------------------------------------------------------- slots that move */
 
 TEST_LIMIT(a_slot_that_moved_while_nobody_looked_is_followed, 40)
 {
@@ -209,7 +209,7 @@ TEST_LIMIT(resharding_loses_nothing_without_sharded_publish_either, 40)
     reshard_with_waiters(group, false);
 }
 
-/* ------------------------------------------------------------------------------------------------------ nodes that die */
+/* --------------------------------------------------------------------------------------------------- nodes that die */
 
 /* Kept by the replica, and by the other nodes; whoever waits for it gets it from the replica. */
 TEST_LIMIT(a_held_lock_is_kept_when_the_replica_of_a_dead_node_takes_its_place, 60)
@@ -259,7 +259,7 @@ TEST_LIMIT(a_lock_that_the_replica_of_a_dead_node_does_not_know_is_lost_before_i
     hf_close(client);
 }
 
-/* The locks of all nodes are renewed together; those of the others must not have to wait until that of one has failed. */
+/* The locks of all nodes are renewed together; the others must not have to wait until that of one has failed. */
 TEST_LIMIT(a_node_that_stands_still_costs_no_lock_at_another_node, 60)
 {
     struct redis_group *group = cluster();
@@ -317,7 +317,7 @@ TEST_LIMIT(a_cluster_that_has_lost_its_majority_refuses_in_words_and_held_locks_
     hf_close(client);
 }
 
-/* ---------------------------------------------------------------------------------------------- what goes to which node */
+/* ------------------------------------------------------------------------------------------ what goes to which node */
 
 TEST_LIMIT(a_tag_of_the_users_own_puts_locks_into_one_slot, 40)
 {
@@ -353,7 +353,7 @@ TEST_LIMIT(the_renewals_of_200_locks_go_out_in_one_write_for_each_node_and_batch
     struct redis_group *group = cluster();
     hf_client *client = open_client();
     struct held *held[MANY];
-    struct name names[MANY];
+    struct name names[MANY] = { { { 0 } } };
     int64_t sent[3], reads[3];
     for (unsigned i = 0; i < MANY; i++) {
         snprintf(names[i].text, sizeof names[i].text, "lock-%u", i);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_redis_plain.c: dialect=plain on a real server: a lock that is shared with programs which know nothing of
- * Holdfast. The other program is played by the commands that it would send. How a lock is released: test_redis_ladder.c.
+ * Holdfast. The other program is played by the commands that it would send. For releases see test_redis_ladder.c.
  */
 #include "redis_support.h"
 
@@ -489,7 +489,7 @@ TEST(a_newcomer_gives_way_and_a_try_does_not)
     hf_close(client);
 }
 
-/* ------------------------------------------------------------------------------------------- looking and breaking --- */
+/* ----------------------------------------------------------------------------------------- looking and breaking --- */
 
 struct seen {
     int count;

@@ -171,7 +171,7 @@ TEST_LIMIT(a_held_lock_outlasts_one_failover_after_the_other, 80)
     hf_close(client);
 }
 
-/* ------------------------------------------------------------------------------------------------- a lock that is gone */
+/* ---------------------------------------------------------------------------------------------- a lock that is gone */
 
 /* Written to the old master alone; both replicas are well, and know nothing of it. */
 static void lose_by_failover(bool kill_listened)
@@ -224,7 +224,7 @@ TEST_LIMIT(a_sentinel_that_stops_without_a_word_does_not_hide_a_failover_for_lon
     hf_close(client);
 }
 
-/* ------------------------------------------------------------------------------------------------------ second masters */
+/* --------------------------------------------------------------------------------------------------- second masters */
 
 /* A master that is demoted by hand, and keeps its clients: they learn it from READONLY. */
 TEST_LIMIT(a_demoted_master_that_keeps_its_clients_is_left_for_the_new_one, 60)

@@ -134,7 +134,7 @@ TEST_LIMIT(many_locks_are_renewed_in_few_writes, 40)
     hf_close(client);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- refusals */
+/* --------------------------------------------------------------------------------------------------------- refusals */
 
 TEST(a_release_that_is_refused_for_want_of_memory_is_done_by_script)
 {

@@ -154,6 +154,8 @@ hf_status hfi_redis_cluster_find(struct redis_store *store, const char *key, str
         const hf_status status = refresh(store, NULL, &changed, deadline_ns, err);
         if (status != HF_OK)
             return status;
+        if (changed)
+            store->env->recheck(store->env->core); /* a replica may have taken somebody's place */
         pthread_mutex_lock(&store->mutex);
         *out = cluster->owner[slot];
         pthread_mutex_unlock(&store->mutex);

@@ -118,7 +118,7 @@ static hf_status step_connecting(struct redis_connection *connection, const stru
         setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
         setsockopt(connection->fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
     }
-    const struct timeval limit = { .tv_sec = RECEIVE_LIMIT / HFI_SECOND };
+    const struct timeval limit = { .tv_sec = 1 }; /* RECEIVE_LIMIT */
     if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0)
         connection->receive_ns = RECEIVE_LIMIT;
     /* With TLS it stays without blocking: deadlines must hold in the middle of a record too. */

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How a waiter is told: on its client's channel; or, in a cluster with sharded publishing, on one in the lock's slot. */
+/* How a waiter is told: on its client's channel; in a cluster with sharded publishing, on one in the lock's slot. */
 #define TO_CLIENT "'publish', 'hf:c:' .. client"
 #define TO_SLOT "'spublish', KEYS[1] .. ':c:' .. client"
 
@@ -43,7 +43,7 @@
     "  local heard = 0\n"                                                                                              \
     "  if owner == me then heard = 1\n"                                                                                \
     "  elseif client ~= silent then\n"                                                                                 \
-    "    heard = redis.pcall(" CHANNEL ",\n"                                                                            \
+    "    heard = redis.pcall(" CHANNEL ",\n"                                                                           \
     "      string.sub(owner, 18) .. ' ' .. token .. ' ' .. c[1] .. ' ' .. c[2])\n"                                     \
     "    if type(heard) == 'table' then\n"                                                                             \
     "      redis.call('hdel', KEYS[1], 'o')\n"                                                                         \

@@ -3,7 +3,7 @@
  * redis_redisson.c: the dialect `redisson`: Redisson's RLock (3.24 and newer), so that Java programs and others share a
  * lock, wake each other and outlive each other.
  *
- *   NAME                                       hash     "uuid:number" of the holder = how often it holds it; ends by itself
+ *   NAME                                       hash     "uuid:number" of the holder = how often it holds it, for a time
  *   redisson_lock__channel:{NAME}              channel  "0": it was released
  *   redisson_unlock_latch:{NAME}:<32 digits>   string   "1" after a release, in case that it is sent again
  *   hf:{NAME}:t                                string   "token owner s us host pid note" of the last grant by Holdfast

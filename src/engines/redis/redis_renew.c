@@ -157,33 +157,46 @@ static void renew_alone(struct redis_store *store, struct hfi_renewal *renewal, 
     freeReplyObject(replies[1]);
 }
 
-/* Those among the locks from `first` on that are at the same server as it, in one write. */
+struct batch {
+    struct redis_store *store;
+    struct hfi_renewal *renewals;
+    const struct words *words;
+    size_t count;
+    bool done[BATCH_MOST];
+    hf_error *err;
+};
+
+/* Those that are at the same server, in one write. */
 struct group {
     struct redis_node *node;
     size_t members[BATCH_MOST];
     size_t count;
 };
 
-static hf_status find_group(struct redis_store *store, struct group *group, const struct words *words, bool *done,
-                            size_t first, size_t count, hfi_time deadline_ns, hf_error *err)
+/* The first that is not done yet, and all that are where it is. */
+static hf_status find_group(struct batch *batch, struct group *group, size_t first, hfi_time deadline_ns)
 {
     group->count = 0;
-    const hf_status status = hfi_redis_find(store, words[first].key, &group->node, deadline_ns, err);
-    for (size_t i = first; i < count && status == HF_OK; i++) {
+    const hf_status status =
+        hfi_redis_find(batch->store, batch->words[first].key, &group->node, deadline_ns, batch->err);
+    for (size_t i = first; i < batch->count && status == HF_OK; i++) {
         struct redis_node *node = group->node;
         /* The first is a member in any case: the map may change between two looks, and then nobody would renew it. */
-        if (!done[i] && (i == first || hfi_redis_find(store, words[i].key, &node, deadline_ns, NULL) == HF_OK) &&
+        if (!batch->done[i] &&
+            (i == first || hfi_redis_find(batch->store, batch->words[i].key, &node, deadline_ns, NULL) == HF_OK) &&
             node == group->node) {
             group->members[group->count++] = i;
-            done[i] = true;
+            batch->done[i] = true;
         }
     }
     return status;
 }
 
-static void renew_group(struct redis_store *store, const struct group *group, struct hfi_renewal *renewals,
-                        const struct words *words, hfi_time deadline_ns, hf_error *err)
+static void renew_group(const struct batch *batch, const struct group *group, hfi_time deadline_ns)
 {
+    struct redis_store *store = batch->store;
+    const struct words *words = batch->words;
+    hf_error *err = batch->err;
     struct redis_command commands[BATCH_MOST + 1];
     const char *texts[BATCH_MOST][8];
     const char *wait_texts[4];
@@ -202,7 +215,7 @@ static void renew_group(struct redis_store *store, const struct group *group, st
     const hf_status status = hfi_redis_ask(store, &question, replies, err);
     const bool safe = status == HF_OK && (!wait || is_confirmed(replies[group->count], &store->config, err));
     for (size_t i = 0; i < group->count; i++) {
-        struct hfi_renewal *renewal = &renewals[group->members[i]];
+        struct hfi_renewal *renewal = &batch->renewals[group->members[i]];
         renewal->status = status == HF_OK ? take_answer(replies[i], NULL) : status;
         renewal->counted_from_ns = question.sent_ns;
         if (renewal->status == HF_OK && !safe)
@@ -237,17 +250,17 @@ static size_t count_nodes(struct redis_store *store, const struct words *words, 
 static hf_status renew_each(struct redis_store *store, struct hfi_renewal *renewals, const struct words *words,
                             size_t count, hfi_time deadline_ns, hf_error *err)
 {
-    bool done[BATCH_MOST] = { false };
+    struct batch batch = { .store = store, .renewals = renewals, .words = words, .count = count, .err = err };
     size_t left = count_nodes(store, words, count, deadline_ns);
     for (size_t i = 0; i < count; i++) {
         struct group group;
-        if (done[i])
+        if (batch.done[i])
             continue;
         const hfi_time now = store->env->now_ns();
         const hfi_time end = left > 1 ? now + (deadline_ns - now) / (hfi_time)left-- : deadline_ns;
-        renewals[i].status = find_group(store, &group, words, done, i, count, end, err);
+        renewals[i].status = find_group(&batch, &group, i, end);
         if (renewals[i].status == HF_OK)
-            renew_group(store, &group, renewals, words, end, err);
+            renew_group(&batch, &group, end);
     }
     return HF_OK;
 }

@@ -33,7 +33,7 @@ static hf_status ask(struct redis_connection *connection, struct redis_command *
     hf_status status = hfi_redis_send(connection, command, 1, deadline_ns, err);
     if (status == HF_OK)
         status = hfi_redis_receive(connection, out, deadline_ns, err);
-    if (status != HF_OK)
+    if (status != HF_OK || !*out)
         return hfi_fail(err, HF_UNAVAILABLE, 0, "a Sentinel did not answer");
     if ((*out)->type != REDIS_REPLY_ERROR)
         return HF_OK;
@@ -60,7 +60,7 @@ static hf_status ask_sentinel(struct redis_store *store, size_t index, struct re
         return status;
     status = ask(connection, &command, &reply, deadline_ns, err);
     hfi_redis_disconnect(connection);
-    if (status != HF_OK)
+    if (status != HF_OK || !reply)
         return status;
     if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 && reply->element[0]->type == REDIS_REPLY_STRING &&
         reply->element[1]->type == REDIS_REPLY_STRING &&
@@ -87,7 +87,7 @@ static hf_status discover(struct redis_store *store, hfi_time deadline_ns, hf_er
     pthread_mutex_unlock(&store->mutex);
     hf_status status = HF_UNAVAILABLE;
     for (size_t i = 0; i < count; i++) {
-        struct redis_node *node;
+        struct redis_node *node = NULL;
         hf_error failure = { 0 };
         const size_t index = (first + i) % count;
         const hfi_time now = hfi_redis_now_ns();

@@ -103,7 +103,7 @@ static struct redis_channel *use_channel(const struct redis_store *store, struct
             hfi_free(channel);
             return NULL;
         }
-        strcpy(channel->name, name); /* NOLINT: it was made as long */
+        memcpy(channel->name, name, strlen(name) + 1);
         *link = channel;
     }
     (*link)->users++;
@@ -373,8 +373,11 @@ static void pass_call_on(const struct redis_node *node, const struct redis_chann
     struct redis_lock *lock = node->ear.waiting;
     while (lock && (lock->channel != channel || lock->state != REDIS_NEW))
         lock = lock->next;
-    if (lock)
-        tell(lock, NULL, REDIS_CALLED);
+    if (!lock)
+        return;
+    lock->state = REDIS_CALLED;
+    if (lock->waker)
+        hfi_waker_wake(lock->waker);
 }
 
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state)

@@ -257,7 +257,7 @@ static hf_status read_host(struct redis_address *address, const char *text, size
     long number;
     if (status == HF_OK)
         status = read_number(&number, port ? port : usual_port, 1, 65535, "the port", err);
-    if (status == HF_OK && !hfi_redis_address_read(address, name, strlen(name), port ? port : usual_port))
+    if (status == HF_OK && (!name || !hfi_redis_address_read(address, name, strlen(name), port ? port : usual_port)))
         status = hfi_fail(err, HF_INVALID, 0, "the host in the URL is too long");
     hfi_free(name);
     hfi_free(port);

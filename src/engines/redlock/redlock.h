@@ -24,7 +24,7 @@ enum redlock_script_name {
     REDLOCK_SCRIPTS
 };
 
-/* How far a master's clock is ahead of ours, which can only be guessed: it answered `us` to what we sent at `sent_ns`. */
+/* How far a master's clock is ahead of ours can only be guessed: it answered `us` to what we sent at `sent_ns`. */
 struct redlock_clock {
     bool known;
     int64_t us;

@@ -167,6 +167,26 @@ static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock,
     return place;
 }
 
+/* The usher says no, but where no answer has come yet the lock may be free: a vote that is given there later would be
+ * in everybody's way while we wait. It goes back at once, behind it, and nobody waits for that. */
+static void give_back_strays(const struct redlock_round *asked, const struct hfi_request *request,
+                             const struct redlock_words *words)
+{
+    struct redlock_store *store = asked->store;
+    struct redlock_round round = { .store = store, .lock = asked->lock };
+    struct redis_command command = { REDIS_ROOM(REDLOCK_WORDS_MOST) };
+    hfi_redlock_add_keys(&command, store, REDLOCK_RELEASE, words);
+    hfi_redis_add(&command, words->owner);
+    hfi_redis_add(&command, words->member);
+    hfi_redis_add(&command, "");
+    for (size_t i = 0; i < store->count; i++) {
+        if (asked->legs[i].sent && asked->legs[i].state != REDLOCK_ANSWERED)
+            round.legs[i].command = &command;
+    }
+    hfi_redlock_ask(&round, enough_answers, request->deadline_ns); /* `must` is empty: it only sends */
+    hfi_redlock_end(&round);
+}
+
 static bool enough_stored(const struct redlock_round *round)
 {
     size_t stored = 0, no = round->failed;
@@ -387,6 +407,8 @@ hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_
             const int64_t place = step_back(store, lock, request, &words, &tally);
             tally.place = place >= 0 ? place : tally.place;
         }
+        if (usher_says_no)
+            give_back_strays(&round, request, &words);
         status = final ? HF_BUSY : hfi_redlock_too_few(&round, tally.answered, err);
     }
     if (status == HF_BUSY) {

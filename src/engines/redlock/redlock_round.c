@@ -179,7 +179,7 @@ static void start_all(struct redlock_round *round)
         down[i] = hfi_redlock_is_down(store, store->masters[i]);
         up += !down[i];
     }
-    /* The usher is the first of those that are up, and asked last: whoever a release calls shall find the others free. */
+    /* The usher is the first of those that are up, and asked last: whom a release calls shall find the others free. */
     for (size_t i = store->count; i-- > 0;) {
         struct redlock_leg *leg = &round->legs[i];
         if (!leg->command || leg->state != REDLOCK_UNASKED)

@@ -27,14 +27,15 @@
     "end\n"
 
 #define KEEP(OWNER)                                                                                                    \
-    "redis.call('set', KEYS[3], string.format('%.0f', token) .. ' ' .. " OWNER " .. ' ' .. c[1] .. ' ' .. c[2] .. ' '\n" \
-    "  .. ARGV[2], 'px', string.format('%.0f', ARGV[3] + 86400000 + math.max(0, token - now) / 1000))\n"
+    "redis.call('set', KEYS[3], string.format('%.0f', token) .. ' ' .. " OWNER " .. ' ' .. c[1] .. ' ' .. c[2]\n"      \
+    "  .. ' ' .. ARGV[2], 'px', string.format('%.0f', ARGV[3] + 86400000 + math.max(0, token - now) / 1000))\n"
 
-/* ARGV owner, "host pid note", ttl, 1 to line up (2: and to go behind those who wait), guess, "client.serial". Taken: { 1, now, the guess if it was stored,
- * else a proposal, how many wait, our score }. Else { 0, now, left ms, place, the holder, "s us host pid note" }.
+/* ARGV owner, "host pid note", ttl, 1 to line up (2: and to go behind those who wait), guess, "client.serial". Taken:
+ * { 1, now, the guess if it was stored, else a proposal, how many wait, our score }. Else { 0, now, left ms, place, the
+ * holder, "s us host pid note" }.
  *
- * What an earlier attempt of the same hold left here, because its release was lost, is as good as free. Whoever does not
- * line up here gives up the place that it had: the call would go to somebody who listens to another usher now. */
+ * What an earlier attempt of the same hold left here, because its release was lost, is as good as free. Whoever does
+ * not line up here gives up the place that it had: the call would go to somebody who listens to another usher now. */
 static const char acquire[] =
     LAST_GRANT CLOCK
     "local me, base = ARGV[1], ARGV[6] .. '.'\n"
@@ -56,7 +57,8 @@ static const char acquire[] =
     "if busy then\n"
     "  if score and ARGV[4] == '0' then redis.call('zrem', KEYS[2], member) end\n"
     "  local text = type(value) == 'string' and value or ''\n"
-    "  return { 0, now, redis.call('pttl', KEYS[1]), place, text, (owner == text or owner == '!' .. text) and info or '' }\n"
+    "  if owner ~= text and owner ~= '!' .. text then info = '' end\n"
+    "  return { 0, now, redis.call('pttl', KEYS[1]), place, text, info }\n"
     "end\n"
     "redis.call('set', KEYS[1], me, 'px', ARGV[3])\n"
     "local guess = tonumber(ARGV[5])\n"
@@ -83,9 +85,9 @@ static const char write_back[] =
     KEEP("me")
     "return 1\n";
 
-/* ARGV owner, "client.serial host pid note", "" or a score: stay in the queue (0: at its end). { 1 if it was held, place }.
- * Whoever saw us here in the way waits for a call, also if we never had a majority. What an earlier attempt of the same
- * hold left here, because its own release was lost, goes too. */
+/* ARGV owner, "client.serial host pid note", "" or a score: stay in the queue (0: at its end). { 1 if it was held, our
+ * place }. Whoever saw us here in the way waits for a call, also if we never had a majority. What an earlier attempt of
+ * the same hold left here, because its own release was lost, goes too. */
 static const char release[] =
     "local value = redis.pcall('get', KEYS[1])\n"
     "local base, number = string.match(ARGV[1], '^(.*%.)(%d+)$')\n"

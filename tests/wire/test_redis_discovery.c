@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_sentinel.c: finding the master: Sentinels and servers that cut, stall and talk nonsense at every answer.
+ * test_redis_discovery.c: finding the master: Sentinels and servers that cut, stall and talk nonsense at every answer.
  * One scripted server is the only Sentinel, and the master too.
  */
 #include "wire.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_cluster.c: finding a key's server in a cluster: maps and redirections that are cut, stall, make no sense or
+ * test_redis_slots.c: finding a key's server in a cluster: maps and redirections that are cut, stall, make no sense or
  * go round in circles, and sharded channels. One scripted server is the whole cluster.
  */
 #include "wire.h"
@@ -244,7 +244,7 @@ TEST(a_subscription_that_the_server_ends)
 {
     static const char *const endings[] = { "send *3\\r\\n$12\\r\\nsunsubscribe\\r\\n$1\\r\\nx\\r\\n:0\\r\\n\n",
                                            "send *3\\r\\n$11\\r\\nunsubscribe\\r\\n$1\\r\\nx\\r\\n:0\\r\\n\n",
-                                           "send -MOVED 5 " HERE "\\r\\n\n", "send -ERR x\\r\\n\n", "cut\n" };
+                                           ("send -MOVED 5 " HERE "\\r\\n\n"), "send -ERR x\\r\\n\n", "cut\n" };
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         char script[3000];
         test_note("%s", endings[i]);
