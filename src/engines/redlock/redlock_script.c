@@ -131,7 +131,9 @@ static const char look[] =
     "for i, member in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do answer[5 + i] = member end\n"
     "return answer\n";
 
+/* The name of a lock is that of a key, whosever it is: GET fails on what is no lock, before it is deleted. */
 static const char evict[] =
+    "redis.call('get', KEYS[1])\n"
     "local gone = redis.call('del', KEYS[1])\n"
     CALL_NEXT("nil")
     "return gone\n";
