@@ -92,6 +92,22 @@ struct redis_connection *hfi_redis_idle(struct redis_store *store, struct redis_
     return connection;
 }
 
+struct redis_connection *hfi_redis_idle_one(struct redis_store *store, struct redis_node *node,
+                                            const struct redis_connection *one)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct redis_connection **link = &node->idle;
+    while (*link && *link != one)
+        link = &(*link)->next;
+    struct redis_connection *connection = *link;
+    if (connection) {
+        *link = connection->next;
+        node->idle_count--;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return connection;
+}
+
 hf_status hfi_redis_borrow(struct redis_store *store, struct redis_node *node, struct redis_connection **out,
                            hfi_time deadline_ns, hf_error *err)
 {

@@ -52,7 +52,8 @@ struct redlock_lock {
     /* Those on which an answer is still to come: whatever is sent to that master next must arrive behind the question,
      * or a release could be overtaken by the acquire that it is to undo. */
     struct redis_connection *late[REDLOCK_MASTERS_MOST];
-    uint64_t score; /* of our place in the usher's queue; 0: none */
+    const struct redis_connection *shared[REDLOCK_MASTERS_MOST]; /* the same since it was granted; may be gone */
+    uint64_t score;                                              /* of our place in the usher's queue; 0: none */
 };
 
 /* --- redlock_script.c --- */
@@ -88,7 +89,11 @@ void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct re
                      hfi_time deadline_ns);
 bool hfi_redlock_all_answered(const struct redlock_round *round);
 void hfi_redlock_end(struct redlock_round *round);
-/* Nothing more will be asked for this lock: its late connections are for everybody. */
+/* It was granted: its late connections are for everybody, or each lock that is held would keep some; the release uses
+ * them if they are idle then. Not those of a master that owes so much that it has stopped: a release that could not be
+ * sent behind the acquire would wait for a new connection. */
+void hfi_redlock_share(struct redlock_store *store, struct redlock_lock *lock);
+/* Nothing more will be asked for this lock. */
 void hfi_redlock_settle(struct redlock_store *store, struct redlock_lock *lock);
 /* A master that could not be reached is left alone for a while, as long as there is a majority without it. */
 void hfi_redlock_mark(struct redlock_store *store, struct redis_node *node, bool failed);

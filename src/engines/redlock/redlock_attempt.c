@@ -48,10 +48,18 @@ static int64_t guess_token(struct redlock_store *store)
     return guess > last ? guess : last + 1;
 }
 
+/* It showed `us` at some moment between `sent_ns` and now, so it is ahead of ours by `us - sent_ns` at most. The least
+ * that was ever seen is nearest to the truth: an answer that took long would make tokens run ahead of clocks. Unless
+ * the clock was set forward since, and is ahead by more than that at least. */
 static void note_clock(struct redlock_store *store, size_t index, int64_t us, hfi_time sent_ns)
 {
+    struct redlock_clock *clock = &store->clocks[index];
+    const hfi_time now = store->redis.env->now_ns();
     pthread_mutex_lock(&store->redis.mutex);
-    store->clocks[index] = (struct redlock_clock){ .known = us > 0 && us < TOKEN_MOST, .us = us, .sent_ns = sent_ns };
+    const bool ahead = us - clock->us > (now - clock->sent_ns) / 1000;
+    const bool nearer = us - clock->us <= (sent_ns - clock->sent_ns) / 1000;
+    if (!clock->known || ahead || nearer)
+        *clock = (struct redlock_clock){ .known = us > 0 && us < TOKEN_MOST, .us = us, .sent_ns = sent_ns };
     pthread_mutex_unlock(&store->redis.mutex);
 }
 
@@ -302,6 +310,7 @@ static hf_status take_majority(struct redlock_store *store, struct redlock_lock 
         return HF_BUSY;
     }
     hfi_redis_expect_no_more(&store->redis, &lock->redis, REDIS_HELD);
+    hfi_redlock_share(store, lock);
     lock->redis.queued = false;
     lock->score = 0;
     grant->token = (uint64_t)token;

@@ -19,6 +19,7 @@
 #define TRUSTED_FOR (200 * HFI_MS)
 /* One that is not up by then will never be. */
 #define CONNECT_MOST (5 * HFI_SECOND)
+#define SHARED_OWED_MOST 16u
 
 void hfi_redlock_mark(struct redlock_store *store, struct redis_node *node, bool failed)
 {
@@ -75,7 +76,16 @@ static void start(struct redlock_round *round, size_t index)
     if (round->lock && round->lock->late[index]) {
         leg->connection = round->lock->late[index];
         round->lock->late[index] = NULL;
-        return;
+        if (hfi_redis_is_alive(leg->connection)) /* it may have been a long time */
+            return;
+        hfi_redis_disconnect(leg->connection);
+    }
+    if (round->lock && round->lock->shared[index]) {
+        leg->connection = hfi_redis_idle_one(redis, node, round->lock->shared[index]);
+        round->lock->shared[index] = NULL;
+        if (leg->connection && leg->connection->phase == REDIS_READY && hfi_redis_is_alive(leg->connection))
+            return;
+        hfi_redis_disconnect(leg->connection);
     }
     while ((leg->connection = hfi_redis_idle(redis, node)) != NULL) {
         const hfi_time idle = now - leg->connection->used_ns;
@@ -170,7 +180,8 @@ static bool is_pending(const struct redlock_leg *leg)
     return leg->state == REDLOCK_CONNECTING || leg->state == REDLOCK_SENT;
 }
 
-static void start_all(struct redlock_round *round)
+/* Those that are down only if `also_down`. */
+static void start_all(struct redlock_round *round, bool also_down)
 {
     struct redlock_store *store = round->store;
     bool down[REDLOCK_MASTERS_MOST];
@@ -184,15 +195,31 @@ static void start_all(struct redlock_round *round)
         struct redlock_leg *leg = &round->legs[i];
         if (!leg->command || leg->state != REDLOCK_UNASKED)
             continue;
-        if (down[i] && up >= store->quorum && !(round->must & 1u << i)) {
-            leg->state = REDLOCK_FAILED;
-            round->failed++;
+        if (down[i] && up >= store->quorum && !also_down && !(round->must & 1u << i))
             continue;
-        }
         start(round, i);
         if (is_pending(leg))
             advance(round, i);
     }
+}
+
+/* Some are not asked because they were down a moment ago. */
+static bool spares_some(const struct redlock_round *round)
+{
+    for (size_t i = 0; i < round->store->count; i++) {
+        if (round->legs[i].command && round->legs[i].state == REDLOCK_UNASKED)
+            return true;
+    }
+    return false;
+}
+
+/* There may be no majority without them: the others are down now. */
+static bool needs_the_rest(const struct redlock_round *round, hfi_time fair_ns)
+{
+    size_t hopeful = 0;
+    for (size_t i = 0; i < round->store->count; i++)
+        hopeful += round->legs[i].state == REDLOCK_ANSWERED || is_pending(&round->legs[i]);
+    return spares_some(round) && (hopeful < round->store->quorum || hfi_redis_now_ns() >= fair_ns);
 }
 
 /* Sleeps until one of those that are pending has something. False: the deadline came, or nobody is pending. */
@@ -222,15 +249,6 @@ static bool wait_for_any(struct redlock_round *round, hfi_time deadline_ns)
     return true;
 }
 
-/* Since when it has not said a word, in this round or before: also a majority that is faster each time must not hide
- * that a master has stopped. */
-static hfi_time silent_since(const struct redlock_leg *leg, hfi_time begun)
-{
-    if (leg->state == REDLOCK_CONNECTING && leg->connection->phase != REDIS_READY)
-        return leg->connection->used_ns;
-    return leg->connection->owed ? leg->connection->owed_ns : begun;
-}
-
 /* Connections that are still busy are kept for the next round. */
 static void leave_pending(struct redlock_round *round, bool too_late, hfi_time begun)
 {
@@ -238,14 +256,18 @@ static void leave_pending(struct redlock_round *round, bool too_late, hfi_time b
     for (size_t i = 0; i < round->store->count; i++) {
         struct redlock_leg *leg = &round->legs[i];
         struct redis_node *node = round->store->masters[i];
+        if (leg->state == REDLOCK_SENT && leg->connection->owed)
+            read_answer(round, i); /* what came in the meantime, so that nobody is blamed for our not listening */
         if (!is_pending(leg))
             continue;
+        /* Also a majority that is faster each time must not hide that a master has stopped. */
+        const hfi_time silent_since = leg->connection->owed ? leg->connection->owed_ns : begun;
         if (too_late) {
             hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "%.100s:%s did not answer in time", node->address.host,
                      node->address.port);
             round->failed++;
         }
-        if (now - silent_since(leg, begun) > FAIR_TIME)
+        if (now - silent_since > FAIR_TIME)
             hfi_redlock_mark(round->store, node, true);
         const bool late = leg->state == REDLOCK_SENT;
         if (late && leg->connection->owed++ == 0)
@@ -267,10 +289,15 @@ void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct re
         round->sent_ns = round->store->redis.env->now_ns();
         hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "a master was out of reach a moment ago");
     }
-    start_all(round);
+    const hfi_time fair = begun + FAIR_TIME < deadline_ns ? begun + FAIR_TIME : deadline_ns;
+    start_all(round, false);
     bool more = true;
-    while (!enough(round) && more)
-        more = wait_for_any(round, deadline_ns);
+    while (!enough(round) && more) {
+        if (needs_the_rest(round, fair))
+            start_all(round, true);
+        const bool spared = spares_some(round);
+        more = wait_for_any(round, spared ? fair : deadline_ns) || (spared && !hfi_redlock_all_answered(round));
+    }
     leave_pending(round, !more, begun);
 }
 
@@ -281,6 +308,18 @@ bool hfi_redlock_all_answered(const struct redlock_round *round)
             return false;
     }
     return true;
+}
+
+void hfi_redlock_share(struct redlock_store *store, struct redlock_lock *lock)
+{
+    for (size_t i = 0; i < store->count; i++) {
+        struct redis_connection *late = lock->late[i];
+        if (!late || late->owed > SHARED_OWED_MOST)
+            continue;
+        lock->shared[i] = late;
+        lock->late[i] = NULL;
+        hfi_redis_give_back(&store->redis, store->masters[i], late);
+    }
 }
 
 void hfi_redlock_settle(struct redlock_store *store, struct redlock_lock *lock)
