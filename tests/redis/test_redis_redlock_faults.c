@@ -556,7 +556,7 @@ static void await_known(struct redis_group *group, const struct busy *busy)
     }
 }
 
-/* One after the other dies or stands still, and comes back at whatever moment. Each that asks is granted it; a lock that
+/* One after the other dies or stands still, and comes back at any moment. Each that asks is granted it; a lock that
  * is held may be hit if a master had no processor when it was taken, which is as bad as a third one that is down. */
 static void work_through(enum fault fault)
 {
