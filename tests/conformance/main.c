@@ -74,15 +74,6 @@ static bool ask_capabilities(void)
     return answered;
 }
 
-/* What free() keeps aside for each thread counts as used: a test of what is left behind would see it grow. */
-static void do_without_thread_caches(char **argv)
-{
-    if (getenv("GLIBC_TUNABLES"))
-        return;
-    setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0", 1);
-    execv("/proc/self/exe", argv);
-}
-
 int main(int argc, char **argv)
 {
     if (argc >= 2 && strcmp(argv[1], "--list") == 0)
@@ -91,7 +82,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: conformance URL [SUBSTRING...]\n       conformance --list [SUBSTRING...]\n");
         return 64;
     }
-    do_without_thread_caches(argv);
     store_url = argv[1];
     const char *seed = getenv("HOLDFAST_TEST_SEED");
     if (getrandom(&run_tag, sizeof run_tag, 0) != sizeof run_tag)
