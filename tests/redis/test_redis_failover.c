@@ -5,6 +5,8 @@
  */
 #include "group_support.h"
 
+#include <poll.h>
+
 #include <stdio.h>
 #include <time.h>
 
@@ -68,6 +70,20 @@ TEST_LIMIT(an_acquire_that_begins_when_the_master_stands_still_ends_at_the_new_o
     acquire_during(STANDS_STILL);
 }
 
+/* Until some waiter can be told there: one that cannot is taken for dead, and loses its place. */
+static void await_listener(struct redis_server *server)
+{
+    size_t channels = 0;
+    while (channels == 0) {
+        redisReply *reply = redis_server_command(server, "PUBSUB CHANNELS hf:c:*");
+        REQUIRE(reply->type == REDIS_REPLY_ARRAY);
+        channels = reply->elements;
+        freeReplyObject(reply);
+        REQUIRE(test_now_ns() < test_deadline_ns());
+        poll(NULL, 0, 2);
+    }
+}
+
 /* The holder's client notices and renews; the waiter's client holds nothing, and must notice as well. Nobody has told
  * its time-to-live to be short: a waiter that slept until the holder's time is over would fail the test. */
 static void wait_during(enum fall fall)
@@ -84,6 +100,7 @@ static void wait_during(enum fall fall)
     let_fall(group, old, fall);
     struct redis_server *new = redis_sentinel_await_change(group, old);
     await_renewal(held);
+    await_listener(new);
     held_finish(held, HF_OK);
     for (int i = 0; i < 2; i++) {
         waiter_join(&waiters[i], HF_OK); /* in the order in which they came */

@@ -96,7 +96,7 @@ void hfi_file_show_waiting(int fd, uint64_t random);
 void hfi_file_hide_waiting(int fd);
 int64_t hfi_file_count_waiting(int fd);
 
-/* Reads the record. HF_INTERNAL if the file holds something else. An empty file is an all-zero record. */
+/* Reads the record. HF_INTERNAL if the file holds something else. A file without any is an all-zero record. */
 hf_status hfi_file_read_record(int fd, struct file_record *record, const char *name, hf_error *err);
 /* Writes the record of a new holder, which must have the kernel's lock, and fills in its token: one more than the last,
  * on disk before it is given out wherever a power failure could otherwise bring it back. */

@@ -180,23 +180,26 @@ int64_t hfi_file_count_waiting(int fd)
 
 /* --- the record --- */
 
-/* Whoever does not hold the lock may read while two holders, one after the other, write: then neither slot is whole in
- * what was read, though one always is in the file. So it is read again, but not for ever: it may be damaged. */
-#define READS_MOST 20
+/* Nobody has written a record yet. The file may have a length all the same: whoever waits for its very first holder has
+ * put the number of the queue behind the records. A first grant is on disk before it is given, so this is no loss. */
+static bool is_blank(const struct lock_slots *slots, size_t length)
+{
+    const char *bytes = (const char *)slots;
+    size_t at = 0;
+    while (at < length && bytes[at] == 0)
+        at++;
+    return at == length;
+}
 
 hf_status hfi_file_read_record(int fd, struct file_record *record, const char *name, hf_error *err)
 {
     struct lock_slots slots;
-    const struct lock_slot *slot = NULL;
-    ssize_t length = 1;
-    for (int i = 0; i < READS_MOST && length > 0 && !slot; i++) {
-        length = pread(fd, &slots, sizeof slots, 0);
-        slot = length > 0 ? hfi_lockrecord_current(&slots, (size_t)length) : NULL;
-    }
+    const ssize_t length = pread(fd, &slots, sizeof slots, 0);
     if (length < 0)
         return hfi_fail_errno(err, errno, "read the lock file of", name);
+    const struct lock_slot *slot = hfi_lockrecord_current(&slots, (size_t)length);
     memset(record, 0, sizeof *record);
-    if (!slot && length == 0)
+    if (!slot && is_blank(&slots, (size_t)length))
         return HF_OK;
     if (!slot)
         return hfi_fail(err, HF_INTERNAL, 0, "the lock file of %.120s is damaged; remove it when nobody uses the lock",
@@ -229,7 +232,7 @@ hf_status hfi_file_write_record(int fd, const struct file_directory *directory, 
     if (length < 0)
         return hfi_fail_errno(err, errno, "read the lock file of", record->name);
     const struct lock_slot *last = hfi_lockrecord_current(&slots, (size_t)length);
-    if (!last && length > 0)
+    if (!last && !is_blank(&slots, (size_t)length))
         return hfi_fail(err, HF_INTERNAL, 0, "the lock file of %.120s is damaged; remove it when nobody uses the lock",
                         record->name);
     if (last && strcmp(last->name, record->name) != 0)
