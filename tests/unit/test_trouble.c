@@ -318,3 +318,57 @@ TEST(closing_does_not_wait_longer_than_the_timeout_for_a_silent_store)
     for (int i = 0; i < 5; i++)
         CHECK_STATUS(HF_LOST, hf_release(locks[i], NULL), NULL);
 }
+
+/* -------------------------------------------------------------------------------- the store may have changed --- */
+
+/* Its renewal would be due in 20 s. */
+static hf_lock *take_for_long(hf_client *client, hf_renew_mode renew)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *lock = NULL;
+    hf_error err;
+    options.ttl_ms = 60000;
+    options.renew = renew;
+    options.on_lost = on_lost;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, "x", &options, &err), &err);
+    return lock;
+}
+
+TEST(a_recheck_renews_what_is_held_at_once)
+{
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take_for_long(client, HF_RENEW_ON);
+    hfi_keeper_recheck(client);
+    await_at_least(&script_renewed, 1);
+    CHECK(hf_remaining_ms(lock) > 0);
+    CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
+    CHECK_INT(0, gate_count(&lost));
+    hf_close(client);
+}
+
+TEST(a_recheck_tells_at_once_of_what_is_gone)
+{
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take_for_long(client, HF_RENEW_ON);
+    script_set(&script_renew, SCRIPT_FOREVER, HF_LOST, false);
+    hfi_keeper_recheck(client);
+    gate_await(&lost, 1);
+    CHECK(hf_remaining_ms(lock) <= 0);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
+
+TEST(a_recheck_does_not_extend_a_lease_that_is_not_renewed)
+{
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take_for_long(client, HF_RENEW_OFF);
+    const int64_t end_ms = test_now_ns() / 1000000 + hf_remaining_ms(lock);
+    hfi_keeper_recheck(client);
+    await_at_least(&script_renewed, 1);
+    CHECK(test_now_ns() / 1000000 + hf_remaining_ms(lock) <= end_ms + 2);
+    script_set(&script_renew, SCRIPT_FOREVER, HF_LOST, false);
+    hfi_keeper_recheck(client);
+    gate_await(&lost, 1);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}

@@ -20,8 +20,11 @@ static const char *find_code(const char *text, const char *code)
     return place && (place == text || strchr(" -@", place[-1])) ? place : NULL;
 }
 
-/* Commands that a script calls are checked too; which those are depends on the dialect. */
-#define NEEDED_RULE "the ACL user may not do this; holdfast-redis(7) says what it needs, under Rights"
+/* Commands that a script calls are checked too. This is the rule of the native dialect; holdfast-redis(7) has those of
+ * the others, which do not fit into a message. */
+#define NEEDED_RULE                                                                                                    \
+    "the ACL user may not do this; it needs +ping +eval +evalsha +time +hget +hmget +hset +hdel +hincrby +pexpire "    \
+    "+zadd +zrem +zrank +zcard +zpopmin +zrange +publish +subscribe +scan ~PREFIX* &hf:c:*"
 
 static const struct {
     const char *code;
