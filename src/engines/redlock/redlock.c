@@ -84,6 +84,7 @@ static hf_status redlock_open(void *memory, const struct hfi_url *url, const str
 static void redlock_close(void *memory)
 {
     struct redlock_store *store = memory;
+    hfi_redlock_drain(store);
     hfi_redis_store_free(&store->redis);
 }
 

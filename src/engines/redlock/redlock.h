@@ -89,6 +89,9 @@ void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct re
                      hfi_time deadline_ns);
 bool hfi_redlock_all_answered(const struct redlock_round *round);
 void hfi_redlock_end(struct redlock_round *round);
+/* Before connections are closed: waits a moment for answers that are still to come. To close one on which something
+ * arrives resets it, and the master may throw away what it has not read yet: a release. */
+void hfi_redlock_drain(struct redlock_store *store);
 /* It was granted: its late connections are for everybody, or each lock that is held would keep some; the release uses
  * them if they are idle then. Not those of a master that owes so much that it has stopped: a release that could not be
  * sent behind the acquire would wait for a new connection. */

@@ -20,6 +20,8 @@
 /* One that is not up by then will never be. */
 #define CONNECT_MOST (5 * HFI_SECOND)
 #define SHARED_OWED_MOST 16u
+/* How long close() waits for those that are slower than the majority. */
+#define DRAIN_MOST (100 * HFI_MS)
 
 void hfi_redlock_mark(struct redlock_store *store, struct redis_node *node, bool failed)
 {
@@ -160,9 +162,12 @@ static void advance(struct redlock_round *round, size_t index)
     const struct redis_node *node = round->store->masters[index];
     if (leg->state == REDLOCK_CONNECTING) {
         hf_status status = HF_OK;
-        if (leg->connection->phase != REDIS_READY)
+        const enum redis_phase phase = leg->connection->phase;
+        if (phase != REDIS_READY)
             status = hfi_redis_connect_step(leg->connection, &node->address, &round->store->redis.config.access,
                                             &round->trouble);
+        if (leg->connection->phase != phase)
+            leg->connection->used_ns = hfi_redis_now_ns();
         if (status == HF_TIMEOUT)
             return;
         leg->state = REDLOCK_SENT;
@@ -222,6 +227,20 @@ static bool needs_the_rest(const struct redlock_round *round, hfi_time fair_ns)
     return spares_some(round) && (hopeful < round->store->quorum || hfi_redis_now_ns() >= fair_ns);
 }
 
+/* A majority has answered, and nobody is left to wait for but those that failed the last time. */
+static bool waits_in_vain(const struct redlock_round *round)
+{
+    struct redlock_store *store = round->store;
+    size_t answered = 0, hopeful = 0;
+    pthread_mutex_lock(&store->redis.mutex);
+    for (size_t i = 0; i < store->count; i++) {
+        answered += round->legs[i].state == REDLOCK_ANSWERED;
+        hopeful += is_pending(&round->legs[i]) && store->masters[i]->failures == 0;
+    }
+    pthread_mutex_unlock(&store->redis.mutex);
+    return answered >= store->quorum && hopeful == 0;
+}
+
 /* Sleeps until one of those that are pending has something. False: the deadline came, or nobody is pending. */
 static bool wait_for_any(struct redlock_round *round, hfi_time deadline_ns)
 {
@@ -256,12 +275,14 @@ static void leave_pending(struct redlock_round *round, bool too_late, hfi_time b
     for (size_t i = 0; i < round->store->count; i++) {
         struct redlock_leg *leg = &round->legs[i];
         struct redis_node *node = round->store->masters[i];
-        if (leg->state == REDLOCK_SENT && leg->connection->owed)
-            read_answer(round, i); /* what came in the meantime, so that nobody is blamed for our not listening */
+        if (leg->state == REDLOCK_CONNECTING || (leg->state == REDLOCK_SENT && leg->connection->owed))
+            advance(round, i); /* with what came in the meantime: nobody is blamed for our not listening */
         if (!is_pending(leg))
             continue;
         /* Also a majority that is faster each time must not hide that a master has stopped. */
-        const hfi_time silent_since = leg->connection->owed ? leg->connection->owed_ns : begun;
+        const hfi_time silent_since = leg->state == REDLOCK_CONNECTING ? leg->connection->used_ns
+                                      : leg->connection->owed          ? leg->connection->owed_ns
+                                                                       : begun;
         if (too_late) {
             hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "%.100s:%s did not answer in time", node->address.host,
                      node->address.port);
@@ -292,7 +313,7 @@ void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct re
     const hfi_time fair = begun + FAIR_TIME < deadline_ns ? begun + FAIR_TIME : deadline_ns;
     start_all(round, false);
     bool more = true;
-    while (!enough(round) && more) {
+    while (!enough(round) && more && !waits_in_vain(round)) {
         if (needs_the_rest(round, fair))
             start_all(round, true);
         const bool spared = spares_some(round);
@@ -328,6 +349,20 @@ void hfi_redlock_settle(struct redlock_store *store, struct redlock_lock *lock)
         if (lock->late[i])
             hfi_redis_give_back(&store->redis, store->masters[i], lock->late[i]);
         lock->late[i] = NULL;
+    }
+}
+
+void hfi_redlock_drain(struct redlock_store *store)
+{
+    const hfi_time deadline = hfi_redis_now_ns() + DRAIN_MOST;
+    for (size_t i = 0; i < store->count; i++) {
+        const struct redis_node *node = store->masters[i];
+        for (struct redis_connection *one = node->idle; one && node->failures == 0; one = one->next) {
+            redisReply *reply = NULL;
+            while (one->owed && hfi_redis_ready_by(one->fd, POLLIN, deadline) && hfi_redis_fetch(one) == HF_OK &&
+                   hfi_redis_fetched(one, &reply) == HF_OK)
+                freeReplyObject(reply);
+        }
     }
 }
 
