@@ -23,6 +23,8 @@
 #define NO_PLACE_PAUSE (50 * HFI_MS)
 #define BATCH_MOST 128
 #define LOOK_AFTER HFI_SECOND
+/* What connecting to a master that is well takes at most, as a rule. */
+#define LET_IN_MOST (20 * HFI_MS)
 
 static hfi_time earlier(hfi_time a, hfi_time b)
 {
@@ -297,11 +299,33 @@ static hf_status judge_renewal(const struct redlock_round *round, size_t index)
     return sent ? HF_UNKNOWN : HF_UNAVAILABLE;
 }
 
+static bool nobody_is_connecting(const struct redlock_round *round)
+{
+    for (size_t i = 0; i < round->store->count; i++) {
+        if (round->legs[i].state == REDLOCK_CONNECTING)
+            return false;
+    }
+    return true;
+}
+
+/* A majority is faster than a connection to a master that has come back: that one gets the renewal as soon as it lets
+ * us in, though nobody waits for its answer. What it kept would end otherwise, and it would not count again. */
+static void renew_the_rest(struct redlock_store *store, const struct redlock_round *asked,
+                           struct redis_command *command)
+{
+    struct redlock_round round = { .store = store, .must = (1u << store->count) - 1 };
+    for (size_t i = 0; i < store->count; i++)
+        round.legs[i].command = asked->legs[i].sent ? NULL : command;
+    hfi_redlock_ask(&round, nobody_is_connecting, hfi_redis_now_ns() + LET_IN_MOST);
+    hfi_redlock_end(&round);
+}
+
 static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
                                hf_error *err)
 {
     struct redlock_store *store = memory;
-    struct redlock_round round = { .store = store };
+    /* All of them: what a master kept that is back ends, unless it is renewed in time. */
+    struct redlock_round round = { .store = store, .must = (1u << store->count) - 1 };
     struct redis_command command = { REDIS_ROOM(3 + 3 * BATCH_MOST) };
     char keys[BATCH_MOST][HFI_REDIS_KEY_MAX], owners[BATCH_MOST][HFI_REDIS_OWNER_MAX + 12], ttls[BATCH_MOST][16];
     char number[16];
@@ -333,6 +357,7 @@ static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_
             hfi_fail(err, renewals[i].status, round.trouble.native, "no majority of the masters renewed it: %.160s",
                      round.trouble.message);
     }
+    renew_the_rest(store, &round, &command);
     hfi_redlock_end(&round);
     return HF_OK;
 }
