@@ -159,12 +159,14 @@ static void restart_all(const char *arguments, bool with_data)
     uint64_t last = 0;
     take_often(one, &last, 3);
     for (int i = 0; i < 3; i++) {
+        await_clean(group); /* a release that died with its master would leave the lock there, for its whole time */
         redis_server_kill(group->server[i]);
         take_often(i % 2 ? one : two, &last, 2);
         redis_server_restart(group->server[i], with_data, "");
         take_often(i % 2 ? two : one, &last, 2);
     }
     await_clock(last);
+    await_clean(group);
     for (int i = 0; i < 3; i++)
         redis_server_kill(group->server[i]);
     for (int i = 0; i < 3; i++)
