@@ -142,7 +142,9 @@ TEST(tokens_grow_when_masters_forget)
         take_often(two, &last, 2);
         hf_lock *lock = take(one, &last, endless_ttl_ms());
         redis_server_do(group->server[(i + 1) % 3], "FLUSHALL");
-        must_release(lock);
+        /* Two of three may be all that had it: one that was slow to give up the lock before has refused. */
+        const hf_status status = hf_release(lock, NULL);
+        CHECK(status == HF_OK || status == HF_LOST);
     }
     await_clock(last);
     for (int i = 0; i < 3; i++)
