@@ -102,12 +102,13 @@ static hf_status ensure_waker(struct contest *contest, hf_error *err)
 {
     if (contest->wait.waker)
         return HF_OK;
-    hfi_client_lock(contest->client);
-    const bool got = wait_get_waker(contest->client, &contest->wait);
     /* Whoever waits must hear what the store says by itself, too: that another server has taken its place. Without the
      * keeper it would only be asked later, so its failure is none here. */
     const struct hfi_engine *engine = contest->client->engine;
-    if (got && engine->ear && engine->ear(contest->client->store) >= 0)
+    const bool speaks = engine->ear && engine->ear(contest->client->store) >= 0;
+    hfi_client_lock(contest->client);
+    const bool got = wait_get_waker(contest->client, &contest->wait);
+    if (got && speaks)
         hfi_keeper_start(contest->client, NULL);
     hfi_client_unlock(contest->client);
     contest->request.waker = contest->wait.waker;

@@ -193,6 +193,7 @@ uint64_t hfi_thread_number(void); /* needs no mutex */
 hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err);
 
 /* keeper.c: all with the mutex held. */
+#define HFI_AT_ONCE ((hfi_time)1) /* long past; 0 would switch the timer off */
 bool hfi_keeper_start(hf_client *client, hf_error *err);
 void hfi_keeper_expect(hf_client *client, hfi_time due_ns); /* look at `due_ns` at the latest */
 void hfi_keeper_stop(hf_client *client);                    /* lets go of the mutex while it joins */

@@ -213,7 +213,7 @@ static hfi_time next_due(const hf_client *client)
     for (const struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
         hfi_time mine = HFI_NEVER;
         if (hold->state == HFI_HOLD_HELD)
-            mine = hfi_lease_due(&hold->lease);
+            mine = hold->doubted && !hold->renewing ? HFI_AT_ONCE : hfi_lease_due(&hold->lease);
         else if (hold->undoing)
             mine = hold->undo_at_ns;
         if (mine < due)

@@ -87,6 +87,8 @@ static hf_status renew_now(struct hfi_hold *hold, struct hfi_renewal *renewal, h
     hold->renewing = false;
     hold->pins--;
     pthread_cond_broadcast(&client->changed);
+    if (hold->doubted) /* since the question was sent: this answer does not settle it */
+        hfi_keeper_expect(client, HFI_AT_ONCE);
     if (status == HF_OK)
         status = renewal->status;
     return status == HF_LOST ? hfi_fail(err, HF_LOST, 0, "the store no longer has it") : status;

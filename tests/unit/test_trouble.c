@@ -372,3 +372,25 @@ TEST(a_recheck_does_not_extend_a_lease_that_is_not_renewed)
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
     hf_close(client);
 }
+
+static void *renew_by_hand(void *lock)
+{
+    hf_renew(lock, 0, NULL);
+    return NULL;
+}
+
+/* The answer to what was asked before the store changed says nothing about afterwards. */
+TEST(a_recheck_during_a_renewal_by_hand_is_not_put_off)
+{
+    pthread_t thread;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take_for_long(client, HF_RENEW_ON);
+    atomic_store(&script_renew.delay_ns, 100 * HFI_MS);
+    REQUIRE_INT(0, pthread_create(&thread, NULL, renew_by_hand, lock));
+    await_at_least(&script_renewing, 1);
+    hfi_keeper_recheck(client);
+    pthread_join(thread, NULL);
+    await_at_least(&script_renewed, 2);
+    CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}

@@ -41,12 +41,12 @@ static bool majority_is_up(const struct redlock_round *round)
     return answered >= round->store->quorum;
 }
 
-hf_status hfi_redlock_too_few(const struct redlock_round *round, size_t answered, hf_error *err)
+hf_status hfi_redlock_too_few(const struct redlock_round *round, size_t count, const char *did, hf_error *err)
 {
     const hf_status why = round->trouble.status;
     const bool final = why == HF_DENIED || why == HF_INVALID || why == HF_UNSUPPORTED || why == HF_NOMEM;
     return hfi_fail(err, final ? why : HF_UNAVAILABLE, round->trouble.native,
-                    "only %zu of %zu masters answered, %zu are needed: %.120s", answered, round->store->count,
+                    "only %zu of %zu masters %s, %zu are needed: %.120s", count, round->store->count, did,
                     round->store->quorum, round->trouble.message);
 }
 
@@ -64,7 +64,7 @@ static hf_status connect_first(struct redlock_store *store, hf_error *err)
     for (size_t i = 0; i < store->count; i++)
         answered += round.legs[i].state == REDLOCK_ANSWERED;
     hfi_redlock_end(&round);
-    return answered >= store->quorum ? HF_OK : hfi_redlock_too_few(&round, answered, err);
+    return answered >= store->quorum ? HF_OK : hfi_redlock_too_few(&round, answered, "answered", err);
 }
 
 static hf_status redlock_open(void *memory, const struct hfi_url *url, const struct hfi_env *env,
@@ -127,6 +127,15 @@ void hfi_redlock_add_keys(struct redis_command *command, const struct redlock_st
     hfi_redis_add(command, "3");
     for (size_t i = 0; i < 3; i++)
         hfi_redis_add(command, words->keys[i]);
+}
+
+void hfi_redlock_add_release(struct redis_command *command, const struct redlock_store *store,
+                             const struct redlock_words *words, const char *score)
+{
+    hfi_redlock_add_keys(command, store, REDLOCK_RELEASE, words);
+    hfi_redis_add(command, words->owner);
+    hfi_redis_add(command, words->member);
+    hfi_redis_add(command, score);
 }
 
 /* --- waiting --- */
@@ -237,10 +246,7 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
         return HF_OK;
     }
     hfi_redlock_words(&words, store, lock, request);
-    hfi_redlock_add_keys(&command, store, REDLOCK_RELEASE, &words);
-    hfi_redis_add(&command, words.owner);
-    hfi_redis_add(&command, words.member);
-    hfi_redis_add(&command, "");
+    hfi_redlock_add_release(&command, store, &words, "");
     for (size_t i = 0; i < store->count; i++)
         round.legs[i].command = was_held || lock->maybe & 1u << i ? &command : NULL;
     hfi_redlock_ask(&round, was_held ? enough_released : hfi_redlock_all_answered,
@@ -257,9 +263,9 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
     hfi_redlock_end(&round);
     hfi_redlock_settle(store, lock); /* also if it must be tried again: the core may give that up without us */
     if (!was_held && lock->maybe)
-        return hfi_redlock_too_few(&round, gone + kept, err);
+        return hfi_redlock_too_few(&round, gone + kept, "answered", err);
     if (was_held && gone < store->quorum && kept <= store->count - store->quorum)
-        return hfi_redlock_too_few(&round, gone + kept, err);
+        return hfi_redlock_too_few(&round, gone, "let go of it", err);
     lock->redis.state = REDIS_NEW;
     lock->redis.queued = false;
     lock->score = 0;

@@ -139,8 +139,12 @@ void hfi_redlock_words(struct redlock_words *words, const struct redlock_store *
 /* Starts a command with a script and the keys of a lock. */
 void hfi_redlock_add_keys(struct redis_command *command, const struct redlock_store *store,
                           enum redlock_script_name script, const struct redlock_words *words);
+/* A whole release; with a score, of those who step back and stay in line ("0": at its end). */
+void hfi_redlock_add_release(struct redis_command *command, const struct redlock_store *store,
+                             const struct redlock_words *words, const char *score);
 /* Until when a master may answer. */
 hfi_time hfi_redlock_answer_by(const struct redlock_store *store, uint32_t ttl_ms, hfi_time deadline_ns);
-hf_status hfi_redlock_too_few(const struct redlock_round *round, size_t answered, hf_error *err);
+/* Only `count` masters did it. */
+hf_status hfi_redlock_too_few(const struct redlock_round *round, size_t count, const char *did, hf_error *err);
 
 #endif

@@ -93,14 +93,13 @@ struct tally {
     int64_t waiting; /* in the usher's queue */
     int64_t place;   /* ours in it; -1: none */
     size_t usher;    /* its index; the count: there is none */
-    bool called;     /* by the usher: we are the first in line */
 };
 
 static void count_votes(struct tally *tally, const struct redlock_round *round, struct redlock_lock *lock,
                         int64_t guess)
 {
     struct redlock_store *store = round->store;
-    *tally = (struct tally){ .place = -1, .usher = tally->usher, .called = tally->called };
+    *tally = (struct tally){ .place = -1, .usher = tally->usher };
     for (size_t i = 0; i < store->count; i++) {
         const struct redlock_leg *leg = &round->legs[i];
         if (leg->sent)
@@ -151,12 +150,8 @@ static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock,
     char score[24];
     int64_t place = -1;
     snprintf(score, sizeof score, "%llu", (unsigned long long)lock->score);
-    for (size_t i = 0; i < 2; i++) {
-        hfi_redlock_add_keys(&commands[i], store, REDLOCK_RELEASE, words);
-        hfi_redis_add(&commands[i], words->owner);
-        hfi_redis_add(&commands[i], words->member);
-        hfi_redis_add(&commands[i], i ? score : "");
-    }
+    hfi_redlock_add_release(&commands[0], store, words, "");
+    hfi_redlock_add_release(&commands[1], store, words, score);
     for (size_t i = 0; i < store->count; i++) {
         if (lock->maybe & 1u << i || i == usher)
             round.legs[i].command = &commands[i == usher];
@@ -183,10 +178,7 @@ static void give_back_strays(const struct redlock_round *asked, const struct hfi
     struct redlock_store *store = asked->store;
     struct redlock_round round = { .store = store, .lock = asked->lock };
     struct redis_command command = { REDIS_ROOM(REDLOCK_WORDS_MOST) };
-    hfi_redlock_add_keys(&command, store, REDLOCK_RELEASE, words);
-    hfi_redis_add(&command, words->owner);
-    hfi_redis_add(&command, words->member);
-    hfi_redis_add(&command, "");
+    hfi_redlock_add_release(&command, store, words, "");
     for (size_t i = 0; i < store->count; i++) {
         if (asked->legs[i].sent && asked->legs[i].state != REDLOCK_ANSWERED)
             round.legs[i].command = &command;
@@ -377,13 +369,11 @@ static void ask_masters(struct redlock_round *round, struct redlock_lock *lock, 
 
 /* The usher, if the caller is going to wait and can hear it call; else the count. Whoever lined up without being able
  * to hear would be taken for dead, and struck off. */
-static size_t usher_for(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request,
-                        bool *called)
+static size_t usher_for(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request)
 {
     const size_t usher = hfi_redlock_usher(store);
     pthread_mutex_lock(&store->redis.mutex);
-    *called = lock->redis.state == REDIS_CALLED;
-    if (*called)
+    if (lock->redis.state == REDIS_CALLED)
         lock->redis.state = REDIS_NEW; /* what comes from now on counts */
     pthread_mutex_unlock(&store->redis.mutex);
     if (request->queue && usher < store->count &&
@@ -398,10 +388,9 @@ hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_
     struct redlock_store *store = memory;
     struct redlock_lock *lock = lock_memory;
     struct redlock_round round = { .store = store, .lock = lock };
-    struct tally tally = { .place = -1 };
+    struct tally tally = { .place = -1, .usher = usher_for(store, lock, request) };
     struct redlock_words words;
     hf_status status;
-    tally.usher = usher_for(store, lock, request, &tally.called);
     lock->attempts++;
     hfi_redlock_words(&words, store, lock, request);
     const int64_t guess = guess_token(store);
@@ -418,7 +407,7 @@ hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_
         }
         if (usher_says_no)
             give_back_strays(&round, request, &words);
-        status = final ? HF_BUSY : hfi_redlock_too_few(&round, tally.answered, err);
+        status = final ? HF_BUSY : hfi_redlock_too_few(&round, tally.answered, "answered", err);
     }
     if (status == HF_BUSY) {
         note_contention(store, request->name);

@@ -116,7 +116,7 @@ static hf_status inspect_one(struct inspection *inspection, const char *name, hf
     if (reply)
         status = show(inspection, &round, reply, name, err);
     hfi_redlock_end(&round);
-    return answered >= inspection->store->quorum ? status : hfi_redlock_too_few(&round, answered, err);
+    return answered >= inspection->store->quorum ? status : hfi_redlock_too_few(&round, answered, "answered", err);
 }
 
 /* --- every name once, on however many masters it is found --- */
@@ -217,5 +217,5 @@ hf_status hfi_redlock_evict(void *memory, const char *name, hfi_time deadline_ns
     struct redlock_round round = { .store = store };
     const size_t answered = ask_all(&round, REDLOCK_EVICT, name, deadline_ns);
     hfi_redlock_end(&round);
-    return answered >= store->quorum ? HF_OK : hfi_redlock_too_few(&round, answered, err);
+    return answered >= store->quorum ? HF_OK : hfi_redlock_too_few(&round, answered, "answered", err);
 }
