@@ -168,6 +168,8 @@ HFI_API bool hfi_waker_called_back(const struct hfi_waker *waker);
 #define HFI_FD(call) hfi_fd_end((hfi_fd_begin(), (call)))
 HFI_API void hfi_fd_begin(void);
 HFI_API int hfi_fd_note(int fd);   /* between begin and end, for a call that yields several; returns as end does */
+/* Between begin and end, before a library closes a descriptor by itself; takes -1. */
+HFI_API void hfi_fd_forget(int fd);
 HFI_API int hfi_fd_end(int fd);    /* returns fd; -1 with errno if it is -1 or could not be registered */
 HFI_API void hfi_fd_close(int fd); /* takes -1 */
 

@@ -86,17 +86,22 @@ int hfi_fd_end(int fd)
     return fd;
 }
 
-void hfi_fd_close(int fd)
+void hfi_fd_forget(int fd)
 {
-    if (fd < 0)
-        return;
-    pthread_mutex_lock(&mutex);
     for (size_t i = count; i-- > 0;) {
         if (descriptors[i] == fd) {
             descriptors[i] = descriptors[--count];
             break;
         }
     }
+}
+
+void hfi_fd_close(int fd)
+{
+    if (fd < 0)
+        return;
+    pthread_mutex_lock(&mutex);
+    hfi_fd_forget(fd);
     close(fd);
     pthread_mutex_unlock(&mutex);
 }

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * postgres_bound.c: advisory and for-update: the lock belongs to a connection, and each lock has one of its own, so that
+ * a forced release ends one lock and no other. The server frees it when the connection ends, and the keeper watches all
+ * of them for that.
+ *
+ * A waiter blocks in the server, with the very connection that is going to hold the lock. To give up it has the
+ * statement cancelled by another connection; if that does not work, it closes its own.
+ */
+#include "postgres.h"
+#include <errno.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+
+#define WATCHED_AT_ONCE 16
+
+hf_status hfi_postgres_bound_open(struct postgres_store *store, hf_error *err)
+{
+    store->watch = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
+    return store->watch >= 0 ? HF_OK : hfi_fail_errno(err, errno, "make", "a client");
+}
+
+/* --- watching --- */
+
+static hf_status watch(struct postgres_store *store, struct postgres_lock *lock, hf_error *err)
+{
+    struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP, .data.u64 = lock->owner.serial };
+    if (epoll_ctl(store->watch, EPOLL_CTL_ADD, PQsocket(lock->connection->pq), &event) != 0)
+        return hfi_fail_errno(err, errno, "watch", "a connection");
+    pthread_mutex_lock(&store->mutex);
+    lock->state = POSTGRES_HELD;
+    lock->watched = true;
+    lock->next = store->watched;
+    store->watched = lock;
+    pthread_mutex_unlock(&store->mutex);
+    return HF_OK;
+}
+
+/* From now on the connection is the caller's alone. */
+static struct postgres_connection *take_connection(struct postgres_store *store, struct postgres_lock *lock)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct postgres_connection *connection = lock->connection;
+    if (lock->watched) {
+        struct postgres_lock **link = &store->watched;
+        while (*link != lock)
+            link = &(*link)->next;
+        *link = lock->next;
+        lock->watched = false;
+        epoll_ctl(store->watch, EPOLL_CTL_DEL, PQsocket(connection->pq), NULL);
+    }
+    lock->connection = NULL;
+    pthread_mutex_unlock(&store->mutex);
+    return connection;
+}
+
+/* With the mutex. Nothing comes on a connection at rest but its end, or a setting that changed. */
+static bool has_ended(const struct postgres_lock *lock)
+{
+    PGconn *pq = lock->connection->pq;
+    struct pollfd one = { .fd = PQsocket(pq), .events = POLLIN };
+    if (one.fd >= 0 && poll(&one, 1, 0) == 0)
+        return false;
+    return PQconsumeInput(pq) != 1 || PQstatus(pq) != CONNECTION_OK;
+}
+
+void hfi_postgres_bound_hear(struct postgres_store *store)
+{
+    struct epoll_event events[WATCHED_AT_ONCE];
+    struct hfi_owner ended[WATCHED_AT_ONCE];
+    size_t count = 0;
+    pthread_mutex_lock(&store->mutex);
+    const int ready = epoll_wait(store->watch, events, WATCHED_AT_ONCE, 0);
+    for (int i = 0; i < ready; i++) {
+        const struct postgres_lock *lock = store->watched;
+        while (lock && lock->owner.serial != events[i].data.u64)
+            lock = lock->next;
+        if (lock && has_ended(lock))
+            ended[count++] = lock->owner;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    /* Until its release they are found again: a holder that has just been granted the lock may not know of it yet. */
+    for (size_t i = 0; i < count; i++)
+        store->env->lost(store->env->core, ended[i], "its connection to the server has ended");
+}
+
+hf_status hfi_postgres_bound_renew(struct postgres_store *store, struct hfi_renewal *renewals, size_t count)
+{
+    pthread_mutex_lock(&store->mutex);
+    for (size_t i = 0; i < count; i++) {
+        const struct postgres_lock *lock = renewals[i].lock;
+        renewals[i].status = lock->watched && !has_ended(lock) ? HF_OK : HF_LOST;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return HF_OK;
+}
+
+/* --- attempt --- */
+
+static void drop(struct postgres_store *store, struct postgres_lock *lock)
+{
+    hfi_postgres_disconnect(take_connection(store, lock));
+    lock->blocking = lock->got = lock->in_transaction = false;
+}
+
+/* The server gave the lock to the connection: writes down who holds it, and draws the token. With an open transaction
+ * that takes another connection, or the token would be undone with the transaction. */
+static hf_status draw_token(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
+                            uint64_t *token, hfi_time deadline_ns, hf_error *err)
+{
+    struct postgres_call call = { .statement = POSTGRES_GRANT, .values = values };
+    const hf_status status = store->config.strategy->transaction
+                                 ? hfi_postgres_ask(store, &call, 1, deadline_ns, err)
+                                 : hfi_postgres_exchange(store, lock->connection, &call, 1, deadline_ns, err);
+    if (status == HF_OK)
+        *token = (uint64_t)hfi_postgres_number(call.result, 0, 0, 0);
+    PQclear(call.result);
+    return status;
+}
+
+struct try_answer {
+    long long token; /* with an open transaction: 1 for yes */
+    bool missing;    /* the row */
+};
+
+static hf_status try_once(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
+                          struct try_answer *answer, struct hfi_grant *grant, hfi_time deadline_ns, hf_error *err)
+{
+    struct postgres_call calls[2] = { { .statement = POSTGRES_BEGIN, .values = values },
+                                      { .statement = POSTGRES_TAKE, .values = values } };
+    const bool begin = store->config.strategy->transaction && !lock->in_transaction;
+    struct postgres_call *first = begin ? calls : calls + 1;
+    const hf_status status = hfi_postgres_exchange(store, lock->connection, first, begin ? 2 : 1, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    const PGresult *result = calls[1].result;
+    const char *host = PQntuples(result) > 0 ? PQgetvalue(result, 0, 1) : "";
+    lock->in_transaction = store->config.strategy->transaction;
+    answer->token = hfi_postgres_number(result, 0, 0, 0);
+    answer->missing = PQntuples(result) > 0 && PQgetvalue(result, 0, 4)[0] == 't';
+    if (*host)
+        snprintf(grant->holder, sizeof grant->holder, "%.100s:%lld", host, hfi_postgres_number(result, 0, 2, 0));
+    PQclear(calls[0].result);
+    PQclear(calls[1].result);
+    return HF_OK;
+}
+
+static hf_status try_take(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
+                          struct hfi_grant *grant, hfi_time deadline_ns, hf_error *err)
+{
+    struct try_answer answer = { 0 };
+    hf_status status = try_once(store, lock, values, &answer, grant, deadline_ns, err);
+    if (status == HF_OK && answer.missing) {
+        struct postgres_call add = { .statement = POSTGRES_ADD, .values = values };
+        status = hfi_postgres_ask(store, &add, 1, deadline_ns, err);
+        PQclear(add.result);
+        if (status == HF_OK)
+            status = try_once(store, lock, values, &answer, grant, deadline_ns, err);
+    }
+    if (status != HF_OK || answer.token == 0)
+        return status == HF_OK ? HF_BUSY : status;
+    lock->got = true;
+    if (!store->config.strategy->transaction)
+        grant->token = (uint64_t)answer.token;
+    return HF_OK;
+}
+
+/* What has become of the statement that waits. */
+static hf_status look_at_wait(struct postgres_store *store, struct postgres_lock *lock, hf_error *err)
+{
+    struct postgres_call call = { .statement = POSTGRES_BLOCK };
+    const hf_status status = hfi_postgres_poll(store, lock->connection, &call, err);
+    if (status == HF_BUSY)
+        return HF_BUSY;
+    lock->blocking = false;
+    lock->got = status == HF_OK && (!store->config.strategy->transaction || PQntuples(call.result) > 0);
+    PQclear(call.result);
+    return status == HF_OK && !lock->got ? HF_BUSY : status; /* the row was deleted: it is made anew */
+}
+
+hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgres_lock *lock,
+                                     const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
+{
+    struct postgres_values values;
+    hf_status status = HF_OK;
+    lock->owner = request->owner;
+    hfi_postgres_values(&values, request);
+    if (!lock->connection)
+        status = hfi_postgres_borrow(store, &lock->connection, request->deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    snprintf(values.backend, sizeof values.backend, "%d", lock->connection->backend);
+    if (lock->blocking)
+        status = look_at_wait(store, lock, err);
+    else
+        status = try_take(store, lock, &values, grant, request->deadline_ns, err);
+    if (status == HF_OK && grant->token == 0)
+        status = draw_token(store, lock, &values, &grant->token, request->deadline_ns, err);
+    if (status == HF_OK)
+        status = watch(store, lock, err);
+    if (status != HF_OK && status != HF_BUSY)
+        drop(store, lock); /* whatever the server has done, it undoes */
+    return status;
+}
+
+/* --- wait --- */
+
+static hf_status start_blocking(struct postgres_store *store, struct postgres_lock *lock,
+                                const struct hfi_request *request, hf_error *err)
+{
+    const hfi_time now = store->env->now_ns();
+    struct postgres_values values;
+    struct postgres_call call = { .statement = POSTGRES_BLOCK, .values = &values };
+    hfi_postgres_values(&values, request);
+    hf_status status = hfi_postgres_prepare(store, lock->connection, POSTGRES_BLOCK, now + store->env->timeout_ns, err);
+    if (status == HF_OK)
+        status = hfi_postgres_send(store, lock->connection, &call, 1, err);
+    lock->blocking = status == HF_OK;
+    if (status != HF_OK)
+        drop(store, lock);
+    return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
+}
+
+hf_status hfi_postgres_bound_wait(struct postgres_store *store, struct postgres_lock *lock,
+                                  const struct hfi_request *request, hf_error *err)
+{
+    hf_status status = HF_OK;
+    if (!lock->connection)
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection to the server broke");
+    if (!lock->blocking)
+        status = start_blocking(store, lock, request, err);
+    while (status == HF_OK && !hfi_waker_called_back(request->waker)) {
+        PGconn *pq = lock->connection->pq;
+        struct pollfd socket = { .fd = PQsocket(pq), .events = PQflush(pq) == 1 ? POLLIN | POLLOUT : POLLIN };
+        if (!hfi_waker_sleep(request->waker, &socket, 1, request->deadline_ns))
+            status = HF_TIMEOUT;
+        else if (socket.revents && (PQconsumeInput(pq) != 1 || !PQisBusy(pq)))
+            break;
+    }
+    return status;
+}
+
+/* --- release --- */
+
+/* Ends a statement that waits. True: the connection is at rest; `got` tells whether the lock was given meanwhile. */
+static bool stop_blocking(struct postgres_store *store, struct postgres_connection *connection, bool *got,
+                          hfi_time deadline_ns)
+{
+    struct postgres_values values = { .name = "", .note = "" };
+    struct postgres_call cancel = { .statement = POSTGRES_CANCEL, .values = &values };
+    struct postgres_call block = { .statement = POSTGRES_BLOCK };
+    hf_error answer = { .native = 0 };
+    snprintf(values.backend, sizeof values.backend, "%d", connection->backend);
+    hf_status status = hfi_postgres_poll(store, connection, &block, &answer);
+    if (status == HF_BUSY) {
+        status = hfi_postgres_ask(store, &cancel, 1, deadline_ns, NULL);
+        PQclear(cancel.result);
+        if (status == HF_OK)
+            status = hfi_postgres_await(store, connection, &block, deadline_ns, &answer);
+    }
+    *got = status == HF_OK;
+    PQclear(block.result);
+    return status != HF_BUSY && !connection->broken && (status == HF_OK || hfi_postgres_is_cancelled(&answer));
+}
+
+static hf_status unlock(struct postgres_store *store, struct postgres_connection *connection, bool got,
+                        bool in_transaction, const struct hfi_request *request, hf_error *err)
+{
+    const struct postgres_strategy *strategy = store->config.strategy;
+    struct postgres_values values;
+    struct postgres_call calls[2] = { { .values = &values }, { .values = &values } };
+    size_t count = 0;
+    hfi_postgres_values(&values, request);
+    for (; got && count < 2 && strategy->release[count] != POSTGRES_END; count++)
+        calls[count].statement = strategy->release[count];
+    if (!got && in_transaction)
+        calls[count++].statement = POSTGRES_ROLLBACK;
+    if (count == 0)
+        return HF_OK;
+    hf_status status = hfi_postgres_exchange(store, connection, calls, count, request->deadline_ns, err);
+    if (status == HF_OK && got && !strategy->transaction && PQgetvalue(calls[1].result, 0, 0)[0] != 't')
+        status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
+    PQclear(calls[0].result);
+    PQclear(calls[1].result);
+    return status;
+}
+
+hf_status hfi_postgres_bound_release(struct postgres_store *store, struct postgres_lock *lock,
+                                     const struct hfi_request *request, hf_error *err)
+{
+    const bool was_held = lock->state == POSTGRES_HELD;
+    bool got = lock->got;
+    struct postgres_connection *connection = take_connection(store, lock);
+    hf_status status = HF_OK;
+    if (!connection)
+        return HF_OK;
+    if (lock->blocking && !stop_blocking(store, connection, &got, request->deadline_ns))
+        connection->broken = true;
+    if (!connection->broken)
+        status = unlock(store, connection, got, lock->in_transaction, request, was_held ? err : NULL);
+    lock->state = POSTGRES_NEW;
+    lock->blocking = lock->got = lock->in_transaction = false;
+    if (status != HF_OK)
+        connection->broken = true; /* closed, and with it all that the server may still think */
+    hfi_postgres_give_back(store, connection);
+    if (!was_held)
+        return HF_OK;
+    /* Without an answer by the deadline the lock may be held until the server notices. */
+    const bool late = status == HF_UNKNOWN && store->env->now_ns() >= request->deadline_ns;
+    if (status != HF_OK && !late)
+        return hfi_fail(err, HF_LOST, 0, "its connection to the server has ended");
+    return status;
+}

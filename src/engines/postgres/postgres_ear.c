@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * postgres_ear.c: how a waiter hears that the lock was handed to it. One connection per client listens to a channel of
+ * the client's own, on which the serial of the hold is sent that was served.
+ *
+ * One of the waiting threads is on duty: it listens for all of them, so that a notification goes from the socket to the
+ * thread it is for without a detour; when it leaves, it wakes another one to take over.
+ */
+#include "postgres.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns, hf_error *err)
+{
+    char text[48];
+    struct postgres_connection *connection = NULL;
+    pthread_mutex_lock(&store->mutex);
+    const bool there = store->ear.connection != NULL;
+    pthread_mutex_unlock(&store->mutex);
+    if (there)
+        return HF_OK;
+    hf_status status = hfi_postgres_connect(store, &connection, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    snprintf(text, sizeof text, "LISTEN holdfast_%016llx", (unsigned long long)store->env->client);
+    status = hfi_postgres_say(store, connection, text, NULL, 0, NULL, deadline_ns, err);
+    if (status == HF_UNKNOWN) { /* nothing but a subscription is unknown */
+        status = HF_UNAVAILABLE;
+        if (err)
+            err->status = status;
+    }
+    pthread_mutex_lock(&store->mutex);
+    if (status == HF_OK && !store->ear.connection) { /* else another thread was faster */
+        store->ear.connection = connection;
+        store->ear.number++;
+        connection = NULL;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    hfi_postgres_disconnect(connection);
+    return status;
+}
+
+void hfi_postgres_ear_close(struct postgres_store *store)
+{
+    hfi_postgres_disconnect(store->ear.connection);
+    store->ear.connection = NULL;
+}
+
+/* --- with the mutex --- */
+
+static void unlink_lock(struct postgres_ear *ear, struct postgres_lock *lock)
+{
+    struct postgres_lock **link = &ear->waiting;
+    while (*link != lock)
+        link = &(*link)->next;
+    *link = lock->next;
+    lock->waiting = false;
+}
+
+static void call(const struct postgres_ear *ear, const struct postgres_lock *listener, uint64_t serial)
+{
+    struct postgres_lock *lock = ear->waiting;
+    while (lock && lock->owner.serial != serial)
+        lock = lock->next;
+    if (!lock) /* it has left: its release() has given the lock back, or is going to */
+        return;
+    lock->state = POSTGRES_CALLED;
+    if (lock->waker && lock != listener)
+        hfi_waker_wake(lock->waker);
+}
+
+/* Whatever is missed from now on must be asked for. */
+static void lose_ear(struct postgres_store *store)
+{
+    hfi_postgres_ear_close(store);
+    for (struct postgres_lock *lock = store->ear.waiting; lock; lock = lock->next) {
+        if (lock->waker)
+            hfi_waker_wake(lock->waker);
+    }
+}
+
+static void hear(struct postgres_store *store, const struct postgres_lock *listener)
+{
+    PGconn *pq = store->ear.connection->pq;
+    const bool alive = PQconsumeInput(pq) == 1 && PQstatus(pq) == CONNECTION_OK;
+    for (PGnotify *one; (one = PQnotifies(pq)) != NULL;) {
+        call(&store->ear, listener, strtoull(one->extra, NULL, 10));
+        PQfreemem(one);
+    }
+    if (!alive)
+        lose_ear(store);
+}
+
+/* Somebody must go on listening. */
+static void pass_duty_on(const struct postgres_ear *ear)
+{
+    const struct postgres_lock *lock = ear->waiting;
+    while (lock && !lock->waker)
+        lock = lock->next;
+    if (lock)
+        hfi_waker_wake(lock->waker);
+}
+
+/* --- without it --- */
+
+bool hfi_postgres_expect(struct postgres_store *store, struct postgres_lock *lock, struct hfi_owner owner, int *backend)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct postgres_ear *ear = &store->ear;
+    const bool can_hear = ear->connection != NULL;
+    if (can_hear) {
+        lock->ear_number = ear->number;
+        lock->owner = owner;
+        lock->state = POSTGRES_NEW;
+        *backend = ear->connection->backend;
+    }
+    if (can_hear && !lock->waiting) {
+        lock->waiting = true;
+        lock->next = ear->waiting;
+        ear->waiting = lock;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return can_hear;
+}
+
+void hfi_postgres_expect_no_more(struct postgres_store *store, struct postgres_lock *lock, enum postgres_state state)
+{
+    pthread_mutex_lock(&store->mutex);
+    if (lock->waiting)
+        unlink_lock(&store->ear, lock);
+    lock->state = state;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+bool hfi_postgres_await_call(struct postgres_store *store, struct postgres_lock *lock, struct hfi_waker *waker,
+                             hfi_time deadline_ns)
+{
+    bool in_time = true;
+    struct postgres_ear *ear = &store->ear;
+    pthread_mutex_lock(&store->mutex);
+    lock->waker = waker;
+    while (in_time && lock->state == POSTGRES_NEW && ear->connection && ear->number == lock->ear_number &&
+           !hfi_waker_called_back(waker)) {
+        const bool duty = !ear->on_duty;
+        const uint64_t number = ear->number;
+        struct pollfd socket = { .fd = PQsocket(ear->connection->pq), .events = POLLIN };
+        ear->on_duty = true;
+        pthread_mutex_unlock(&store->mutex);
+        in_time = hfi_waker_sleep(waker, &socket, duty ? 1 : 0, deadline_ns);
+        pthread_mutex_lock(&store->mutex);
+        if (duty)
+            ear->on_duty = false;
+        if (duty && socket.revents && ear->connection && ear->number == number)
+            hear(store, lock);
+    }
+    lock->waker = NULL;
+    if (!ear->on_duty)
+        pass_duty_on(ear);
+    const bool news = lock->state == POSTGRES_CALLED;
+    pthread_mutex_unlock(&store->mutex);
+    return in_time || news;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * postgres_look.c: who holds what, and forced release.
+ */
+#include "postgres.h"
+#include <poll.h>
+
+/* How often it is looked whether a backend that was told to end has done so. */
+#define END_PAUSE_MS 5
+
+static int show(const PGresult *result, int row, hf_inspect_fn each, void *arg)
+{
+    const hf_info info = { .size = sizeof info,
+                           .name = PQgetvalue(result, row, 0),
+                           .host = PQgetvalue(result, row, 1),
+                           .pid = (pid_t)hfi_postgres_number(result, row, 2, 0),
+                           .token = (uint64_t)hfi_postgres_number(result, row, 3, 0),
+                           .held_ms = hfi_postgres_number(result, row, 4, 0),
+                           .remaining_ms = hfi_postgres_number(result, row, 5, -1),
+                           .waiters = hfi_postgres_number(result, row, 6, -1),
+                           .note = PQgetvalue(result, row, 7) };
+    return each(&info, arg);
+}
+
+hf_status hfi_postgres_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                               hf_error *err)
+{
+    static const postgres_sequence inspect = { POSTGRES_INSPECT };
+    const struct postgres_values values = { .name = prefix, .note = "" };
+    struct postgres_answer answer = { .counted = POSTGRES_END };
+    const hf_status status = hfi_postgres_run(memory, inspect, &values, &answer, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    for (int row = 0, stop = 0; row < PQntuples(answer.last) && !stop; row++)
+        stop = show(answer.last, row, each, arg);
+    PQclear(answer.last);
+    return HF_OK;
+}
+
+/* A lock that is bound to a connection ends with its connection: until no backend has it any more. */
+static hf_status end_holder(struct postgres_store *store, const struct postgres_values *values, hfi_time deadline_ns,
+                            hf_error *err)
+{
+    static const postgres_sequence evict = { POSTGRES_EVICT };
+    for (;;) {
+        struct postgres_answer answer = { .counted = POSTGRES_END };
+        const hf_status status = hfi_postgres_run(store, evict, values, &answer, deadline_ns, err);
+        if (status != HF_OK)
+            return status;
+        const int holders = PQntuples(answer.last);
+        PQclear(answer.last);
+        if (holders == 0)
+            return HF_OK;
+        if (store->env->now_ns() >= deadline_ns)
+            return hfi_fail(err, HF_UNAVAILABLE, 0, "the holder of %.100s does not end", values->name);
+        poll(NULL, 0, END_PAUSE_MS);
+    }
+}
+
+hf_status hfi_postgres_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+{
+    struct postgres_store *store = memory;
+    const struct postgres_values values = { .name = name, .note = "" };
+    struct postgres_answer answer = { .counted = POSTGRES_END };
+    if (store->config.strategy->bound)
+        return end_holder(store, &values, deadline_ns, err);
+    const hf_status status = hfi_postgres_run(store, store->config.strategy->evict, &values, &answer, deadline_ns, err);
+    PQclear(answer.last);
+    return status;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * postgres_rows.c: lease, insert and version: the lock is a row with an owner and an end.
+ *
+ * Who finds the lock held lines up in a table; who frees it hands it to the first in line, in the same transaction, for
+ * a short claim time, and notifies that one client. The waiter then asks, which makes the time whole: a notification is
+ * never believed by itself, since a waiter that was paused may read it long after the claim has ended.
+ */
+#include "postgres.h"
+#include <stdio.h>
+#include <string.h>
+
+/* When the holder's time is over, its waiters ask by themselves. */
+#define BACKSTOP_FIRST (10 * HFI_MS)
+#define BACKSTOP_SPREAD (60 * HFI_MS)
+#define BACKSTOP_MOST INT64_C(86400000)
+/* Behind a pooler nothing can be heard. */
+#define POLL_PAUSE (100 * HFI_MS)
+#define SWAPS_MOST 4
+
+/* The columns of the statement that tells who has it. */
+enum { COLUMN_TOKEN, COLUMN_HOST, COLUMN_PID, COLUMN_LEFT, COLUMN_FREE, COLUMN_VERSION, COLUMN_QUEUED };
+
+static bool is_true(const PGresult *result, int column)
+{
+    return PQntuples(result) > 0 && column < PQnfields(result) && PQgetvalue(result, 0, column)[0] == 't';
+}
+
+static void set_backstop(const struct postgres_store *store, struct postgres_lock *lock, int64_t left_ms)
+{
+    const int64_t left = left_ms < 0 ? 0 : left_ms < BACKSTOP_MOST ? left_ms : BACKSTOP_MOST;
+    lock->ask_again_ns = store->env->now_ns() + left * HFI_MS + BACKSTOP_FIRST +
+                         (hfi_time)(store->env->random() % (uint64_t)BACKSTOP_SPREAD);
+}
+
+static void say_who(const PGresult *result, struct hfi_grant *grant)
+{
+    const char *host = PQntuples(result) > 0 ? PQgetvalue(result, 0, COLUMN_HOST) : "";
+    const long long left = hfi_postgres_number(result, 0, COLUMN_LEFT, -1);
+    if (*host)
+        snprintf(grant->holder, sizeof grant->holder, "%.100s:%lld", host,
+                 hfi_postgres_number(result, 0, COLUMN_PID, 0));
+    grant->holder_left_ms = left < 0 ? -1 : left;
+}
+
+/* --- compare and set --- */
+
+/* `*result` says what the row looked like: takes it if it is free and nobody waits. A row that has changed since is
+ * looked at again. */
+static hf_status swap(struct postgres_store *store, struct postgres_values *values, PGresult **result,
+                      hfi_time deadline_ns, hf_error *err)
+{
+    static const postgres_sequence add = { POSTGRES_ADD, POSTGRES_LOOK }, compare_and_set = { POSTGRES_SWAP },
+                                   look = { POSTGRES_LOOK }, extend = { POSTGRES_RENEW, POSTGRES_LOOK };
+    hf_status status = HF_OK;
+    for (unsigned tries = 0; status == HF_OK && tries < SWAPS_MOST; tries++) {
+        const long long version = hfi_postgres_number(*result, 0, COLUMN_VERSION, -1);
+        const bool mine = hfi_postgres_number(*result, 0, COLUMN_TOKEN, 0) > 0;
+        const bool free = is_true(*result, COLUMN_FREE);
+        struct postgres_answer answer = { .counted = mine ? POSTGRES_RENEW : POSTGRES_END };
+        if (version >= 0 && !mine && (!free || is_true(*result, COLUMN_QUEUED)))
+            break;
+        PQclear(*result);
+        *result = NULL;
+        snprintf(values->version, sizeof values->version, "%lld", version);
+        const unsigned char *sequence = version < 0 ? add : mine ? extend : compare_and_set;
+        status = hfi_postgres_run(store, sequence, values, &answer, deadline_ns, err);
+        const bool swapped = status == HF_OK && sequence == compare_and_set && PQntuples(answer.last) > 0;
+        *result = answer.last;
+        if (swapped || (mine && answer.changed > 0))
+            break;
+        if (status == HF_OK && sequence == compare_and_set) {
+            PQclear(*result);
+            status = hfi_postgres_run(store, look, values, &answer, deadline_ns, err);
+            *result = answer.last;
+        }
+    }
+    return status;
+}
+
+/* --- attempt --- */
+
+static hf_status ask(struct postgres_store *store, const unsigned char *sequence, struct postgres_values *values,
+                     PGresult **result, hfi_time deadline_ns, hf_error *err)
+{
+    struct postgres_answer answer = { .counted = POSTGRES_END };
+    hf_status status = hfi_postgres_run(store, sequence, values, &answer, deadline_ns, err);
+    *result = answer.last;
+    if (status == HF_OK && store->config.strategy->swap) {
+        status = swap(store, values, result, deadline_ns, err);
+        if (status != HF_OK) {
+            PQclear(*result);
+            *result = NULL;
+        }
+    }
+    return status;
+}
+
+hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres_lock *lock,
+                                   const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
+{
+    const struct postgres_strategy *strategy = store->config.strategy;
+    struct postgres_values values;
+    PGresult *result = NULL;
+    int backend = 0;
+    hfi_postgres_values(&values, request);
+    pthread_mutex_lock(&store->mutex);
+    const bool called = lock->state == POSTGRES_CALLED;
+    pthread_mutex_unlock(&store->mutex);
+    /* Whoever lines up without being able to hear would be handed a lock that it never takes. */
+    const bool line_up =
+        request->queue && lock->wants_place && !called && hfi_postgres_expect(store, lock, request->owner, &backend);
+    snprintf(values.backend, sizeof values.backend, "%d", backend);
+    hfi_time sent_ns = store->env->now_ns();
+    hf_status status =
+        ask(store, line_up ? strategy->line_up : strategy->attempt, &values, &result, request->deadline_ns, err);
+    if (status == HF_OK && hfi_postgres_number(result, 0, COLUMN_TOKEN, 0) == 0 && is_true(result, COLUMN_FREE)) {
+        PQclear(result);
+        sent_ns = store->env->now_ns();
+        status = ask(store, strategy->help, &values, &result, request->deadline_ns, err);
+    }
+    if (status == HF_UNKNOWN)
+        lock->unsure = true;
+    if (status != HF_OK)
+        return status;
+    const long long token = hfi_postgres_number(result, 0, COLUMN_TOKEN, 0);
+    if (token > 0) {
+        hfi_postgres_expect_no_more(store, lock, POSTGRES_HELD);
+        lock->queued = lock->unsure = false;
+        grant->token = (uint64_t)token;
+        grant->counted_from_ns = sent_ns;
+    } else {
+        lock->queued = line_up || (lock->queued && !called); /* a call that came to nothing used up the place */
+        say_who(result, grant);
+        set_backstop(store, lock, hfi_postgres_number(result, 0, COLUMN_LEFT, 0));
+        if (called)
+            hfi_postgres_expect_no_more(store, lock, POSTGRES_NEW);
+    }
+    PQclear(result);
+    return token > 0 ? HF_OK : HF_BUSY;
+}
+
+/* --- wait --- */
+
+static hfi_time earlier(hfi_time a, hfi_time b)
+{
+    return a < b ? a : b;
+}
+
+static hf_status poll_later(const struct postgres_store *store, const struct hfi_request *request)
+{
+    const hfi_time pause = POLL_PAUSE / 2 + (hfi_time)(store->env->random() % (uint64_t)(POLL_PAUSE / 2));
+    const hfi_time at = store->env->now_ns() + pause;
+    hfi_waker_sleep(request->waker, NULL, 0, earlier(at, request->deadline_ns));
+    return at < request->deadline_ns ? HF_OK : HF_TIMEOUT;
+}
+
+hf_status hfi_postgres_row_wait(struct postgres_store *store, struct postgres_lock *lock,
+                                const struct hfi_request *request, hf_error *err)
+{
+    if (store->deaf)
+        return poll_later(store, request);
+    if (!lock->queued) {
+        const hfi_time limit = earlier(store->env->now_ns() + store->env->timeout_ns, request->deadline_ns);
+        const hf_status status = hfi_postgres_listen(store, limit, err);
+        lock->wants_place = true;
+        /* A wait that was too short for that is over, and nothing else. */
+        return status == HF_UNAVAILABLE && store->env->now_ns() >= request->deadline_ns ? HF_TIMEOUT : status;
+    }
+    const bool ask_again = lock->ask_again_ns < request->deadline_ns;
+    const bool news =
+        hfi_postgres_await_call(store, lock, request->waker, ask_again ? lock->ask_again_ns : request->deadline_ns);
+    pthread_mutex_lock(&store->mutex);
+    if (!store->ear.connection) /* listen anew, and then line up anew */
+        lock->queued = false;
+    pthread_mutex_unlock(&store->mutex);
+    return news || ask_again ? HF_OK : HF_TIMEOUT;
+}
+
+/* --- release and renew --- */
+
+hf_status hfi_postgres_row_release(struct postgres_store *store, struct postgres_lock *lock,
+                                   const struct hfi_request *request, hf_error *err)
+{
+    const struct postgres_strategy *strategy = store->config.strategy;
+    struct postgres_values values;
+    struct postgres_answer answer = { .counted = POSTGRES_FREE };
+    pthread_mutex_lock(&store->mutex);
+    const bool was_held = lock->state == POSTGRES_HELD;
+    pthread_mutex_unlock(&store->mutex);
+    if (!was_held)
+        hfi_postgres_expect_no_more(store, lock, POSTGRES_NEW);
+    if (!was_held && !lock->wants_place && !lock->unsure)
+        return HF_OK;
+    hfi_postgres_values(&values, request);
+    const bool plain = was_held && !lock->unsure;
+    hf_status status = hfi_postgres_run(store, plain ? strategy->release : strategy->leave, &values, &answer,
+                                        request->deadline_ns, err);
+    PQclear(answer.last);
+    if (status == HF_UNKNOWN)
+        lock->unsure = true;
+    if (status != HF_OK)
+        return status;
+    if (was_held && answer.changed == 0)
+        status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
+    lock->state = POSTGRES_NEW;
+    lock->queued = lock->unsure = lock->wants_place = false;
+    return status;
+}
+
+hf_status hfi_postgres_row_renew(struct postgres_store *store, struct hfi_renewal *renewals, size_t count,
+                                 hfi_time deadline_ns, hf_error *err)
+{
+    struct postgres_values *values = hfi_alloc(count * sizeof *values);
+    struct postgres_call *calls = hfi_alloc(count * sizeof *calls);
+    hf_status status = values && calls ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a renewal");
+    for (size_t i = 0; i < count && status == HF_OK; i++) {
+        const struct hfi_request request = {
+            .name = renewals[i].name, .owner = renewals[i].owner, .ttl_ms = renewals[i].ttl_ms, .note = ""
+        };
+        hfi_postgres_values(&values[i], &request);
+        calls[i] = (struct postgres_call){ .statement = POSTGRES_RENEW, .values = &values[i] };
+    }
+    if (status == HF_OK)
+        status = hfi_postgres_ask(store, calls, count, deadline_ns, err);
+    for (size_t i = 0; i < count && status == HF_OK; i++) {
+        renewals[i].status = strcmp(PQcmdTuples(calls[i].result), "1") == 0 ? HF_OK : HF_LOST;
+        PQclear(calls[i].result);
+    }
+    hfi_free(values);
+    hfi_free(calls);
+    return status;
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * postgres_strategies.c: the strategies, each a table of statements.
+ *
+ * All that concerns one name is done under the lock of one row, which the first statement of a sequence takes; the
+ * statements after it see what was committed until then. Without that, a waiter could line up while the holder, which
+ * does not see it yet, hands the lock to nobody.
+ *
+ * Time is the server's clock_timestamp(): now() stands still during a transaction. A token is the larger of the last
+ * one + 1 and the server's microseconds, and is drawn while the row is locked: one that is drawn before could be
+ * overtaken.
+ */
+#include "postgres.h"
+#include <string.h>
+
+#define NOW "clock_timestamp()"
+#define MICROSECONDS "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+#define TTL "$4::int * interval '1 millisecond'"
+#define CLAIM "interval '1 second'"
+#define LEFT_MS(end) "(extract(epoch FROM " end " - clock_timestamp()) * 1000)::bigint"
+#define HELD_MS "greatest(0, (extract(epoch FROM clock_timestamp() - since) * 1000)::bigint)"
+/* A waiter whose connection has ended is not served. */
+#define LIVES "EXISTS (SELECT FROM pg_stat_get_activity(w.backend))"
+#define NOTIFY(row) "pg_notify('holdfast_' || lpad(to_hex(" row ".client), 16, '0'), " row ".serial::text)"
+/* 64 bits of a name: the first eight bytes of its SHA-256, most significant first. */
+#define KEY(name) "('x' || left(encode(sha256(convert_to(" name ", 'UTF8')), 'hex'), 16))::bit(64)::bigint"
+
+#define HEIR                                                                                                           \
+    "heir AS (SELECT w.place, w.client, w.serial, w.host, w.pid, w.note FROM {W} w WHERE w.name = $1 AND " LIVES       \
+    " ORDER BY w.place LIMIT 1)"
+
+/* --- lease and version --- */
+
+#define IS_FREE "(l.client IS NULL OR l.expires <= " NOW ")"
+#define IS_MINE "(l.client = $2 AND l.serial = $3)"
+#define NEXT_TOKEN "greatest(l.token + 1, " MICROSECONDS ")"
+
+static const char lease_take[] =
+    "WITH taken AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, host, pid, note)"
+    " VALUES ($1, $2, $3, " MICROSECONDS ", " NOW ", " NOW " + " TTL ", $5, $6, $7)"
+    " ON CONFLICT (name) DO UPDATE SET client = $2, serial = $3,"
+    " token = CASE WHEN " IS_MINE " THEN l.token ELSE " NEXT_TOKEN " END,"
+    " since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW " END,"
+    " expires = " NOW " + " TTL ", host = $5, pid = $6, note = $7"
+    " WHERE " IS_MINE " OR (NOT l.queued AND " IS_FREE ") RETURNING token)"
+    " SELECT token, NULL::text, NULL::int, NULL::bigint, false FROM taken"
+    " UNION ALL SELECT 0, l.host, l.pid, " LEFT_MS(
+        "l.expires") ", " IS_FREE " FROM {L} l WHERE l.name = $1 AND NOT EXISTS (SELECT FROM taken)";
+
+static const char lease_look[] = "SELECT CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
+    "l.expires") ", " IS_FREE ", l.token, l.queued FROM {L} l WHERE l.name = $1";
+
+static const char version_swap[] =
+    "UPDATE {L} l SET client = $2, serial = $3, token = " NEXT_TOKEN ", since = " NOW ", expires = " NOW " + " TTL
+    ", host = $5, pid = $6, note = $7 WHERE l.name = $1 AND l.token = $8 AND NOT l.queued AND " IS_FREE
+    " RETURNING token";
+
+static const char lease_lock[] = "UPDATE {L} SET queued = true WHERE name = $1";
+
+static const char enter[] =
+    "INSERT INTO {W} (name, client, serial, backend, host, pid, note) SELECT $1, $2, $3, $4, $5, $6, $7"
+    " WHERE NOT EXISTS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_MINE ")"
+    " ON CONFLICT (client, serial) DO UPDATE SET backend = excluded.backend";
+
+static const char lease_serve[] =
+    "WITH " HEIR ", given AS (UPDATE {L} l SET client = h.client, serial = h.serial,"
+    " token = CASE WHEN h.client IS NULL THEN l.token ELSE " NEXT_TOKEN " END, since = " NOW ", expires = " NOW
+    " + " CLAIM ", host = h.host, pid = h.pid, note = h.note,"
+    " queued = EXISTS (SELECT FROM {W} w WHERE w.name = $1 AND w.place > h.place)"
+    " FROM (SELECT 1) one LEFT JOIN heir h ON true WHERE l.name = $1 AND l.queued AND " IS_FREE
+    " RETURNING l.client, l.serial),"
+    " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND EXISTS (SELECT FROM given)"
+    " AND w.place <= coalesce((SELECT place FROM heir), 9223372036854775807))"
+    " SELECT " NOTIFY("given") " FROM given WHERE given.client IS NOT NULL";
+
+static const char leave[] = "DELETE FROM {W} WHERE client = $1 AND serial = $2";
+
+static const char renew[] =
+    "UPDATE {L} SET expires = " NOW " + " TTL " WHERE name = $1 AND client = $2 AND serial = $3 AND expires > " NOW;
+
+static const char lease_free[] = "UPDATE {L} SET client = NULL, serial = NULL, expires = NULL"
+                                 " WHERE name = $1 AND client = $2 AND serial = $3";
+
+static const char lease_evict[] = "UPDATE {L} SET client = NULL, serial = NULL, expires = NULL WHERE name = $1";
+
+static const char row_inspect[] =
+    "SELECT name, host, pid, token, " HELD_MS
+    ", " LEFT_MS("expires") ","
+                            " (SELECT count(*) FROM {W} w WHERE w.name = l.name), note FROM {L} l"
+                            " WHERE client IS NOT NULL AND expires > " NOW " AND starts_with(name, $1) ORDER BY name";
+
+/* --- insert: the row is the lock; the last token, which must outlive it, is in the row of grants --- */
+
+static const char insert_take[] =
+    "INSERT INTO {L} AS l (name, client, serial, token, since, expires, host, pid, note)"
+    " SELECT $1, $2, $3, 0, " NOW ", " NOW " + " TTL ", $5, $6, $7"
+    " WHERE NOT EXISTS (SELECT FROM {W} w WHERE w.name = $1)"
+    " OR EXISTS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_MINE ")"
+    " ON CONFLICT (name) DO UPDATE SET client = $2, serial = $3,"
+    " token = CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW
+    " END, expires = " NOW " + " TTL ", host = $5, pid = $6, note = $7 WHERE " IS_MINE " OR l.expires <= " NOW;
+
+static const char insert_count[] =
+    "WITH fresh AS (SELECT FROM {L} WHERE name = $1 AND token = 0 AND client IS NOT NULL),"
+    " counted AS (UPDATE {G} g SET token = greatest(g.token + 1, " MICROSECONDS ") FROM fresh WHERE g.name = $1"
+    " RETURNING g.token) UPDATE {L} l SET token = counted.token FROM counted WHERE l.name = $1";
+
+static const char insert_look[] = "SELECT CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
+    "l.expires") ", l.client IS NULL OR l.expires <= " NOW " FROM (SELECT 1) one LEFT JOIN {L} l ON l.name = $1";
+
+static const char insert_lock[] =
+    "INSERT INTO {G} AS g (name, token) VALUES ($1, 0) ON CONFLICT (name) DO UPDATE SET token = g.token";
+
+static const char insert_serve[] =
+    "WITH " HEIR ", given AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, host, pid, note)"
+    " SELECT $1, h.client, h.serial, 0, " NOW ", " NOW " + " CLAIM ", h.host, h.pid, h.note FROM heir h"
+    " ON CONFLICT (name) DO UPDATE SET client = excluded.client, serial = excluded.serial, token = 0,"
+    " since = excluded.since, expires = " NOW " + " CLAIM ", host = excluded.host, pid = excluded.pid,"
+    " note = excluded.note WHERE l.expires <= " NOW " RETURNING l.client, l.serial),"
+    " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND ((EXISTS (SELECT FROM given)"
+    " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))"
+    " SELECT " NOTIFY("given") " FROM given";
+
+static const char insert_free[] = "DELETE FROM {L} WHERE name = $1 AND client = $2 AND serial = $3";
+
+static const char insert_evict[] = "DELETE FROM {L} WHERE name = $1";
+
+/* --- bound to a connection: who holds it, and its token, is in the row of grants --- */
+
+#define GRANT_COLUMNS "name, token, client, serial, backend, since, host, pid, note"
+#define GRANT_UPDATE                                                                                                   \
+    " ON CONFLICT (name) DO UPDATE SET token = greatest(g.token + 1, " MICROSECONDS "), client = excluded.client,"     \
+    " serial = excluded.serial, backend = excluded.backend, since = excluded.since, host = excluded.host,"             \
+    " pid = excluded.pid, note = excluded.note RETURNING token"
+#define ADVISORY_OF(name)                                                                                              \
+    "k.locktype = 'advisory' AND k.objsubid = 1"                                                                       \
+    " AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())"                               \
+    " AND ((k.classid::bigint << 32) | k.objid::bigint) = " KEY(name)
+#define HOLDS_ROWS                                                                                                     \
+    "EXISTS (SELECT FROM pg_locks k WHERE k.pid = g.backend AND k.locktype = 'relation'"                               \
+    " AND k.relation = '{L}'::regclass AND k.mode = 'RowShareLock' AND k.granted)"
+
+static const char grant[] = "INSERT INTO {G} AS g (" GRANT_COLUMNS ") VALUES ($1, " MICROSECONDS ", $2, $3, $4, " NOW
+                            ", $5, $6, $7)" GRANT_UPDATE;
+
+static const char clear[] =
+    "UPDATE {G} SET client = NULL, serial = NULL, backend = NULL WHERE name = $1 AND client = $2 AND serial = $3";
+
+static const char cancel[] = "SELECT pg_cancel_backend($1)";
+
+static const char advisory_take[] = "WITH got AS (SELECT pg_try_advisory_lock(" KEY(
+    "$1") ") AS yes),"
+          " granted AS (INSERT INTO {G} AS g (" GRANT_COLUMNS ") SELECT $1, " MICROSECONDS ", $2, $3, $4, " NOW
+          ", $5, $6, $7 FROM got WHERE yes" GRANT_UPDATE ")"
+          " SELECT token, NULL::text, NULL::int, NULL::bigint, false FROM granted"
+          " UNION ALL SELECT 0, g.host, g.pid, NULL, false FROM got LEFT JOIN {G} g ON g.name = $1 AND g.client IS NOT "
+          "NULL"
+          " WHERE NOT got.yes";
+
+static const char advisory_block[] = "SELECT pg_advisory_lock(" KEY("$1") ")";
+
+static const char advisory_unlock[] = "SELECT pg_advisory_unlock(" KEY("$1") ")";
+
+static const char advisory_inspect[] =
+    "SELECT name, host, g.pid, token, " HELD_MS ", -1, (SELECT count(*) FROM pg_locks k WHERE " ADVISORY_OF(
+        "g.name") " AND NOT k.granted), note FROM {G} g WHERE g.client IS NOT NULL AND starts_with(name, $1)"
+                  " AND EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(
+                      "g.name") " AND k.granted AND k.pid = g.backend)"
+                                " ORDER BY name";
+
+static const char advisory_evict[] =
+    "SELECT pg_terminate_backend(k.pid) FROM pg_locks k WHERE " ADVISORY_OF("$1") " AND k.granted";
+
+static const char update_take[] =
+    "WITH got AS (SELECT FROM {L} l WHERE l.name = $1 FOR UPDATE SKIP LOCKED)"
+    " SELECT EXISTS (SELECT FROM got)::int, g.host, g.pid, NULL::bigint, NOT EXISTS (SELECT FROM {L} WHERE name = $1)"
+    " FROM (SELECT 1) one LEFT JOIN {G} g ON g.name = $1 AND g.client IS NOT NULL";
+
+static const char update_add[] = "INSERT INTO {L} (name) VALUES ($1) ON CONFLICT (name) DO NOTHING";
+
+static const char update_block[] = "SELECT FROM {L} WHERE name = $1 FOR UPDATE";
+
+static const char update_inspect[] =
+    "SELECT name, host, g.pid, token, " HELD_MS ", -1, -1, note FROM {G} g WHERE g.client IS NOT NULL"
+    " AND starts_with(name, $1) AND " HOLDS_ROWS " ORDER BY name";
+
+static const char update_evict[] =
+    "SELECT pg_terminate_backend(g.backend) FROM {G} g WHERE g.name = $1 AND g.client IS NOT NULL AND " HOLDS_ROWS;
+
+/* --- the table --- */
+
+#define ROW_CAPS                                                                                                       \
+    (HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |       \
+     HF_CAP_INSPECT | HF_CAP_BREAK)
+#define BOUND_CAPS                                                                                                     \
+    (HF_CAP_BOUND | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT |     \
+     HF_CAP_BREAK)
+
+static const struct postgres_strategy strategies[] = {
+    { .name = "lease",
+      .caps = ROW_CAPS,
+      .sql = { [POSTGRES_TAKE] = { lease_take, "ncsthpk" },
+               [POSTGRES_LOCK] = { lease_lock, "n" },
+               [POSTGRES_ENTER] = { enter, "ncsbhpk" },
+               [POSTGRES_SERVE] = { lease_serve, "n" },
+               [POSTGRES_LEAVE] = { leave, "cs" },
+               [POSTGRES_RENEW] = { renew, "ncst" },
+               [POSTGRES_FREE] = { lease_free, "ncs" },
+               [POSTGRES_EVICT] = { lease_evict, "n" },
+               [POSTGRES_INSPECT] = { row_inspect, "n" } },
+      .attempt = { POSTGRES_TAKE },
+      .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE },
+      .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_TAKE },
+      .release = { POSTGRES_FREE, POSTGRES_SERVE },
+      .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE },
+      .evict = { POSTGRES_EVICT, POSTGRES_SERVE } },
+    { .name = "version",
+      .caps = ROW_CAPS,
+      .swap = true,
+      .sql = { [POSTGRES_LOOK] = { lease_look, "ncs" },
+               [POSTGRES_SWAP] = { version_swap, "ncsthpkv" },
+               [POSTGRES_ADD] = { update_add, "n" },
+               [POSTGRES_LOCK] = { lease_lock, "n" },
+               [POSTGRES_ENTER] = { enter, "ncsbhpk" },
+               [POSTGRES_SERVE] = { lease_serve, "n" },
+               [POSTGRES_LEAVE] = { leave, "cs" },
+               [POSTGRES_RENEW] = { renew, "ncst" },
+               [POSTGRES_FREE] = { lease_free, "ncs" },
+               [POSTGRES_EVICT] = { lease_evict, "n" },
+               [POSTGRES_INSPECT] = { row_inspect, "n" } },
+      .attempt = { POSTGRES_LOOK },
+      .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_LOOK },
+      .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_LOOK },
+      .release = { POSTGRES_FREE, POSTGRES_SERVE },
+      .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE },
+      .evict = { POSTGRES_EVICT, POSTGRES_SERVE } },
+    { .name = "insert",
+      .caps = ROW_CAPS,
+      .sql = { [POSTGRES_TAKE] = { insert_take, "ncsthpk" },
+               [POSTGRES_COUNT] = { insert_count, "n" },
+               [POSTGRES_LOOK] = { insert_look, "ncs" },
+               [POSTGRES_LOCK] = { insert_lock, "n" },
+               [POSTGRES_ENTER] = { enter, "ncsbhpk" },
+               [POSTGRES_SERVE] = { insert_serve, "n" },
+               [POSTGRES_LEAVE] = { leave, "cs" },
+               [POSTGRES_RENEW] = { renew, "ncst" },
+               [POSTGRES_FREE] = { insert_free, "ncs" },
+               [POSTGRES_EVICT] = { insert_evict, "n" },
+               [POSTGRES_INSPECT] = { row_inspect, "n" } },
+      .attempt = { POSTGRES_LOCK, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
+      .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
+      .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
+      .release = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_SERVE, POSTGRES_COUNT },
+      .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE, POSTGRES_COUNT },
+      .evict = { POSTGRES_LOCK, POSTGRES_EVICT, POSTGRES_SERVE, POSTGRES_COUNT } },
+    { .name = "advisory",
+      .caps = BOUND_CAPS | HF_CAP_FAIR,
+      .bound = true,
+      .sql = { [POSTGRES_TAKE] = { advisory_take, "ncsbhpk" },
+               [POSTGRES_BLOCK] = { advisory_block, "n" },
+               [POSTGRES_GRANT] = { grant, "ncsbhpk" },
+               [POSTGRES_CLEAR] = { clear, "ncs" },
+               [POSTGRES_FREE] = { advisory_unlock, "n" },
+               [POSTGRES_CANCEL] = { cancel, "b" },
+               [POSTGRES_EVICT] = { advisory_evict, "n" },
+               [POSTGRES_INSPECT] = { advisory_inspect, "n" } },
+      .attempt = { POSTGRES_TAKE },
+      .release = { POSTGRES_CLEAR, POSTGRES_FREE } },
+    { .name = "for-update",
+      .caps = BOUND_CAPS,
+      .bound = true,
+      .transaction = true,
+      .sql = { [POSTGRES_BEGIN] = { "BEGIN ISOLATION LEVEL READ COMMITTED", "" },
+               [POSTGRES_COMMIT] = { "COMMIT", "" },
+               [POSTGRES_ROLLBACK] = { "ROLLBACK", "" },
+               [POSTGRES_TAKE] = { update_take, "n" },
+               [POSTGRES_ADD] = { update_add, "n" },
+               [POSTGRES_BLOCK] = { update_block, "n" },
+               [POSTGRES_GRANT] = { grant, "ncsbhpk" },
+               [POSTGRES_CLEAR] = { clear, "ncs" },
+               [POSTGRES_CANCEL] = { cancel, "b" },
+               [POSTGRES_EVICT] = { update_evict, "n" },
+               [POSTGRES_INSPECT] = { update_inspect, "n" } },
+      .attempt = { POSTGRES_TAKE },
+      .release = { POSTGRES_CLEAR, POSTGRES_COMMIT } },
+};
+
+const struct postgres_strategy *hfi_postgres_strategy(const char *name)
+{
+    for (size_t i = 0; i < sizeof strategies / sizeof strategies[0]; i++) {
+        if (strcmp(name, strategies[i].name) == 0)
+            return &strategies[i];
+    }
+    return NULL;
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * postgres_url.c: postgres://[user[:password]@][host][:port][,…][/database][?options]. All that is not an option of
+ * ours goes to libpq, with its environment variables, password and service files.
+ */
+#include "postgres.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define URL_MOST 4000
+#define SHAPE "postgres://[user[:password]@][host][:port][/database][?option=value&...]"
+
+struct own_options {
+    char strategy[32], table[HFI_POSTGRES_TABLE_MAX], create[8], pooler[16];
+};
+
+static hf_status no_memory(hf_error *err)
+{
+    return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+}
+
+/* --- options --- */
+
+static bool is_option(const char *text, size_t length, const char *name)
+{
+    return strlen(name) == length && strncmp(text, name, length) == 0;
+}
+
+/* Whether libpq knows it; those that it reads from URLs under another name too. */
+static bool is_known(const PQconninfoOption *defaults, const char *text, size_t length)
+{
+    if (is_option(text, length, "ssl"))
+        return true;
+    for (const PQconninfoOption *one = defaults; one->keyword; one++) {
+        if (is_option(text, length, one->keyword))
+            return true;
+    }
+    return false;
+}
+
+/* One "name=value" of the query. Ours are kept in `own`, those of libpq appended to `rest`. */
+static hf_status take_option(struct own_options *own, char *rest, const PQconninfoOption *defaults, const char *text,
+                             size_t length, hf_error *err)
+{
+    const char *equals = memchr(text, '=', length);
+    const size_t name = equals ? (size_t)(equals - text) : length;
+    const struct {
+        const char *name;
+        char *value;
+        size_t size;
+    } ours[] = { { "strategy", own->strategy, sizeof own->strategy },
+                 { "table", own->table, sizeof own->table },
+                 { "create", own->create, sizeof own->create },
+                 { "pooler", own->pooler, sizeof own->pooler } };
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
+        if (!is_option(text, name, ours[i].name))
+            continue;
+        const size_t value = equals ? length - name - 1 : 0;
+        if (value == 0 || value >= ours[i].size)
+            return hfi_fail(err, HF_INVALID, 0, "the option \"%s\" of the URL is empty or too long", ours[i].name);
+        memcpy(ours[i].value, equals + 1, value);
+        ours[i].value[value] = 0;
+        return HF_OK;
+    }
+    if (!equals || !is_known(defaults, text, name))
+        return hfi_fail(err, HF_INVALID, 0, "unknown option \"%.*s\" in the URL", name < 40 ? (int)name : 40, text);
+    const size_t used = strlen(rest);
+    snprintf(rest + used, URL_MOST - used, "%c%.*s", strchr(rest, '?') ? '&' : '?', (int)length, text);
+    return HF_OK;
+}
+
+static hf_status split_options(struct own_options *own, char *rest, const char *url, hf_error *err)
+{
+    const size_t length = strcspn(url, "?");
+    const char *query = url[length] ? url + length + 1 : url + length;
+    PQconninfoOption *defaults = PQconndefaults();
+    if (!defaults)
+        return no_memory(err);
+    snprintf(rest, URL_MOST, "postgresql:%.*s", (int)length, length ? url : "//");
+    hf_status status = HF_OK;
+    while (*query && status == HF_OK) {
+        const size_t one = strcspn(query, "&");
+        if (one)
+            status = take_option(own, rest, defaults, query, one, err);
+        query += query[one] ? one + 1 : one;
+    }
+    PQconninfoFree(defaults);
+    return status;
+}
+
+/* --- tables --- */
+
+static bool is_identifier(const char *text, size_t length)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    return length > 0 && length <= 50 && strspn(text, letters) >= length && !(text[0] >= '0' && text[0] <= '9');
+}
+
+/* [schema.]table becomes three quoted names. */
+static hf_status name_tables(struct postgres_config *config, const char *table, hf_error *err)
+{
+    const char *dot = strchr(table, '.');
+    const char *last = dot ? dot + 1 : table;
+    const size_t schema = dot ? (size_t)(dot - table) : 0;
+    if (!is_identifier(last, strlen(last)) || (dot && !is_identifier(table, schema)))
+        return hfi_fail(err, HF_INVALID, 0, "table is a name, or schema.name, of up to 50 letters, digits and _ each");
+    char prefix[64] = "";
+    if (dot)
+        snprintf(prefix, sizeof prefix, "\"%.*s\".", (int)schema, table);
+    snprintf(config->locks, sizeof config->locks, "%s\"%s\"", prefix, last);
+    snprintf(config->waiters, sizeof config->waiters, "%s\"%s_waiters\"", prefix, last);
+    snprintf(config->grants, sizeof config->grants, "%s\"%s_grants\"", prefix, last);
+    snprintf(config->table, sizeof config->table, "%s", table);
+    return HF_OK;
+}
+
+char *hfi_postgres_expand(const struct postgres_config *config, const char *text)
+{
+    size_t braces = 0;
+    for (const char *at = text; *at; at++)
+        braces += *at == '{';
+    char *out = hfi_alloc(strlen(text) + braces * sizeof config->grants + 1);
+    char *end = out;
+    for (const char *at = text; out && *at;) {
+        const bool name = at[0] == '{' && at[1] && at[2] == '}';
+        if (name) {
+            const char *table = at[1] == 'L' ? config->locks : at[1] == 'W' ? config->waiters : config->grants;
+            end = stpcpy(end, table);
+            at += 3;
+        } else {
+            *end++ = *at++;
+        }
+    }
+    return out;
+}
+
+static hf_status expand_all(struct postgres_config *config, hf_error *err)
+{
+    for (size_t i = 0; i < POSTGRES_STATEMENTS; i++) {
+        const char *text = config->strategy->sql[i].text;
+        config->sql[i] = text ? hfi_postgres_expand(config, text) : NULL;
+        if (text && !config->sql[i])
+            return no_memory(err);
+    }
+    return HF_OK;
+}
+
+/* --- what is shown --- */
+
+static const char *value_of(const PQconninfoOption *options, const char *keyword, const char *otherwise)
+{
+    for (const PQconninfoOption *one = options; one->keyword; one++) {
+        if (strcmp(one->keyword, keyword) == 0 && one->val && *one->val)
+            return one->val;
+    }
+    return otherwise;
+}
+
+/* The URL without passwords, wherever they stand: libpq also takes them as options. */
+static char *without_passwords(const char *rest)
+{
+    char *shown = hfi_alloc(strlen(rest) + 20);
+    if (!shown)
+        return NULL;
+    const size_t base = strcspn(rest, "?");
+    const char *authority = strncmp(rest, "//", 2) == 0 ? rest + 2 : rest;
+    const size_t length = strcspn(authority, "/?");
+    const char *at = memrchr(authority, '@', length);
+    const char *colon = at ? memchr(authority, ':', (size_t)(at - authority)) : NULL;
+    if (colon)
+        sprintf(shown, "postgres:%.*s%.*s", (int)(colon - rest), rest, (int)(rest + base - at), at);
+    else
+        sprintf(shown, "postgres:%.*s", (int)base, rest);
+    char separator = '?';
+    for (const char *one = rest[base] ? rest + base + 1 : ""; *one;) {
+        const size_t size = strcspn(one, "&");
+        const size_t name = strcspn(one, "=&");
+        if (size && !is_option(one, name, "password") && !is_option(one, name, "sslpassword")) {
+            sprintf(shown + strlen(shown), "%c%.*s", separator, (int)size, one);
+            separator = '&';
+        }
+        one += one[size] ? size + 1 : size;
+    }
+    return shown;
+}
+
+/* --- all of it --- */
+
+static hf_status read_own(struct postgres_config *config, const struct own_options *own, hf_error *err)
+{
+    config->strategy = hfi_postgres_strategy(own->strategy);
+    config->create = strcmp(own->create, "yes") == 0;
+    config->session_pooler = strcmp(own->pooler, "session") == 0;
+    if (!config->strategy)
+        return hfi_fail(err, HF_INVALID, 0, "a strategy is lease, insert, version, for-update or advisory");
+    if (!config->create && strcmp(own->create, "no") != 0)
+        return hfi_fail(err, HF_INVALID, 0, "create is yes or no");
+    if (!config->session_pooler && *own->pooler)
+        return hfi_fail(err, HF_INVALID, 0, "pooler is session, or left out");
+    const hf_status status = name_tables(config, own->table, err);
+    return status == HF_OK ? expand_all(config, err) : status;
+}
+
+hf_status hfi_postgres_config_read(struct postgres_config *config, const struct hfi_url *url, char **shown,
+                                   hf_error *err)
+{
+    struct own_options own = { .strategy = "lease", .table = "holdfast_locks", .create = "yes" };
+    char rest[URL_MOST];
+    if (strlen(url->rest) > URL_MOST - 100)
+        return hfi_fail(err, HF_INVALID, 0, "the URL is too long");
+    if (*url->rest && strncmp(url->rest, "//", 2) != 0)
+        return hfi_fail(err, HF_INVALID, 0, "a URL of this engine looks like this: " SHAPE);
+    hf_status status = split_options(&own, rest, url->rest, err);
+    if (status == HF_OK)
+        status = read_own(config, &own, err);
+    if (status != HF_OK)
+        return status;
+    char *why = NULL;
+    config->options = PQconninfoParse(rest, &why);
+    PQfreemem(why); /* unread: it may quote a password that should have been percent-encoded */
+    explicit_bzero(rest, sizeof rest);
+    if (!config->options)
+        return hfi_fail(err, HF_INVALID, 0, "libpq cannot read the URL; it looks like this: " SHAPE);
+    const char *host = value_of(config->options, "host", value_of(config->options, "hostaddr", getenv("PGHOST")));
+    const char *port = value_of(config->options, "port", getenv("PGPORT"));
+    snprintf(config->where, sizeof config->where, "%.100s%s%.20s", host ? host : "the local PostgreSQL",
+             port ? ":" : "", port ? port : "");
+    *shown = without_passwords(url->rest);
+    return *shown ? HF_OK : no_memory(err);
+}
+
+void hfi_postgres_config_free(struct postgres_config *config)
+{
+    for (size_t i = 0; i < POSTGRES_STATEMENTS; i++)
+        hfi_free(config->sql[i]);
+    for (PQconninfoOption *one = config->options; one && one->keyword; one++) {
+        if (one->val)
+            explicit_bzero(one->val, strlen(one->val));
+    }
+    PQconninfoFree(config->options);
+}
