@@ -167,7 +167,7 @@ HFI_API bool hfi_waker_called_back(const struct hfi_waker *waker);
  * split, or the child could keep a lock alive after its parent's death. `call` must not block. */
 #define HFI_FD(call) hfi_fd_end((hfi_fd_begin(), (call)))
 HFI_API void hfi_fd_begin(void);
-HFI_API int hfi_fd_note(int fd);   /* between begin and end, for a call that yields several; returns as end does */
+HFI_API int hfi_fd_note(int fd); /* between begin and end, for a call that yields several; returns as end does */
 /* Between begin and end, before a library closes a descriptor by itself; takes -1. */
 HFI_API void hfi_fd_forget(int fd);
 HFI_API int hfi_fd_end(int fd);    /* returns fd; -1 with errno if it is -1 or could not be registered */

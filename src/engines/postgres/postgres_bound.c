@@ -242,7 +242,7 @@ hf_status hfi_postgres_bound_wait(struct postgres_store *store, struct postgres_
 
 /* --- release --- */
 
-/* Ends a statement that waits. True: the connection is at rest; `got` tells whether the lock was given meanwhile. */
+/* Ends a statement that waits. True: the connection is at rest; `got` tells whether it may have been given the lock. */
 static bool stop_blocking(struct postgres_store *store, struct postgres_connection *connection, bool *got,
                           hfi_time deadline_ns)
 {
@@ -258,7 +258,8 @@ static bool stop_blocking(struct postgres_store *store, struct postgres_connecti
         if (status == HF_OK)
             status = hfi_postgres_await(store, connection, &block, deadline_ns, &answer);
     }
-    *got = status == HF_OK;
+    /* A session lock may have been granted at the very moment of the cancel, and then stays in spite of the error. */
+    *got = status == HF_OK || !store->config.strategy->transaction;
     PQclear(block.result);
     return status != HF_BUSY && !connection->broken && (status == HF_OK || hfi_postgres_is_cancelled(&answer));
 }
@@ -300,7 +301,7 @@ hf_status hfi_postgres_bound_release(struct postgres_store *store, struct postgr
         status = unlock(store, connection, got, lock->in_transaction, request, was_held ? err : NULL);
     lock->state = POSTGRES_NEW;
     lock->blocking = lock->got = lock->in_transaction = false;
-    if (status != HF_OK)
+    if (status != HF_OK && (was_held || status != HF_LOST))
         connection->broken = true; /* closed, and with it all that the server may still think */
     hfi_postgres_give_back(store, connection);
     if (!was_held)

@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 #include <poll.h>
+#include <stdio.h>
 
 /* How often it is looked whether a backend that was told to end has done so. */
 #define END_PAUSE_MS 5
@@ -37,22 +38,25 @@ hf_status hfi_postgres_inspect(void *memory, const char *prefix, hf_inspect_fn e
     return HF_OK;
 }
 
-/* A lock that is bound to a connection ends with its connection: until no backend has it any more. */
-static hf_status end_holder(struct postgres_store *store, const struct postgres_values *values, hfi_time deadline_ns,
+/* A lock that is bound to a connection ends with its connection: until the backend that has it now has it no more. Who
+ * is served next keeps it. */
+static hf_status end_holder(struct postgres_store *store, struct postgres_values *values, hfi_time deadline_ns,
                             hf_error *err)
 {
     static const postgres_sequence evict = { POSTGRES_EVICT };
+    snprintf(values->backend, sizeof values->backend, "0");
     for (;;) {
         struct postgres_answer answer = { .counted = POSTGRES_END };
         const hf_status status = hfi_postgres_run(store, evict, values, &answer, deadline_ns, err);
         if (status != HF_OK)
             return status;
-        const int holders = PQntuples(answer.last);
+        const long long holder = hfi_postgres_number(answer.last, 0, 0, 0);
         PQclear(answer.last);
-        if (holders == 0)
+        if (holder == 0)
             return HF_OK;
         if (store->env->now_ns() >= deadline_ns)
             return hfi_fail(err, HF_UNAVAILABLE, 0, "the holder of %.100s does not end", values->name);
+        snprintf(values->backend, sizeof values->backend, "%lld", holder);
         poll(NULL, 0, END_PAUSE_MS);
     }
 }
@@ -60,7 +64,7 @@ static hf_status end_holder(struct postgres_store *store, const struct postgres_
 hf_status hfi_postgres_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
     struct postgres_store *store = memory;
-    const struct postgres_values values = { .name = name, .note = "" };
+    struct postgres_values values = { .name = name, .note = "" };
     struct postgres_answer answer = { .counted = POSTGRES_END };
     if (store->config.strategy->bound)
         return end_holder(store, &values, deadline_ns, err);

@@ -168,8 +168,8 @@ static const char advisory_inspect[] =
                       "g.name") " AND k.granted AND k.pid = g.backend)"
                                 " ORDER BY name";
 
-static const char advisory_evict[] =
-    "SELECT pg_terminate_backend(k.pid) FROM pg_locks k WHERE " ADVISORY_OF("$1") " AND k.granted";
+static const char advisory_evict[] = "SELECT k.pid, pg_terminate_backend(k.pid) FROM pg_locks k WHERE " ADVISORY_OF(
+    "$1") " AND k.granted AND $2 IN (0, k.pid)";
 
 static const char update_take[] =
     "WITH got AS (SELECT FROM {L} l WHERE l.name = $1 FOR UPDATE SKIP LOCKED)"
@@ -185,7 +185,8 @@ static const char update_inspect[] =
     " AND starts_with(name, $1) AND " HOLDS_ROWS " ORDER BY name";
 
 static const char update_evict[] =
-    "SELECT pg_terminate_backend(g.backend) FROM {G} g WHERE g.name = $1 AND g.client IS NOT NULL AND " HOLDS_ROWS;
+    "SELECT g.backend, pg_terminate_backend(g.backend) FROM {G} g WHERE g.name = $1 AND g.client IS NOT NULL"
+    " AND $2 IN (0, g.backend) AND " HOLDS_ROWS;
 
 /* --- the table --- */
 
@@ -262,7 +263,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_CLEAR] = { clear, "ncs" },
                [POSTGRES_FREE] = { advisory_unlock, "n" },
                [POSTGRES_CANCEL] = { cancel, "b" },
-               [POSTGRES_EVICT] = { advisory_evict, "n" },
+               [POSTGRES_EVICT] = { advisory_evict, "nb" },
                [POSTGRES_INSPECT] = { advisory_inspect, "n" } },
       .attempt = { POSTGRES_TAKE },
       .release = { POSTGRES_CLEAR, POSTGRES_FREE } },
@@ -279,7 +280,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_GRANT] = { grant, "ncsbhpk" },
                [POSTGRES_CLEAR] = { clear, "ncs" },
                [POSTGRES_CANCEL] = { cancel, "b" },
-               [POSTGRES_EVICT] = { update_evict, "n" },
+               [POSTGRES_EVICT] = { update_evict, "nb" },
                [POSTGRES_INSPECT] = { update_inspect, "n" } },
       .attempt = { POSTGRES_TAKE },
       .release = { POSTGRES_CLEAR, POSTGRES_COMMIT } },
