@@ -158,7 +158,7 @@ static void run(const struct postgres_server *server, const char *command)
     }
 }
 
-/* ----------------------------------------------------------------------------------------------- starting and ending */
+/* ---------------------------------------------------------------------------------------------- starting and ending */
 
 static void forget_control(struct postgres_server *server)
 {

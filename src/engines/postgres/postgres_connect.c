@@ -243,8 +243,8 @@ static void ignore_notice(void *arg, const PGresult *result)
     (void)result;
 }
 
-/* Whatever a role, a database or a server has as its defaults, a lock must not end or wait because of it. Nothing is set
- * through a pooler: it would be set for others. */
+/* Whatever a role, a database or a server has as its defaults, a lock must not end or wait because of it. Nothing is
+ * set through a pooler: it would be set for others. */
 static void compose_setup(char *out, size_t size, const struct postgres_store *store, int version)
 {
     const bool bound = store->config.strategy->bound;
@@ -332,13 +332,12 @@ hf_status hfi_postgres_connect(struct postgres_store *store, struct postgres_con
 
 /* --- the pool --- */
 
-/* An idle connection has nothing to say, unless its server is gone. */
-static bool is_alive(struct postgres_connection *connection)
+/* An idle connection has nothing to hear but that its server is going away. (A setting that was changed is told too,
+ * and costs a new connection.) */
+static bool is_alive(const struct postgres_connection *connection)
 {
     struct pollfd one = { .fd = PQsocket(connection->pq), .events = POLLIN };
-    if (poll(&one, 1, 0) == 0)
-        return true;
-    return PQconsumeInput(connection->pq) == 1 && PQstatus(connection->pq) == CONNECTION_OK;
+    return poll(&one, 1, 0) == 0;
 }
 
 hf_status hfi_postgres_borrow(struct postgres_store *store, struct postgres_connection **out, hfi_time deadline_ns,

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define SECOND_PATIENCE (20 * HFI_MS)
+
 hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns, hf_error *err)
 {
     char text[48];
@@ -57,14 +59,21 @@ static void unlink_lock(struct postgres_ear *ear, struct postgres_lock *lock)
     lock->waiting = false;
 }
 
-static void call(const struct postgres_ear *ear, const struct postgres_lock *listener, uint64_t serial)
+/* "serial": it was served. "serial second": the one before it was, and should be looked after. */
+static void call(const struct postgres_store *store, const struct postgres_lock *listener, const char *text)
 {
-    struct postgres_lock *lock = ear->waiting;
+    char *rest;
+    const uint64_t serial = strtoull(text, &rest, 10);
+    struct postgres_lock *lock = store->ear.waiting;
     while (lock && lock->owner.serial != serial)
         lock = lock->next;
     if (!lock) /* it has left: its release() has given the lock back, or is going to */
         return;
-    lock->state = POSTGRES_CALLED;
+    const hfi_time claim_over = store->env->now_ns() + HFI_POSTGRES_CLAIM_MS * HFI_MS + SECOND_PATIENCE;
+    if (!*rest)
+        lock->state = POSTGRES_CALLED;
+    else if (claim_over < lock->ask_again_ns)
+        lock->ask_again_ns = claim_over;
     if (lock->waker && lock != listener)
         hfi_waker_wake(lock->waker);
 }
@@ -84,7 +93,7 @@ static void hear(struct postgres_store *store, const struct postgres_lock *liste
     PGconn *pq = store->ear.connection->pq;
     const bool alive = PQconsumeInput(pq) == 1 && PQstatus(pq) == CONNECTION_OK;
     for (PGnotify *one; (one = PQnotifies(pq)) != NULL;) {
-        call(&store->ear, listener, strtoull(one->extra, NULL, 10));
+        call(store, listener, one->extra);
         PQfreemem(one);
     }
     if (!alive)
@@ -143,10 +152,11 @@ bool hfi_postgres_await_call(struct postgres_store *store, struct postgres_lock 
            !hfi_waker_called_back(waker)) {
         const bool duty = !ear->on_duty;
         const uint64_t number = ear->number;
+        const hfi_time until = lock->ask_again_ns < deadline_ns ? lock->ask_again_ns : deadline_ns;
         struct pollfd socket = { .fd = PQsocket(ear->connection->pq), .events = POLLIN };
         ear->on_duty = true;
         pthread_mutex_unlock(&store->mutex);
-        in_time = hfi_waker_sleep(waker, &socket, duty ? 1 : 0, deadline_ns);
+        in_time = hfi_waker_sleep(waker, &socket, duty ? 1 : 0, until);
         pthread_mutex_lock(&store->mutex);
         if (duty)
             ear->on_duty = false;
@@ -156,7 +166,9 @@ bool hfi_postgres_await_call(struct postgres_store *store, struct postgres_lock 
     lock->waker = NULL;
     if (!ear->on_duty)
         pass_duty_on(ear);
-    const bool news = lock->state == POSTGRES_CALLED;
+    const bool news = in_time || lock->state == POSTGRES_CALLED || lock->ask_again_ns < deadline_ns;
+    if (!ear->connection) /* listen anew, and then line up anew */
+        lock->queued = false;
     pthread_mutex_unlock(&store->mutex);
-    return in_time || news;
+    return news;
 }

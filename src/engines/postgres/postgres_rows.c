@@ -26,11 +26,13 @@ static bool is_true(const PGresult *result, int column)
     return PQntuples(result) > 0 && column < PQnfields(result) && PQgetvalue(result, 0, column)[0] == 't';
 }
 
-static void set_backstop(const struct postgres_store *store, struct postgres_lock *lock, int64_t left_ms)
+static void set_backstop(struct postgres_store *store, struct postgres_lock *lock, int64_t left_ms)
 {
     const int64_t left = left_ms < 0 ? 0 : left_ms < BACKSTOP_MOST ? left_ms : BACKSTOP_MOST;
-    lock->ask_again_ns = store->env->now_ns() + left * HFI_MS + BACKSTOP_FIRST +
-                         (hfi_time)(store->env->random() % (uint64_t)BACKSTOP_SPREAD);
+    const hfi_time spread = (hfi_time)(store->env->random() % (uint64_t)BACKSTOP_SPREAD);
+    pthread_mutex_lock(&store->mutex); /* a notification may be coming in */
+    lock->ask_again_ns = store->env->now_ns() + left * HFI_MS + BACKSTOP_FIRST + spread;
+    pthread_mutex_unlock(&store->mutex);
 }
 
 static void say_who(const PGresult *result, struct hfi_grant *grant)
@@ -167,14 +169,7 @@ hf_status hfi_postgres_row_wait(struct postgres_store *store, struct postgres_lo
         /* A wait that was too short for that is over, and nothing else. */
         return status == HF_UNAVAILABLE && store->env->now_ns() >= request->deadline_ns ? HF_TIMEOUT : status;
     }
-    const bool ask_again = lock->ask_again_ns < request->deadline_ns;
-    const bool news =
-        hfi_postgres_await_call(store, lock, request->waker, ask_again ? lock->ask_again_ns : request->deadline_ns);
-    pthread_mutex_lock(&store->mutex);
-    if (!store->ear.connection) /* listen anew, and then line up anew */
-        lock->queued = false;
-    pthread_mutex_unlock(&store->mutex);
-    return news || ask_again ? HF_OK : HF_TIMEOUT;
+    return hfi_postgres_await_call(store, lock, request->waker, request->deadline_ns) ? HF_OK : HF_TIMEOUT;
 }
 
 /* --- release and renew --- */

@@ -21,13 +21,20 @@
 #define HELD_MS "greatest(0, (extract(epoch FROM clock_timestamp() - since) * 1000)::bigint)"
 /* A waiter whose connection has ended is not served. */
 #define LIVES "EXISTS (SELECT FROM pg_stat_get_activity(w.backend))"
-#define NOTIFY(row) "pg_notify('holdfast_' || lpad(to_hex(" row ".client), 16, '0'), " row ".serial::text)"
+#define NOTIFY(row, word)                                                                                              \
+    "pg_notify('holdfast_' || lpad(to_hex(" row ".client), 16, '0'), " row ".serial::text || " word ")"
 /* 64 bits of a name: the first eight bytes of its SHA-256, most significant first. */
 #define KEY(name) "('x' || left(encode(sha256(convert_to(" name ", 'UTF8')), 'hex'), 16))::bit(64)::bigint"
 
+/* The second in line is told to look after the first, which may have died this very moment. */
 #define HEIR                                                                                                           \
     "heir AS (SELECT w.place, w.client, w.serial, w.host, w.pid, w.note FROM {W} w WHERE w.name = $1 AND " LIVES       \
-    " ORDER BY w.place LIMIT 1)"
+    " ORDER BY w.place LIMIT 1), second AS (SELECT w.client, w.serial FROM {W} w, heir h WHERE w.name = $1"            \
+    " AND w.place > h.place AND " LIVES " ORDER BY w.place LIMIT 1)"
+#define NOTIFY_BOTH                                                                                                    \
+    " SELECT " NOTIFY("given", "''") " FROM given WHERE given.client IS NOT NULL"                                      \
+                                     " UNION ALL SELECT " NOTIFY(                                                      \
+                                         "second", "' second'") " FROM second WHERE EXISTS (SELECT FROM given)"
 
 /* --- lease and version --- */
 
@@ -70,8 +77,7 @@ static const char lease_serve[] =
     " FROM (SELECT 1) one LEFT JOIN heir h ON true WHERE l.name = $1 AND l.queued AND " IS_FREE
     " RETURNING l.client, l.serial),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND EXISTS (SELECT FROM given)"
-    " AND w.place <= coalesce((SELECT place FROM heir), 9223372036854775807))"
-    " SELECT " NOTIFY("given") " FROM given WHERE given.client IS NOT NULL";
+    " AND w.place <= coalesce((SELECT place FROM heir), 9223372036854775807))" NOTIFY_BOTH;
 
 static const char leave[] = "DELETE FROM {W} WHERE client = $1 AND serial = $2";
 
@@ -118,8 +124,7 @@ static const char insert_serve[] =
     " since = excluded.since, expires = " NOW " + " CLAIM ", host = excluded.host, pid = excluded.pid,"
     " note = excluded.note WHERE l.expires <= " NOW " RETURNING l.client, l.serial),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND ((EXISTS (SELECT FROM given)"
-    " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))"
-    " SELECT " NOTIFY("given") " FROM given";
+    " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))" NOTIFY_BOTH;
 
 static const char insert_free[] = "DELETE FROM {L} WHERE name = $1 AND client = $2 AND serial = $3";
 

@@ -160,7 +160,8 @@ static const char *value_of(const PQconninfoOption *options, const char *keyword
 /* The URL without passwords, wherever they stand: libpq also takes them as options. */
 static char *without_passwords(const char *rest)
 {
-    char *shown = hfi_alloc(strlen(rest) + 20);
+    const size_t room = strlen(rest) + 20;
+    char *shown = hfi_alloc(room);
     if (!shown)
         return NULL;
     const size_t base = strcspn(rest, "?");
@@ -169,15 +170,15 @@ static char *without_passwords(const char *rest)
     const char *at = memrchr(authority, '@', length);
     const char *colon = at ? memchr(authority, ':', (size_t)(at - authority)) : NULL;
     if (colon)
-        sprintf(shown, "postgres:%.*s%.*s", (int)(colon - rest), rest, (int)(rest + base - at), at);
+        snprintf(shown, room, "postgres:%.*s%.*s", (int)(colon - rest), rest, (int)(rest + base - at), at);
     else
-        sprintf(shown, "postgres:%.*s", (int)base, rest);
+        snprintf(shown, room, "postgres:%.*s", (int)base, rest);
     char separator = '?';
     for (const char *one = rest[base] ? rest + base + 1 : ""; *one;) {
         const size_t size = strcspn(one, "&");
         const size_t name = strcspn(one, "=&");
         if (size && !is_option(one, name, "password") && !is_option(one, name, "sslpassword")) {
-            sprintf(shown + strlen(shown), "%c%.*s", separator, (int)size, one);
+            snprintf(shown + strlen(shown), room - strlen(shown), "%c%.*s", separator, (int)size, one);
             separator = '&';
         }
         one += one[size] ? size + 1 : size;

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_postgres_faults.c: a server that crashes, connections that are ended, statements that are cut off, and eight
+ * processes that are killed at random, on every strategy.
+ */
+#include "postgres_support.h"
+
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OUR_BACKENDS "FROM pg_stat_activity WHERE application_name = 'holdfast'"
+
+/* ------------------------------------------------------------------------------------------- the server goes away */
+
+static void check_restart(const char *strategy)
+{
+    struct postgres_server *server = start_store(strategy, "");
+    hf_client *client = open_client(), *other = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    struct waiter waiter;
+    options.ttl_ms = 20000;
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(client, "x", &options);
+    const uint64_t token = hf_token(lock);
+    waiter_start(&waiter, other, "x", NULL);
+    await_waiters(client, "x", 1);
+    postgres_server_kill(server);
+    postgres_server_restart(server);
+    if (is_bound(strategy)) { /* known at once, without any traffic of the user's */
+        gate_await(&loss.told, 1);
+        await_lost_fd(lock);
+        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    } else {
+        CHECK(hf_remaining_ms(lock) > 0);
+        must_release(lock);
+        CHECK_INT(0, gate_count(&loss.told));
+    }
+    waiter_join(&waiter, HF_OK);
+    CHECK(waiter.token > token);
+    must_release(waiter.lock);
+    check_becomes_free(client, "x");
+    hf_close(client);
+    hf_close(other);
+}
+
+#define RESTART(name_, strategy_)                                                                                      \
+    TEST_LIMIT(restart_##name_, 60)                                                                                    \
+    {                                                                                                                  \
+        check_restart(strategy_);                                                                                      \
+    }
+RESTART(lease, "lease")
+RESTART(insert, "insert")
+RESTART(version, "version")
+RESTART(for_update, "for-update")
+RESTART(advisory, "advisory")
+
+/* ------------------------------------------------------------------------------------------- connections are ended */
+
+static void check_terminate(struct postgres_server *server, const char *strategy)
+{
+    use_strategy(server, strategy);
+    hf_client *client = open_client(), *other = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    struct waiter waiter;
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(client, strategy, &options);
+    waiter_start(&waiter, other, strategy, NULL);
+    await_waiters(client, strategy, 1);
+    postgres_server_do(server, "SELECT pg_terminate_backend(pid, 5000) " OUR_BACKENDS);
+    if (is_bound(strategy)) {
+        gate_await(&loss.told, 1);
+        CHECK(hf_remaining_ms(lock) <= 0);
+        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    } else {
+        must_release(lock);
+    }
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(client);
+    hf_close(other);
+    postgres_server_await(server, 0, "SELECT count(*) " OUR_BACKENDS);
+}
+
+TEST_LIMIT(connections_that_are_terminated, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES; i++)
+        check_terminate(server, strategy_names[i]);
+}
+
+/* A holder that ends its wait leaves nothing behind in the server: neither a statement nor a lock. */
+TEST_LIMIT(waits_that_are_given_up_leave_nothing_in_the_server, 90)
+{
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        use_strategy(server, strategy_names[i]);
+        hf_client *client = open_client(), *other = open_client();
+        hf_options options = HF_OPTIONS_INIT;
+        hf_lock *lock = must_acquire(client, strategy_names[i], NULL), *none = NULL;
+        options.wait_ms = 150;
+        for (int round = 0; round < 3; round++)
+            CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, strategy_names[i], &options, NULL), NULL);
+        postgres_server_await(server, 0, "SELECT count(*) " OUR_BACKENDS " AND wait_event_type = 'Lock'");
+        postgres_server_await(server, 0, "SELECT count(*) FROM holdfast_locks_waiters");
+        must_release(lock);
+        hf_close(client);
+        hf_close(other);
+        CHECK_INT(0, postgres_server_number(server, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"));
+    }
+}
+
+/* ------------------------------------------------------------------------------------- killed within a statement */
+
+struct doomed {
+    struct gate started;
+    const char *name;
+};
+
+static void acquire_once(void *arg)
+{
+    struct doomed *doomed = arg;
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = short_ttl_ms();
+    hf_client *client = open_client();
+    must_acquire(client, doomed->name, &options);
+    gate_await(&doomed->started, UINT32_MAX);
+}
+
+/* The statement is at the server, held up by a row that somebody else has locked, and its client dies. Whatever the
+ * server still does with it: the lock comes free. */
+TEST_LIMIT(a_client_killed_within_its_statement, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    static const char *const rows[] = { "lease", "insert", "version" };
+    for (size_t i = 0; i < 3; i++) {
+        struct doomed *doomed = shared_new(sizeof *doomed);
+        doomed->name = rows[i];
+        use_strategy(server, rows[i]);
+        hf_client *own = open_client();
+        must_release(must_acquire(own, rows[i], NULL));
+        postgres_server_do(server, "BEGIN");
+        postgres_server_do(server, "LOCK TABLE holdfast_locks IN EXCLUSIVE MODE");
+        pid_t pid = helper_start(acquire_once, doomed);
+        postgres_server_await(server, 1, "SELECT least(1, count(*)) FROM pg_locks WHERE NOT granted");
+        helper_kill(pid);
+        postgres_server_do(server, "COMMIT");
+        check_becomes_free(own, rows[i]);
+        hf_close(own);
+    }
+}
+
+/* ------------------------------------------------------------------------------------ a counter, and random deaths */
+
+struct crowd {
+    _Atomic bool over;
+    _Atomic uint32_t inside, entries, overlaps, disorders;
+    struct fenced_register place;
+    uint32_t ttl_ms;
+};
+
+static void compete(void *arg)
+{
+    struct crowd *crowd = arg;
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = crowd->ttl_ms;
+    hf_client *client = open_client();
+    while (!atomic_load(&crowd->over)) {
+        hf_lock *lock = NULL;
+        hf_error err = { 0 };
+        const hf_status status = hf_acquire(&lock, client, "counter", &options, &err);
+        if (status == HF_UNAVAILABLE || status == HF_UNKNOWN)
+            continue;
+        REQUIRE_STATUS(HF_OK, status, &err);
+        /* Who was here before has left, or was killed. */
+        const uint32_t me = (uint32_t)getpid();
+        const uint32_t before = atomic_exchange(&crowd->inside, me);
+        if (before != 0 && kill((pid_t)before, 0) == 0 && hf_remaining_ms(lock) > 0)
+            atomic_fetch_add(&crowd->overlaps, 1);
+        if (!fenced_write(&crowd->place, hf_token(lock)) && hf_remaining_ms(lock) > 0)
+            atomic_fetch_add(&crowd->disorders, 1);
+        atomic_fetch_add(&crowd->entries, 1);
+        uint32_t expected = me;
+        atomic_compare_exchange_strong(&crowd->inside, &expected, 0);
+        hf_release(lock, NULL);
+    }
+    hf_close(client);
+}
+
+static void check_crowd(const char *strategy, int blows)
+{
+    enum { PROCESSES = 8 };
+    pid_t pids[PROCESSES];
+    struct crowd *crowd = shared_new(sizeof *crowd);
+    crowd->ttl_ms = short_ttl_ms();
+    for (int i = 0; i < PROCESSES; i++)
+        pids[i] = helper_start(compete, crowd);
+    for (int blow = 0; blow < blows; blow++) {
+        const uint32_t seen = atomic_load(&crowd->entries);
+        const struct timespec pause = { .tv_nsec = 1000000 };
+        while (atomic_load(&crowd->entries) < seen + 20) {
+            REQUIRE(test_now_ns() < test_deadline_ns() - 2000000000LL);
+            nanosleep(&pause, NULL);
+        }
+        random_pause(20000);
+        const uint32_t victim = random_below(PROCESSES);
+        helper_kill(pids[victim]);
+        pids[victim] = helper_start(compete, crowd);
+    }
+    atomic_store(&crowd->over, true);
+    for (int i = 0; i < PROCESSES; i++)
+        helper_join(pids[i]);
+    CHECK_INT(0, atomic_load(&crowd->overlaps));
+    CHECK_INT(0, atomic_load(&crowd->disorders));
+    test_note("%s: %u entries", strategy, atomic_load(&crowd->entries));
+}
+
+#define CROWD(name_, strategy_)                                                                                        \
+    TEST_LIMIT(counter_with_random_deaths_##name_, 90)                                                                 \
+    {                                                                                                                  \
+        start_store(strategy_, "");                                                                                    \
+        check_crowd(strategy_, 12);                                                                                    \
+    }
+CROWD(lease, "lease")
+CROWD(insert, "insert")
+CROWD(version, "version")
+CROWD(for_update, "for-update")
+CROWD(advisory, "advisory")

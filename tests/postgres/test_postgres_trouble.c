@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_postgres_trouble.c: what can be wrong with a URL, a role, a table or a server has a status and a sentence, which
+ * never holds a password.
+ */
+#include "postgres_support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+TEST(urls_that_make_no_sense)
+{
+    check_open("postgres:here", HF_INVALID, "looks like this");
+    check_open("postgres://h/d?strategy=mutex", HF_INVALID, "for-update");
+    check_open("postgres://h/d?strategy=", HF_INVALID, "strategy");
+    check_open("postgres://h/d?table=a.b.c", HF_INVALID, "schema.name");
+    check_open("postgres://h/d?table=1a", HF_INVALID, "schema.name");
+    check_open("postgres://h/d?table=x%22y", HF_INVALID, "schema.name");
+    check_open("postgres://h/d?create=maybe", HF_INVALID, "yes or no");
+    check_open("postgres://h/d?pooler=transaction", HF_INVALID, "pooler is session");
+    check_open("postgres://h/d?colour=blue", HF_INVALID, "colour");
+    check_open("postgres://u:open-sesame%zz@h/d", HF_INVALID, "cannot read the URL");
+}
+
+TEST(servers_that_are_not_there)
+{
+    check_open("postgres://u:open-sesame@127.0.0.1:1/d", HF_UNAVAILABLE, "127.0.0.1:1");
+    check_open("postgres://no-such-host.invalid/d", HF_UNAVAILABLE, "no-such-host.invalid");
+    check_open("postgres:///d?host=/nonexistent", HF_UNAVAILABLE, "/nonexistent");
+}
+
+TEST_LIMIT(roles_and_databases, 60)
+{
+    char url[300];
+    struct postgres_server *server = start_store("lease", "");
+    snprintf(url, sizeof url, "postgres://guest:sesame-street@127.0.0.1:%d/postgres", server->port);
+    check_open(url, HF_DENIED, "28P01");
+    snprintf(url, sizeof url, "postgres://guest@127.0.0.1:%d/postgres", server->port);
+    check_open(url, HF_DENIED, "password");
+    snprintf(url, sizeof url, "postgres://guest:open-sesame@127.0.0.1:%d/nowhere", server->port);
+    check_open(url, HF_INVALID, "3D000");
+    /* The right password opens, but this role may do nothing with the tables that are there. */
+    snprintf(url, sizeof url, "postgres://127.0.0.1:%d/postgres?user=guest&password=open-sesame", server->port);
+    hf_client *client = NULL;
+    hf_lock *lock = NULL;
+    hf_error err = { 0 };
+    REQUIRE_STATUS(HF_OK, hf_open(&client, url, NULL, &err), &err);
+    CHECK(strstr(hf_url(client), "sesame") == NULL && strstr(hf_url(client), "user=guest") != NULL);
+    CHECK_STATUS(HF_DENIED, hf_try_acquire(&lock, client, "x", NULL, &err), &err);
+    hf_close(client);
+    /* The least that it needs. */
+    postgres_server_do(server, "GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast_locks, holdfast_locks_waiters,"
+                               " holdfast_locks_grants TO guest");
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        char mine[400];
+        snprintf(mine, sizeof mine, "%s&strategy=%s", url, strategy_names[i]);
+        store_url = mine;
+        client = open_client();
+        must_release(must_acquire(client, strategy_names[i], NULL)); /* a name has one strategy */
+        hf_close(client);
+    }
+}
+
+TEST_LIMIT(a_password_file_is_used, 60)
+{
+    char url[300], path[300];
+    struct postgres_server *server = start_store("lease", "");
+    postgres_server_do(server, "GRANT ALL ON ALL TABLES IN SCHEMA public TO guest");
+    snprintf(url, sizeof url, "postgres://guest@127.0.0.1:%d/postgres", server->port);
+    snprintf(path, sizeof path, "%s.pgpass", server->directory);
+    FILE *file = fopen(path, "wex");
+    REQUIRE(file != NULL);
+    REQUIRE_INT(0, fchmod(fileno(file), 0600)); /* libpq reads no file that others may read too */
+    fprintf(file, "127.0.0.1:*:*:guest:open-sesame\n");
+    REQUIRE_INT(0, fclose(file));
+    REQUIRE_INT(0, setenv("PGPASSFILE", path, 1));
+    check_open(url, HF_OK, "");
+    CHECK_INT(0, remove(path));
+}
+
+TEST_LIMIT(tables_that_are_missing, 60)
+{
+    char url[300];
+    struct postgres_server *server = postgres_server_start("");
+    snprintf(url, sizeof url, "%s?create=no", server->url);
+    check_open(url, HF_INVALID, "holdfast-postgres.sql");
+    snprintf(url, sizeof url, "postgres://guest:open-sesame@127.0.0.1:%d/postgres", server->port);
+    check_open(url, HF_INVALID, "may not create");
+    check_open(server->url, HF_OK, "");
+    check_open(url, HF_OK, "");
+    /* Dropped under a client that is open: made anew. */
+    use_strategy(server, "lease");
+    hf_client *client = open_client();
+    must_release(must_acquire(client, "x", NULL));
+    postgres_server_do(server, "DROP TABLE holdfast_locks, holdfast_locks_waiters");
+    must_release(must_acquire(client, "x", NULL));
+    hf_close(client);
+}
+
+TEST_LIMIT(a_table_without_a_unique_index_is_refused, 60)
+{
+    char url[300];
+    struct postgres_server *server = postgres_server_start("");
+    postgres_server_do(server, "CREATE TABLE mine (name text, token bigint)");
+    snprintf(url, sizeof url, "%s?table=mine", server->url);
+    check_open(url, HF_INVALID, "unique index");
+    snprintf(url, sizeof url, "%s?table=public.others", server->url);
+    check_open(url, HF_OK, "");
+    CHECK_INT(1, postgres_server_number(server, "SELECT count(*) FROM pg_tables WHERE tablename = 'others_grants'"));
+}
+
+TEST_LIMIT(a_standby_is_refused_until_it_is_promoted, 90)
+{
+    struct postgres_server *primary = start_store("lease", "");
+    hf_client *client = open_client();
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    const uint64_t token = hf_token(lock);
+    must_release(lock);
+    struct postgres_server *standby = postgres_server_start_standby(primary);
+    check_open(standby->url, HF_UNAVAILABLE, "standby");
+    postgres_server_await(standby, 1, "SELECT (pg_last_wal_replay_lsn() IS NOT NULL)::int");
+    postgres_server_kill(primary);
+    postgres_server_do(standby, "SELECT pg_promote()");
+    use_strategy(standby, "lease");
+    hf_client *next = open_client();
+    lock = must_acquire(next, "x", NULL);
+    CHECK(hf_token(lock) > token);
+    must_release(lock);
+    hf_close(next);
+    hf_close(client);
+}
+
+TEST_LIMIT(a_session_that_may_only_read, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    postgres_server_do(server, "ALTER ROLE postgres SET default_transaction_read_only = on");
+    hf_client *client = open_client();
+    hf_lock *lock = NULL;
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_UNAVAILABLE, hf_try_acquire(&lock, client, "x", NULL, &err), &err);
+    CHECK(strstr(err.message, "25006") != NULL);
+    hf_close(client);
+}
