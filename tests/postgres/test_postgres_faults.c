@@ -70,7 +70,14 @@ static void check_terminate(struct postgres_server *server, const char *strategy
     hf_lock *lock = must_acquire(client, strategy, &options);
     waiter_start(&waiter, other, strategy, NULL);
     await_waiters(client, strategy, 1);
-    postgres_server_do(server, "SELECT pg_terminate_backend(pid, 5000) " OUR_BACKENDS);
+    /* All of them, waiters too; of those that are bound to the lock only the holder's. */
+    if (is_bound(strategy))
+        postgres_server_do(server,
+                           "SELECT pg_terminate_backend(backend, 5000) FROM holdfast_locks_grants"
+                           " WHERE name = '%s'",
+                           strategy);
+    else
+        postgres_server_do(server, "SELECT pg_terminate_backend(pid, 5000) " OUR_BACKENDS);
     if (is_bound(strategy)) {
         gate_await(&loss.told, 1);
         CHECK(hf_remaining_ms(lock) <= 0);

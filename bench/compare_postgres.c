@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * compare_postgres.c: what Holdfast adds to the statements of an uncontended lease, and what a hand-off costs.
+ *
+ *     compare_postgres CONNINFO [ROUNDS]    prints one object of JSON
+ *
+ * The raw side sends the text of the engine's own statements with libpq, in the same pipelines, in turns with Holdfast,
+ * so that both see the same machine. A round trip is a statement that does nothing.
+ */
+#include "engines/postgres/postgres.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define HANDOFFS 300
+
+static double now_us(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *values, size_t count)
+{
+    qsort(values, count, sizeof *values, by_size);
+    return values[count / 2];
+}
+
+static void must(bool good, const char *what)
+{
+    if (good)
+        return;
+    fprintf(stderr, "compare_postgres: %s\n", what);
+    exit(1);
+}
+
+/* --- plain libpq --- */
+
+struct raw {
+    PGconn *pq;
+    const struct postgres_strategy *lease;
+    const char *values[128]; /* by letter */
+};
+
+static void with_tables(char *out, size_t size, const char *text)
+{
+    size_t used = 0;
+    while (*text && used + 40 < size) {
+        if (text[0] == '{' && text[2] == '}') {
+            const char *suffix = text[1] == 'L' ? "" : text[1] == 'W' ? "_waiters" : "_grants";
+            used += (size_t)snprintf(out + used, size - used, "holdfast_locks%s", suffix);
+            text += 3;
+        } else {
+            out[used++] = *text++;
+        }
+    }
+    out[used] = 0;
+}
+
+static void prepare(const struct raw *raw, enum postgres_statement statement)
+{
+    char text[4000], name[16];
+    Oid types[9];
+    const char *letters = raw->lease->sql[statement].parameters;
+    for (size_t i = 0; letters[i]; i++)
+        types[i] = strchr("nhk", letters[i]) ? 25 : strchr("tpb", letters[i]) ? 23 : 20;
+    with_tables(text, sizeof text, raw->lease->sql[statement].text);
+    snprintf(name, sizeof name, "raw%d", (int)statement);
+    PGresult *result = PQprepare(raw->pq, name, text, (int)strlen(letters), types);
+    must(PQresultStatus(result) == PGRES_COMMAND_OK, PQerrorMessage(raw->pq));
+    PQclear(result);
+}
+
+static void run(const struct raw *raw, const unsigned char *sequence)
+{
+    size_t count = 0;
+    for (; sequence[count] != POSTGRES_END; count++) {
+        const char *letters = raw->lease->sql[sequence[count]].parameters;
+        const char *values[9];
+        char name[16];
+        for (size_t i = 0; letters[i]; i++)
+            values[i] = raw->values[(int)letters[i]];
+        snprintf(name, sizeof name, "raw%d", (int)sequence[count]);
+        must(PQsendQueryPrepared(raw->pq, name, (int)strlen(letters), values, NULL, NULL, 0) == 1, "cannot send");
+    }
+    must(PQpipelineSync(raw->pq) == 1, "cannot send");
+    for (size_t i = 0; i < count; i++) {
+        PGresult *result = PQgetResult(raw->pq);
+        must(PQresultStatus(result) == PGRES_TUPLES_OK || PQresultStatus(result) == PGRES_COMMAND_OK,
+             PQerrorMessage(raw->pq));
+        PQclear(result);
+        must(PQgetResult(raw->pq) == NULL, "an answer too many");
+    }
+    PGresult *end = PQgetResult(raw->pq);
+    must(PQresultStatus(end) == PGRES_PIPELINE_SYNC, "no end of the pipeline");
+    PQclear(end);
+}
+
+static double round_trip_us(const struct raw *raw)
+{
+    const double start = now_us();
+    must(PQsendQueryPrepared(raw->pq, "nothing", 0, NULL, NULL, NULL, 0) == 1 && PQpipelineSync(raw->pq) == 1, "send");
+    PQclear(PQgetResult(raw->pq));
+    must(PQgetResult(raw->pq) == NULL, "an answer too many");
+    PQclear(PQgetResult(raw->pq));
+    return now_us() - start;
+}
+
+static void open_raw(struct raw *raw, const char *url)
+{
+    raw->pq = PQconnectdb(url);
+    must(PQstatus(raw->pq) == CONNECTION_OK, PQerrorMessage(raw->pq));
+    raw->lease = hfi_postgres_strategy("lease");
+    raw->values['n'] = "raw";
+    raw->values['c'] = raw->values['s'] = "77";
+    raw->values['t'] = "30000";
+    raw->values['h'] = "host";
+    raw->values['p'] = "1";
+    raw->values['k'] = "";
+    PQclear(PQprepare(raw->pq, "nothing", "SELECT 1", 0, NULL));
+    prepare(raw, POSTGRES_TAKE);
+    prepare(raw, POSTGRES_FREE);
+    prepare(raw, POSTGRES_SERVE);
+    must(PQenterPipelineMode(raw->pq) == 1, "no pipeline mode");
+}
+
+/* --- hand-off --- */
+
+struct relay {
+    hf_client *client;
+    double got_us;
+    hf_lock *lock;
+};
+
+static void *wait_in_thread(void *arg)
+{
+    struct relay *relay = arg;
+    must(hf_acquire(&relay->lock, relay->client, "handoff", NULL, NULL) == HF_OK, "no hand-off");
+    relay->got_us = now_us();
+    return NULL;
+}
+
+static int see_waiter(const hf_info *info, void *arg)
+{
+    *(int64_t *)arg = info->waiters;
+    return 0;
+}
+
+static double handoff_us(hf_client *holder, hf_client *other)
+{
+    struct relay relay = { .client = other };
+    hf_lock *lock = NULL;
+    pthread_t thread;
+    int64_t waiters = 0;
+    must(hf_acquire(&lock, holder, "handoff", NULL, NULL) == HF_OK, "not free");
+    must(pthread_create(&thread, NULL, wait_in_thread, &relay) == 0, "no thread");
+    while (waiters < 1)
+        must(hf_inspect(holder, "handoff", see_waiter, &waiters, NULL) == HF_OK, "cannot inspect");
+    const struct timespec pause = { .tv_nsec = 1000000 }; /* it is on its way to sleep */
+    nanosleep(&pause, NULL);
+    const double start = now_us();
+    hf_release(lock, NULL);
+    pthread_join(thread, NULL);
+    hf_release(relay.lock, NULL);
+    return relay.got_us - start;
+}
+
+int main(int argc, char **argv)
+{
+    must(argc >= 2, "usage: compare_postgres URL [ROUNDS]");
+    const size_t rounds = argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 2000;
+    double *ours = calloc(rounds, sizeof *ours), *theirs = calloc(rounds, sizeof *theirs),
+           *trips = calloc(rounds, sizeof *trips), handoffs[HANDOFFS];
+    struct raw raw = { .pq = NULL };
+    hf_client *client = NULL, *other = NULL;
+    hf_error err = { 0 };
+    must(ours && theirs && trips && rounds > 0, "no memory");
+    must(hf_open(&client, argv[1], NULL, &err) == HF_OK && hf_open(&other, argv[1], NULL, &err) == HF_OK, err.message);
+    open_raw(&raw, argv[1]);
+    for (size_t i = 0; i < rounds; i++) {
+        hf_lock *lock = NULL;
+        double start = now_us();
+        must(hf_acquire(&lock, client, "ours", NULL, &err) == HF_OK && hf_release(lock, &err) == HF_OK, err.message);
+        ours[i] = now_us() - start;
+        start = now_us();
+        run(&raw, raw.lease->attempt);
+        run(&raw, raw.lease->release);
+        theirs[i] = now_us() - start;
+        trips[i] = round_trip_us(&raw);
+    }
+    for (size_t i = 0; i < HANDOFFS; i++)
+        handoffs[i] = handoff_us(client, other);
+    const double mine = median(ours, rounds), raw_pair = median(theirs, rounds), trip = median(trips, rounds),
+                 handoff = median(handoffs, HANDOFFS);
+    printf("{\"pair_us\": %.1f, \"raw_pair_us\": %.1f, \"ratio\": %.3f, \"round_trip_us\": %.1f, \"handoff_us\": %.1f, "
+           "\"handoff_in_raw_pairs_halves\": %.2f, \"handoff_in_round_trips\": %.2f}\n",
+           mine, raw_pair, mine / raw_pair, trip, handoff, handoff / (raw_pair / 2), handoff / trip);
+    hf_close(client);
+    hf_close(other);
+    PQfinish(raw.pq);
+    free(ours);
+    free(theirs);
+    free(trips);
+    return 0;
+}
