@@ -4,6 +4,7 @@
  */
 #include "postgres_server.h"
 
+#include "netns.h"
 #include "test.h"
 
 #include <arpa/inet.h>
@@ -134,6 +135,8 @@ static pid_t launch(const struct postgres_server *server, const char *command)
     REQUIRE(pid >= 0);
     if (pid > 0)
         return pid;
+    if (server->place)
+        netns_enter(server->place);
     become_plain_user();
     prctl(PR_SET_PDEATHSIG, SIGQUIT); /* after the change of user, which clears it */
     const int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
@@ -199,7 +202,7 @@ static void stop_all(void)
         postgres_server_stop(servers);
 }
 
-static struct postgres_server *new_server(void)
+static struct postgres_server *new_server(struct netns *place)
 {
     static unsigned count;
     const char *folder = getenv("TEST_DIRECTORY");
@@ -222,7 +225,9 @@ static struct postgres_server *new_server(void)
     if (geteuid() == 0)
         REQUIRE_INT(0, chown(server->directory, plain_user()->pw_uid, plain_user()->pw_gid));
     server->port = free_port();
-    snprintf(server->url, sizeof server->url, "postgres://postgres@127.0.0.1:%d/postgres", server->port);
+    server->place = place;
+    snprintf(server->url, sizeof server->url, "postgres://postgres@%s:%d/postgres",
+             place ? place->address : "127.0.0.1", server->port);
     snprintf(server->unix_url, sizeof server->unix_url, "postgres://postgres@/postgres?host=%s&port=%d",
              server->directory, server->port);
     server->next = servers;
@@ -237,22 +242,28 @@ static void write_access(const struct postgres_server *server)
     FILE *file = fopen(path, "we");
     REQUIRE(file != NULL);
     fprintf(file, "local all all trust\nlocal replication all trust\n"
-                  "host all guest 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n");
+                  "host all guest 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"
+                  "host all all 10.99.0.0/16 trust\n");
     REQUIRE_INT(0, fclose(file));
 }
 
 struct postgres_server *postgres_server_start(const char *settings)
 {
+    return postgres_server_start_at(NULL, settings);
+}
+
+struct postgres_server *postgres_server_start_at(struct netns *place, const char *settings)
+{
     char command[600];
-    struct postgres_server *server = new_server();
+    struct postgres_server *server = new_server(place);
     snprintf(command, sizeof command, "initdb -D %s/data -U postgres -A trust -E UTF8 --locale=C --no-sync",
              server->directory);
     run(server, command);
     write_access(server);
     snprintf(server->settings, sizeof server->settings,
-             "-c listen_addresses=127.0.0.1 -c max_connections=450 -c shared_buffers=24MB -c fsync=off "
+             "-c listen_addresses=%s -c max_connections=450 -c shared_buffers=24MB -c fsync=off "
              "-c max_wal_senders=4 %s",
-             settings);
+             place ? place->address : "127.0.0.1", settings);
     boot(server);
     postgres_server_do(server, "CREATE ROLE guest LOGIN PASSWORD 'open-sesame'");
     return server;
@@ -261,7 +272,7 @@ struct postgres_server *postgres_server_start(const char *settings)
 struct postgres_server *postgres_server_start_standby(struct postgres_server *primary)
 {
     char command[800];
-    struct postgres_server *server = new_server();
+    struct postgres_server *server = new_server(NULL);
     snprintf(command, sizeof command, "pg_basebackup -D %s/data -h %s -p %d -U postgres -R -X stream -c fast --no-sync",
              server->directory, primary->directory, primary->port);
     run(server, command);

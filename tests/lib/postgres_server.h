@@ -20,6 +20,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct netns;
+
 struct postgres_server {
     int port;
     pid_t pid;           /* 0: it does not run */
@@ -27,6 +29,7 @@ struct postgres_server {
     char unix_url[300];  /* … by its socket file */
     char directory[200]; /* the socket is in it, the data in "data" */
     char settings[500];
+    struct netns *place; /* NULL: where the test is */
     PGconn *control;
     struct postgres_server *next;
 };
@@ -34,6 +37,8 @@ struct postgres_server {
 /* Starts a server and waits until it answers. `settings`: more of "-c name=value", between blanks. The role "guest"
  * must give the password "open-sesame" over TCP, all others are trusted. */
 struct postgres_server *postgres_server_start(const char *settings);
+/* The same on a host of its own; see netns.h. */
+struct postgres_server *postgres_server_start_at(struct netns *place, const char *settings);
 /* A streaming standby of `primary`, in step with it. */
 struct postgres_server *postgres_server_start_standby(struct postgres_server *primary);
 /* Ends it and removes its data. Happens by itself at the end of a test that does not abort. */
