@@ -205,6 +205,14 @@ hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgr
 
 /* --- wait --- */
 
+/* The end of a wait is no time to connect: drawing the token, or the cancel, finds a connection that is there. */
+static void warm_pool(struct postgres_store *store, hfi_time deadline_ns)
+{
+    struct postgres_connection *spare = NULL;
+    if (hfi_postgres_borrow(store, &spare, deadline_ns, NULL) == HF_OK)
+        hfi_postgres_give_back(store, spare);
+}
+
 static hf_status start_blocking(struct postgres_store *store, struct postgres_lock *lock,
                                 const struct hfi_request *request, hf_error *err)
 {
@@ -212,6 +220,7 @@ static hf_status start_blocking(struct postgres_store *store, struct postgres_lo
     struct postgres_values values;
     struct postgres_call call = { .statement = POSTGRES_BLOCK, .values = &values };
     hfi_postgres_values(&values, request);
+    warm_pool(store, now + store->env->timeout_ns);
     hf_status status = hfi_postgres_prepare(store, lock->connection, POSTGRES_BLOCK, now + store->env->timeout_ns, err);
     if (status == HF_OK)
         status = hfi_postgres_send(store, lock->connection, &call, 1, err);

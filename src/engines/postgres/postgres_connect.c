@@ -18,7 +18,7 @@
 
 #define OPTIONS_MOST 80
 #define LIST_MOST 2000
-#define IDLE_MOST 8
+#define IDLE_MOST 16
 /* What libpq may open beside its socket: password, service and certificate files. */
 #define SPARE_DESCRIPTORS 4
 #define OLDEST_SERVER 110000

@@ -286,7 +286,7 @@ static hf_status make_tables(struct postgres_store *store, struct postgres_conne
 hf_status hfi_postgres_ask(struct postgres_store *store, struct postgres_call *calls, size_t count,
                            hfi_time deadline_ns, hf_error *err)
 {
-    hf_error local;
+    hf_error local = { .native = 0 };
     hf_error *trouble = err ? err : &local; /* what it was decides whether to ask again */
     for (unsigned tries = 0;; tries++) {
         struct postgres_connection *connection;
