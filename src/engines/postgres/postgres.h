@@ -99,6 +99,7 @@ struct postgres_connection {
     bool recovering;   /* a standby */
     uint32_t prepared; /* bits by statement */
     bool broken;
+    hfi_time used_ns; /* when it was given back */
     struct postgres_connection *next;
 };
 

@@ -19,6 +19,7 @@
 #define OPTIONS_MOST 80
 #define LIST_MOST 2000
 #define IDLE_MOST 16
+#define A_MOMENT (5 * HFI_MS)
 /* What libpq may open beside its socket: password, service and certificate files. */
 #define SPARE_DESCRIPTORS 4
 #define OLDEST_SERVER 110000
@@ -333,11 +334,11 @@ hf_status hfi_postgres_connect(struct postgres_store *store, struct postgres_con
 /* --- the pool --- */
 
 /* An idle connection has nothing to hear but that its server is going away. (A setting that was changed is told too,
- * and costs a new connection.) */
-static bool is_alive(const struct postgres_connection *connection)
+ * and costs a new connection.) One that has answered a moment ago need not be looked at. */
+static bool is_alive(const struct postgres_store *store, const struct postgres_connection *connection)
 {
     struct pollfd one = { .fd = PQsocket(connection->pq), .events = POLLIN };
-    return poll(&one, 1, 0) == 0;
+    return store->env->now_ns() - connection->used_ns < A_MOMENT || poll(&one, 1, 0) == 0;
 }
 
 hf_status hfi_postgres_borrow(struct postgres_store *store, struct postgres_connection **out, hfi_time deadline_ns,
@@ -354,7 +355,7 @@ hf_status hfi_postgres_borrow(struct postgres_store *store, struct postgres_conn
         *out = connection;
         if (!connection)
             return hfi_postgres_connect(store, out, deadline_ns, err);
-        if (is_alive(connection))
+        if (is_alive(store, connection))
             return HF_OK;
         hfi_postgres_disconnect(connection);
     }
@@ -367,6 +368,7 @@ void hfi_postgres_give_back(struct postgres_store *store, struct postgres_connec
     pthread_mutex_lock(&store->mutex);
     const bool keep = !connection->broken && store->idle_count < IDLE_MOST;
     if (keep) {
+        connection->used_ns = store->env->now_ns();
         connection->next = store->idle;
         store->idle = connection;
         store->idle_count++;
