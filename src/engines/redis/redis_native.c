@@ -17,8 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How a waiter is told: on its client's channel; in a cluster with sharded publishing, on one in the lock's slot. */
-#define TO_CLIENT "'publish', 'hf:c:' .. client"
+/* In a cluster with sharded publishing a waiter is told on a channel in the lock's slot. */
 #define TO_SLOT "'spublish', KEYS[1] .. ':c:' .. client"
 
 /* clang-format off */

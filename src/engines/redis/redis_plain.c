@@ -19,24 +19,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How a waiter is called: on its client's channel; or, in a cluster with sharded publishing, on one in the slot. */
-#define TO_CLIENT "'publish', 'hf:c:' .. client"
+/* In a cluster with sharded publishing a waiter is called on a channel in the slot. */
 #define TO_SLOT "'spublish', KEYS[2] .. ':c:' .. client"
 
 /* clang-format off */
-
-/* Calls the first waiter who is there to hear it, and strikes off the dead before it. A channel that the ACL refuses
- * calls nobody; the waiters come by themselves then. */
-#define CALL_NEXT(CHANNEL)                                                                                             \
-    "while true do\n"                                                                                                  \
-    "  local first = redis.call('zrange', KEYS[2], 0, 0)[1]\n"                                                         \
-    "  if not first then break end\n"                                                                                  \
-    "  local space = string.find(first, ' ', 18, true)\n"                                                              \
-    "  local client = string.sub(first, 1, 16)\n"                                                                      \
-    "  local heard = redis.pcall(" CHANNEL ", string.sub(first, 18, space - 1))\n"                                     \
-    "  if type(heard) == 'table' or heard > 0 then break end\n"                                                        \
-    "  redis.call('zrem', KEYS[2], first)\n"                                                                           \
-    "end\n"
 
 /* Whoever comes while others wait goes behind them; but whoever waited for long enough to ask again may take it. */
 #define ACQUIRE(CHANNEL)                                                                                               \
@@ -48,7 +34,7 @@
     "if behind then\n"                                                                                                 \
     "  redis.call('zadd', KEYS[2], now, member)\n"                                                                     \
     "  if redis.call('exists', KEYS[1]) == 0 then\n"                                                                   \
-    CALL_NEXT(CHANNEL)                                                                                                 \
+    CALL_NEXT(CHANNEL, "nil")                                                                                          \
     "  end\n"                                                                                                          \
     "  place = redis.call('zrank', KEYS[2], member)\n"                                                                 \
     "  behind = place and place > 0\n"                                                                                 \
@@ -82,29 +68,21 @@
     "elseif redis.call('exists', KEYS[1]) == 1 then\n"                                                                 \
     "  return 1\n"                                                                                                     \
     "end\n"                                                                                                            \
-    CALL_NEXT(CHANNEL)                                                                                                 \
+    CALL_NEXT(CHANNEL, "nil")                                                                                          \
     "return 1\n"
 
 /* The name of a lock is that of a key, whosever it is: GET fails on what is no lock, before it is deleted. */
 #define EVICT(CHANNEL)                                                                                                 \
     "redis.call('get', KEYS[1])\n"                                                                                     \
     "local gone = redis.call('del', KEYS[1])\n"                                                                        \
-    CALL_NEXT(CHANNEL)                                                                                                 \
+    CALL_NEXT(CHANNEL, "nil")                                                                                          \
     "return gone\n"
 
 #define CALL(CHANNEL)                                                                                                  \
     "if redis.call('exists', KEYS[1]) == 0 then\n"                                                                     \
-    CALL_NEXT(CHANNEL)                                                                                                 \
+    CALL_NEXT(CHANNEL, "nil")                                                                                          \
     "end\n"                                                                                                            \
     "return 0\n"
-
-#define RENEW                                                                                                          \
-    "local answer = {}\n"                                                                                              \
-    "for i, key in ipairs(KEYS) do\n"                                                                                  \
-    "  answer[i] = 0\n"                                                                                                \
-    "  if redis.pcall('get', key) == ARGV[2 * i - 1] then answer[i] = redis.call('pexpire', key, ARGV[2 * i]) end\n"   \
-    "end\n"                                                                                                            \
-    "return answer\n"
 
 #define LOOK                                                                                                           \
     "local left = redis.call('pttl', KEYS[1])\n"                                                                       \
@@ -255,30 +233,15 @@ hf_status hfi_redis_plain_release(struct redis_store *store, const struct hfi_re
     return HF_OK;
 }
 
-const struct redis_dialect hfi_redis_plain = {
-    .name = "plain",
-    .prefix = "",
-    .caps = HF_CAP_WAKE_ONE,
-    .strangers = true,
-    .scripts = { ACQUIRE(TO_CLIENT), RELEASE(TO_CLIENT), RENEW, EVICT(TO_CLIENT), LOOK, CALL(TO_CLIENT) },
-    .sharded_scripts = { ACQUIRE(TO_SLOT), RELEASE(TO_SLOT), RENEW, EVICT(TO_SLOT), LOOK, CALL(TO_SLOT) },
-    .keys = keys_of,
-    .owner = hfi_redis_owner,
-    .channel = channel_of,
-    .key_type = "string",
-    .name_of = hfi_redis_companion_name,
-};
+/* Both keep the same lock; `tair` differs in the commands that renew and release it. */
+#define AS_STRING(NAME)                                                                                                \
+    {                                                                                                                  \
+        .name = (NAME), .prefix = "", .caps = HF_CAP_WAKE_ONE, .strangers = true,                                      \
+        .scripts = { ACQUIRE(TO_CLIENT), RELEASE(TO_CLIENT), RENEW_STRINGS, EVICT(TO_CLIENT), LOOK, CALL(TO_CLIENT) }, \
+        .sharded_scripts = { ACQUIRE(TO_SLOT), RELEASE(TO_SLOT), RENEW_STRINGS, EVICT(TO_SLOT), LOOK, CALL(TO_SLOT) }, \
+        .keys = keys_of, .owner = hfi_redis_owner, .channel = channel_of, .key_type = "string",                        \
+        .name_of = hfi_redis_companion_name,                                                                           \
+    }
 
-const struct redis_dialect hfi_redis_tair = {
-    .name = "tair",
-    .prefix = "",
-    .caps = HF_CAP_WAKE_ONE,
-    .strangers = true,
-    .scripts = { ACQUIRE(TO_CLIENT), RELEASE(TO_CLIENT), RENEW, EVICT(TO_CLIENT), LOOK, CALL(TO_CLIENT) },
-    .sharded_scripts = { ACQUIRE(TO_SLOT), RELEASE(TO_SLOT), RENEW, EVICT(TO_SLOT), LOOK, CALL(TO_SLOT) },
-    .keys = keys_of,
-    .owner = hfi_redis_owner,
-    .channel = channel_of,
-    .key_type = "string",
-    .name_of = hfi_redis_companion_name,
-};
+const struct redis_dialect hfi_redis_plain = AS_STRING("plain");
+const struct redis_dialect hfi_redis_tair = AS_STRING("tair");

@@ -15,21 +15,6 @@
 
 /* clang-format off */
 
-/* Calls the first waiter who is there to hear it, as redis_plain.c does; but not ME, who asks again by itself. */
-#define CALL_NEXT(ME)                                                                                                  \
-    "while true do\n"                                                                                                  \
-    "  local first = redis.call('zrange', KEYS[2], 0, 0)[1]\n"                                                         \
-    "  if not first or first == " ME " then break end\n"                                                               \
-    "  local space = string.find(first, ' ', 18, true)\n"                                                              \
-    "  local heard = redis.pcall('publish', 'hf:c:' .. string.sub(first, 1, 16), string.sub(first, 18, space - 1))\n"  \
-    "  if type(heard) == 'table' or heard > 0 then break end\n"                                                        \
-    "  redis.call('zrem', KEYS[2], first)\n"                                                                           \
-    "end\n"
-
-#define KEEP(OWNER)                                                                                                    \
-    "redis.call('set', KEYS[3], string.format('%.0f', token) .. ' ' .. " OWNER " .. ' ' .. c[1] .. ' ' .. c[2]\n"      \
-    "  .. ' ' .. ARGV[2], 'px', string.format('%.0f', ARGV[3] + 86400000 + math.max(0, token - now) / 1000))\n"
-
 /* ARGV owner, "host pid note", ttl, 1 to line up (2: and to go behind those who wait), guess, "client.serial". Taken:
  * { 1, now, the guess if it was stored, else a proposal, how many wait, our score }. Else { 0, now, left ms, place, the
  * holder, "s us host pid note" }.
@@ -49,7 +34,7 @@ static const char acquire[] =
     "  local new = redis.call('zadd', KEYS[2], 'nx', now, member) == 1\n"
     "  redis.call('pexpire', KEYS[2], 86400000)\n"
     "  if new and not busy then\n"
-    CALL_NEXT("member")
+    CALL_NEXT(TO_CLIENT, "member")
     "  end\n"
     "  place = redis.call('zrank', KEYS[2], member)\n"
     "  busy = busy or (new and place > 0)\n"
@@ -68,10 +53,10 @@ static const char acquire[] =
     "  answer = guess\n"
     "elseif guess >= token then\n"
     "  token, answer = guess, guess\n"
-    KEEP("me")
+    KEEP_TOKEN("me")
     "elseif value ~= me then\n"
     "  token = token - 1\n"
-    KEEP("'!' .. me")
+    KEEP_TOKEN("'!' .. me")
     "end\n"
     "if score or place >= 0 then redis.call('zrem', KEYS[2], member) end\n"
     "return { 1, now, answer, redis.call('zcard', KEYS[2]), score or '' }\n";
@@ -82,7 +67,7 @@ static const char write_back[] =
     "local me, token = ARGV[1], tonumber(ARGV[4])\n"
     "if redis.pcall('get', KEYS[1]) ~= me then return 0 end\n"
     "if last > token or (last == token and owner ~= me) then return 0 end\n"
-    KEEP("me")
+    KEEP_TOKEN("me")
     "return 1\n";
 
 /* ARGV owner, "client.serial host pid note", "" or a score: stay in the queue (0: at its end). { 1 if it was held, our
@@ -104,19 +89,12 @@ static const char release[] =
     "  redis.call('zrem', KEYS[2], ARGV[2])\n"
     "end\n"
     "if redis.call('exists', KEYS[1]) == 0 then\n"
-    CALL_NEXT("ARGV[2]")
+    CALL_NEXT(TO_CLIENT, "ARGV[2]")
     "end\n"
     "if ARGV[3] ~= '' then place = redis.call('zrank', KEYS[2], ARGV[2]) end\n"
     "return { gone, place }\n";
 
-/* KEYS locks; ARGV owner and ttl of each. Never takes a lock that is gone. */
-static const char renew[] =
-    "local answer = {}\n"
-    "for i, key in ipairs(KEYS) do\n"
-    "  answer[i] = 0\n"
-    "  if redis.pcall('get', key) == ARGV[2 * i - 1] then answer[i] = redis.call('pexpire', key, ARGV[2 * i]) end\n"
-    "end\n"
-    "return answer\n";
+static const char renew[] = RENEW_STRINGS;
 
 /* { holder, token, left ms, held for ms, "host pid note", waiters… }; the holder is "" if there is none. */
 static const char look[] =
@@ -135,7 +113,7 @@ static const char look[] =
 static const char evict[] =
     "redis.call('get', KEYS[1])\n"
     "local gone = redis.call('del', KEYS[1])\n"
-    CALL_NEXT("nil")
+    CALL_NEXT(TO_CLIENT, "nil")
     "return gone\n";
 /* clang-format on */
 
