@@ -24,6 +24,8 @@ static const struct {
       "tokens may start again after a restart" },
     { HF_CAP_INSPECT, "inspect", "`ls` and `status` show who holds what", "`ls` and `status` are refused" },
     { HF_CAP_BREAK, "break", "`break` takes a lock away", "`break` is refused" },
+    { HF_CAP_GUARD, "guard", "refuses writers whose lock was lost, by hf_guard()",
+      "keeps no record of tokens to guard data with" },
 };
 #define CAPABILITIES (sizeof capabilities / sizeof capabilities[0])
 

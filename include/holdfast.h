@@ -212,6 +212,14 @@ HF_API hf_status hf_inspect(hf_client *client, const char *prefix, hf_inspect_fn
  * the holder could not be told; the message says what to do. */
 HF_API hf_status hf_break(hf_client *client, const char *name, hf_error *err);
 
+/* Fencing, for data that is kept in the same store: shows `token` to it on behalf of `resource`, a name like a lock's.
+ * HF_OK: no greater one was ever shown, and from now on no smaller one passes. HF_LOST: a greater one was: whoever
+ * holds `token` lost its lock, and must not write. A token is 1 to INT64_MAX, as hf_token() gives it.
+ *
+ * What is written after this call can still come too late. Where the store has transactions, let it check in the one
+ * that writes: docs/FENCING.md has the statement for each. */
+HF_API hf_status hf_guard(hf_client *client, const char *resource, uint64_t token, hf_error *err);
+
 /* What an engine can do; what it lacks is refused with HF_UNSUPPORTED, never faked. */
 enum {
     HF_CAP_EXPIRY = 1 << 0,        /* the store ends a lock that is not renewed */
@@ -222,7 +230,8 @@ enum {
     HF_CAP_MACHINES = 1 << 5,      /* excludes other machines */
     HF_CAP_DURABLE_TOKEN = 1 << 6, /* tokens grow through a restart of everything */
     HF_CAP_INSPECT = 1 << 7,       /* hf_inspect() */
-    HF_CAP_BREAK = 1 << 8          /* hf_break() */
+    HF_CAP_BREAK = 1 << 8,         /* hf_break() */
+    HF_CAP_GUARD = 1 << 9          /* hf_guard() */
 };
 
 /* The capabilities of the client's engine, HF_CAP_ bits. */

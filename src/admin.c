@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * admin.c: looking at locks and breaking them.
+ * admin.c: looking at locks, breaking them, and guarding what they protect.
  */
 #include "core.h"
+#include <inttypes.h>
 
 static hf_status check(const hf_client *client, bool able, const char *what, hf_error *err)
 {
@@ -30,4 +31,16 @@ hf_status hf_break(hf_client *client, const char *name, hf_error *err)
     if (!hfi_name_check(name))
         return hfi_fail(err, HF_INVALID, 0, "a lock's name is 1 to 255 bytes of UTF-8 without control characters");
     return client->engine->evict(client->store, name, hfi_now_ns() + client->timeout_ns, err);
+}
+
+hf_status hf_guard(hf_client *client, const char *resource, uint64_t token, hf_error *err)
+{
+    const hf_status status = check(client, client->caps & HF_CAP_GUARD, "guard a resource", err);
+    if (status != HF_OK)
+        return status;
+    if (!hfi_name_check(resource))
+        return hfi_fail(err, HF_INVALID, 0, "a resource's name is 1 to 255 bytes of UTF-8 without control characters");
+    if (token == 0 || token > INT64_MAX) /* what the stores can count to */
+        return hfi_fail(err, HF_INVALID, 0, "%" PRIu64 " is not the token of a lock", token);
+    return client->engine->guard(client->store, resource, token, hfi_now_ns() + client->timeout_ns, err);
 }

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HFI_ENGINE_ABI 2u
+#define HFI_ENGINE_ABI 3u
 
 /* Nanoseconds on CLOCK_BOOTTIME, which goes on during suspend. */
 typedef int64_t hfi_time;
@@ -84,13 +84,14 @@ struct hfi_grant {
 };
 
 /* One lock of a renewal. renew() sets `status` to HF_OK, to HF_LOST if the store no longer has it, or to what went
- * wrong; and, if it knows better, counted_from_ns. */
+ * wrong; and, if it knows better, counted_from_ns. valid_ms: as in struct hfi_grant. */
 struct hfi_renewal {
     void *lock;
     const char *name;
     struct hfi_owner owner;
     uint32_t ttl_ms;
     hfi_time counted_from_ns;
+    uint32_t valid_ms;
     hf_status status;
 };
 
@@ -101,6 +102,7 @@ struct hfi_engine {
     const char *summary; /* one line for `holdfast engines` */
     uint32_t caps;       /* HF_CAP_ bits, for a URL without options: the same bits refuse, print and select tests */
     bool immediate;      /* never blocks but in wait(): its requests carry no deadline, and no clock is read for it */
+    bool lingers;        /* what is not renewed stays for as long as the client's session: it must be released */
     size_t store_size;   /* the core allocates and zeroes both; a store lives from open() to close(), */
     size_t lock_size;    /* a lock from the first attempt() to the release() that follows it */
 
@@ -136,6 +138,10 @@ struct hfi_engine {
 
     /* Forced release of `name`, whoever holds it. NULL: no HF_CAP_BREAK. */
     hf_status (*evict)(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+
+    /* HF_OK: `token` is at least as great as every one that was shown for `resource`. HF_LOST: it is not. NULL: no
+     * HF_CAP_GUARD. */
+    hf_status (*guard)(void *store, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 
     /* The descriptor on which the store speaks up by itself, or -1; asked again after each hear(). hear() is called on
      * the keeper's thread when it is readable or broken, reads without blocking, wakes whom it concerns with

@@ -133,7 +133,7 @@ static void take_answer(struct hfi_hold *hold, hf_status status, const struct hf
     if (hold->lease.renew_at_ns == HFI_NEVER) /* it was only looked at */
         return;
     if (status == HF_OK)
-        hfi_lease_renewed(&hold->lease, renewal->ttl_ms, renewal->counted_from_ns);
+        hfi_lease_renewed(&hold->lease, renewal);
     else
         hfi_lease_unanswered(&hold->lease, hfi_now_ns(), hold->client->env.random());
     hfi_hold_publish(hold);

@@ -31,14 +31,20 @@ static void count_from(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time counte
         lease->renew_at_ns = counted_from_ns + ttl_ns / 3;
 }
 
+/* A store may grant less than was asked for. */
+static uint32_t granted_ms(uint32_t ttl_ms, uint32_t valid_ms)
+{
+    return valid_ms && valid_ms < ttl_ms ? valid_ms : ttl_ms;
+}
+
 void hfi_lease_start(struct hfi_lease *lease, const struct hfi_terms *terms, uint32_t valid_ms, hfi_time granted_ns)
 {
     lease->terms = *terms;
     lease->end_by_ns = terms->max_hold_ms ? granted_ns + (hfi_time)terms->max_hold_ms * HFI_MS : HFI_NEVER;
-    const bool part = valid_ms && valid_ms < terms->ttl_ms;
-    count_from(lease, part ? valid_ms : terms->ttl_ms, granted_ns);
-    if (part) /* also without renewal: its first part is not the whole yet */
-        lease->renew_at_ns = granted_ns + (hfi_time)valid_ms * HFI_MS / 3;
+    const uint32_t granted = granted_ms(terms->ttl_ms, valid_ms);
+    count_from(lease, granted, granted_ns);
+    if (granted < terms->ttl_ms) /* also without renewal: its first part is not the whole yet */
+        lease->renew_at_ns = granted_ns + (hfi_time)granted * HFI_MS / 3;
 }
 
 enum hfi_step hfi_lease_step(const struct hfi_lease *lease, hfi_time now_ns, hfi_time early_ns)
@@ -63,9 +69,9 @@ uint32_t hfi_lease_ask_ms(const struct hfi_lease *lease, hfi_time now_ns)
     return left < HFI_MS ? 1 : (uint32_t)(left / HFI_MS);
 }
 
-void hfi_lease_renewed(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time counted_from_ns)
+void hfi_lease_renewed(struct hfi_lease *lease, const struct hfi_renewal *renewal)
 {
-    count_from(lease, ttl_ms, counted_from_ns);
+    count_from(lease, granted_ms(renewal->ttl_ms, renewal->valid_ms), renewal->counted_from_ns);
 }
 
 void hfi_lease_unsure(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time sent_ns)

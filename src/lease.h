@@ -44,8 +44,9 @@ hfi_time hfi_lease_due(const struct hfi_lease *lease);
  * it, which changes nothing. */
 uint32_t hfi_lease_ask_ms(const struct hfi_lease *lease, hfi_time now_ns);
 
-/* The store renewed it for `ttl_ms` counted from `counted_from_ns` or later. */
-void hfi_lease_renewed(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time counted_from_ns);
+/* The store renewed it for its ttl_ms, or for its valid_ms if that is less, counted from its counted_from_ns or later.
+ */
+void hfi_lease_renewed(struct hfi_lease *lease, const struct hfi_renewal *renewal);
 
 /* A renewal for `ttl_ms` was sent at `sent_ns` and its answer lost: if it was for a shorter time, it may count. */
 void hfi_lease_unsure(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time sent_ns);

@@ -116,7 +116,7 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
         status = renew_now(hold, &renewal, err);
     if ((status == HF_OK || status == HF_UNKNOWN) && hold->state == HFI_HOLD_HELD) {
         if (status == HF_OK)
-            hfi_lease_renewed(&hold->lease, renewal.ttl_ms, renewal.counted_from_ns);
+            hfi_lease_renewed(&hold->lease, &renewal);
         else
             hfi_lease_unsure(&hold->lease, renewal.ttl_ms, renewal.counted_from_ns);
         hfi_hold_publish(hold);

@@ -12,7 +12,8 @@ static void finish_later(struct hfi_hold *hold)
     if (!hold->undoing) {
         hold->undoing = true;
         hold->undo_failures = 0;
-        hold->undo_until_ns = client->caps & HF_CAP_EXPIRY ? now + hold->lease.terms.ttl_ms * HFI_MS : HFI_NEVER;
+        const bool ends = client->caps & HF_CAP_EXPIRY && !client->engine->lingers;
+        hold->undo_until_ns = ends ? now + hold->lease.terms.ttl_ms * HFI_MS : HFI_NEVER;
     }
     hold->undo_at_ns = now + hfi_backoff_ns(++hold->undo_failures, client->env.random());
     /* Without a keeper it is tried once more by hf_close(). */

@@ -29,6 +29,11 @@ static const struct weather *weather_at(const struct weather *all, long now_ms)
     return all;
 }
 
+static void renewed(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time counted_from_ns)
+{
+    hfi_lease_renewed(lease, &(struct hfi_renewal){ .ttl_ms = ttl_ms, .counted_from_ns = counted_from_ns });
+}
+
 /* Drives one lease as the keeper does until it ends or `until_ms`; random numbers are all 0. */
 static void live(const struct hfi_terms *terms, const struct weather *weather, long until_ms)
 {
@@ -51,7 +56,7 @@ static void live(const struct hfi_terms *terms, const struct weather *weather, l
             }
             note(sent, today->answer == ANSWERS ? "renewed" : "no answer");
             if (today->answer == ANSWERS)
-                hfi_lease_renewed(&lease, terms->ttl_ms, sent * HFI_MS);
+                renewed(&lease, terms->ttl_ms, sent * HFI_MS);
             else
                 hfi_lease_unanswered(&lease, now * HFI_MS, 0);
             break;
@@ -136,7 +141,7 @@ TEST(a_slow_answer_counts_from_when_the_question_was_sent)
     hfi_lease_start(&lease, &terms, 0, 100 * HFI_MS);
     CHECK_INT((100 + 988) * HFI_MS, lease.deadline_ns);
     CHECK_INT(HFI_STEP_RENEW, hfi_lease_step(&lease, 900 * HFI_MS, 0)); /* overdue already */
-    hfi_lease_renewed(&lease, 1000, 900 * HFI_MS);
+    renewed(&lease, 1000, 900 * HFI_MS);
     CHECK_INT((900 + 988) * HFI_MS, lease.deadline_ns);
 }
 
@@ -147,11 +152,23 @@ TEST(a_gift_is_made_whole_by_its_first_renewal)
     hfi_lease_start(&lease, &terms, 2000, 0);
     CHECK_INT(1978 * HFI_MS, lease.deadline_ns);
     CHECK_INT(2000 * HFI_MS / 3, hfi_lease_due(&lease)); /* though it is not to be renewed otherwise */
-    hfi_lease_renewed(&lease, 30000, 700 * HFI_MS);
+    renewed(&lease, 30000, 700 * HFI_MS);
     CHECK_INT((700 + 29698) * HFI_MS, hfi_lease_due(&lease));
     const struct hfi_terms shorter = { .ttl_ms = 1000, .renew = false, .store_expires = true };
     hfi_lease_start(&lease, &shorter, 2000, 0);
     CHECK_INT(988 * HFI_MS, hfi_lease_due(&lease)); /* a short lease stays as short as it was asked for */
+}
+
+TEST(a_store_that_grants_less_than_was_asked_for_is_asked_sooner)
+{
+    struct hfi_lease lease;
+    const struct hfi_terms terms = { .ttl_ms = 60000, .renew = true, .store_expires = true };
+    const struct hfi_renewal renewal = { .ttl_ms = 60000, .valid_ms = 3000, .counted_from_ns = 1000 * HFI_MS };
+    hfi_lease_start(&lease, &terms, 3000, 0);
+    CHECK_INT(1000 * HFI_MS, hfi_lease_due(&lease));
+    hfi_lease_renewed(&lease, &renewal);
+    CHECK_INT(2000 * HFI_MS, hfi_lease_due(&lease));
+    CHECK_INT((1000 + 2968) * HFI_MS, lease.deadline_ns);
 }
 
 TEST(an_unanswered_renewal_to_a_shorter_time_may_count)
