@@ -62,7 +62,11 @@ PROMISE(p12_a_killed_waiter_blocks_nobody, HF_CAP_PROCESSES)
     doomed->options.ttl_ms = ttl_ms_of_the_doomed();
     hf_client *holder = open_client(), *other = open_client();
     struct waiter waiter;
-    hf_lock *lock = must_acquire(holder, doomed->name.text, NULL);
+    /* A server that has not noticed the death yet may give it the lock, and then takes up to a time-to-live to give it
+     * to the next. */
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = 2 * short_ttl_ms();
+    hf_lock *lock = must_acquire(holder, doomed->name.text, &options);
     pid_t pid = holder_launch(doomed);
     await_waiters(holder, doomed->name.text, 1);
     waiter_start(&waiter, other, doomed->name.text, NULL);
