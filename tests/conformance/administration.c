@@ -155,6 +155,12 @@ PROMISE(admin_inspect_stops_when_told, HF_CAP_INSPECT)
 /* -------------------------------------------------------------------------------------------------------------
  * break */
 
+/* A holder whose store does not speak up learns of it when it renews: soon, for a test. */
+static uint32_t ttl_ms_of_the_broken(void)
+{
+    return 4 * short_ttl_ms();
+}
+
 PROMISE(admin_break_tells_the_holder_and_serves_the_waiter, HF_CAP_BREAK)
 {
     struct name name = unique_name("x");
@@ -164,6 +170,7 @@ PROMISE(admin_break_tells_the_holder_and_serves_the_waiter, HF_CAP_BREAK)
     struct waiter waiter;
     hf_error err = { 0 };
     record_loss(&options, &loss);
+    options.ttl_ms = ttl_ms_of_the_broken();
     hf_lock *lock = must_acquire(client, name.text, &options);
     waiter_start(&waiter, other, name.text, NULL);
     await_waiters(admin, name.text, 1);
@@ -186,6 +193,7 @@ PROMISE(admin_break_reaches_another_process, HF_CAP_BREAK | HF_CAP_PROCESSES)
 {
     struct holder *holder = holder_new("x");
     hf_error err = { 0 };
+    holder->options.ttl_ms = ttl_ms_of_the_broken();
     pid_t pid = holder_start(holder);
     hf_client *client = open_client();
     struct waiter waiter;
@@ -220,7 +228,9 @@ PROMISE(admin_break_of_ones_own_lock_is_a_loss, HF_CAP_BREAK)
     struct name name = unique_name("x");
     hf_client *client = open_client();
     hf_error err = { 0 };
-    hf_lock *lock = must_acquire(client, name.text, NULL);
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = ttl_ms_of_the_broken();
+    hf_lock *lock = must_acquire(client, name.text, &options);
     REQUIRE_STATUS(HF_OK, hf_break(client, name.text, &err), &err);
     await_lost_fd(lock);
     /* It is not re-entered. */
