@@ -75,6 +75,6 @@ help:
 	@echo "make model      go through every order of events of redlock:// with spin (two minutes)"
 	@echo "make interop    share locks with Redisson, redsync, node-redlock and others, on real servers"
 	@echo "make bench      measure, beside what the system itself offers"
-	@echo "make soak       unit and conformance tests over and over; SOAK_MINUTES=20"
+	@echo "make soak       all tests and the long ones, over and over; SOAK_MINUTES=20"
 	@echo "make install    into PREFIX=/usr/local, below DESTDIR if that is set"
 	@echo "make clean      remove build/"
