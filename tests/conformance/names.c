@@ -162,6 +162,24 @@ PROMISE(names_that_are_hostile_are_inspected_as_they_are, HF_CAP_INSPECT)
     hf_close(client);
 }
 
+/* Not "." and "..", whose tokens earlier runs have left behind. */
+PROMISE(names_that_are_hostile_are_different_resources, HF_CAP_GUARD)
+{
+    struct name names[ALL];
+    hf_client *client = open_client();
+    hf_error err = { 0 };
+    all_names(names);
+    /* Were two of them one resource, the later token would refuse the earlier one when it is shown again. */
+    for (size_t i = 0; i < 2 * (HOSTILE + LONG); i++) {
+        const size_t which = i % (HOSTILE + LONG);
+        if (!CHECK_STATUS(HF_OK, hf_guard(client, names[which].text, which + 2, &err), &err))
+            test_note("for the name \"%s\"", names[which].text);
+    }
+    for (size_t i = 0; i < HOSTILE + LONG; i++)
+        CHECK_STATUS(HF_LOST, hf_guard(client, names[i].text, i + 1, &err), NULL);
+    hf_close(client);
+}
+
 static void check_no_name(hf_client *client, const char *name, const char *what)
 {
     hf_lock *lock = NULL;
@@ -174,6 +192,8 @@ static void check_no_name(hf_client *client, const char *name, const char *what)
     CHECK_STATUS(HF_INVALID, hf_cancel(client, name), NULL);
     if (store_can(HF_CAP_BREAK))
         CHECK_STATUS(HF_INVALID, hf_break(client, name, NULL), NULL);
+    if (store_can(HF_CAP_GUARD))
+        CHECK_STATUS(HF_INVALID, hf_guard(client, name, 1, NULL), NULL);
 }
 
 PROMISE(names_that_are_none_are_refused, 0)

@@ -5,7 +5,7 @@
  *
  * What ends a grant:  release(), or its time-to-live by the server's clock.
  * Who counts time:    the server; the core keeps an earlier deadline of its own.
- * Exchanges:          one script each: acquire, release, renew (many at once), evict, look; see the dialects.
+ * Exchanges:          one script each: acquire, release, renew (many at once), evict, look; see the dialects. And guard.
  * Waiting:            the release script hands the lock to the first live waiter and publishes to its client; in the
  *                     dialects of others it only calls the first waiter, who then asks.
  * Token:              the larger of last + 1 and the server's microseconds.
@@ -362,7 +362,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "redis: rediss: redis+unix: redis+sentinel: redis+cluster:",
     .summary = "machines that share a Redis or Valkey server",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
-            HF_CAP_INSPECT | HF_CAP_BREAK,
+            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD,
     .store_size = sizeof(struct redis_store),
     .lock_size = sizeof(struct redis_lock),
     .open = redis_open,
@@ -373,6 +373,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = redis_release,
     .inspect = hfi_redis_inspect,
     .evict = hfi_redis_evict,
+    .guard = hfi_redis_guard,
     .ear = redis_ear,
     .hear = redis_hear,
 };

@@ -5,7 +5,7 @@
  *   redis.c               the engine: what the core asks for, in whichever dialect
  *   redis_native.c        Holdfast's own dialect; redis_plain.c, redis_redisson.c: those of other programs
  *   redis_subscription.c  hearing that it is worth asking again
- *   redis_renew.c         keeping locks; redis_look.c: who holds what
+ *   redis_renew.c         keeping locks; redis_look.c: who holds what; redis_guard.c: fencing
  *   redis_ask.c           one exchange, with whoever has the key: one server, redis_sentinel.c or redis_cluster.c
  *   redis_node.c          a server and the idle connections to it
  *   redis_connect.c       socket, TLS, log-in; redis_connection.c: commands and replies
@@ -281,8 +281,9 @@ enum redis_script_name {
     REDIS_RELEASE, /* owner, "host pid note": 1 if it was held or waited for, else 0 */
     REDIS_RENEW,   /* keys of locks; owner and ttl of each: 1 or 0 for each */
     REDIS_EVICT,
-    REDIS_LOOK, /* { 1, token, left ms, held for ms, "host pid note", waiters… }, or { 0 } */
-    REDIS_CALL, /* after a release by other means: calls the next in line */
+    REDIS_LOOK,  /* { 1, token, left ms, held for ms, "host pid note", waiters… }, or { 0 } */
+    REDIS_CALL,  /* after a release by other means: calls the next in line */
+    REDIS_GUARD, /* the same in all dialects: see redis_guard.c */
     REDIS_SCRIPTS
 };
 
@@ -394,6 +395,8 @@ bool hfi_redis_add_replication(struct redis_command *command, char replicas[16],
                                const struct redis_config *config, hfi_time left_ns);
 /* HF_OK: as many replicas as the URL asks for have it. */
 hf_status hfi_redis_check_replication(const redisReply *reply, const struct redis_config *config, hf_error *err);
+/* The same of what is done and stays, but must not be counted on if too few have it: false with HF_UNKNOWN. */
+bool hfi_redis_is_confirmed(const redisReply *reply, const struct redis_config *config, hf_error *err);
 
 /* --- redis_subscription.c --- */
 
@@ -426,5 +429,10 @@ int hfi_redis_show_lock(const redisReply *reply, const char *name, bool queue, h
 /* One step of SCAN on `node`; the cursor is "0" after the last. */
 hf_status hfi_redis_scan(struct redis_store *store, struct redis_node *node, char cursor[24], redisReply **out,
                          hfi_time deadline_ns, hf_error *err);
+
+/* --- redis_guard.c --- */
+
+extern const char hfi_redis_guard_script[];
+hf_status hfi_redis_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 
 #endif

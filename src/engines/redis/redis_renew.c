@@ -47,12 +47,11 @@ hf_status hfi_redis_check_replication(const redisReply *reply, const struct redi
     if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 && reply->element[0]->integer >= 1 &&
         reply->element[1]->integer >= config->replicas)
         return HF_OK;
-    return hfi_fail(err, HF_UNAVAILABLE, 0, "fewer than %d replicas, or no disk, confirmed the lock within %d ms",
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "fewer than %d replicas, or no disk, confirmed it within %d ms",
                     config->replicas, config->replica_ms);
 }
 
-/* What too few replicas have confirmed is done nevertheless, but must not be counted on. */
-static bool is_confirmed(const redisReply *reply, const struct redis_config *config, hf_error *err)
+bool hfi_redis_is_confirmed(const redisReply *reply, const struct redis_config *config, hf_error *err)
 {
     const bool confirmed = hfi_redis_check_replication(reply, config, err) == HF_OK;
     if (!confirmed && err)
@@ -100,7 +99,7 @@ static hf_status renew_together(struct redis_store *store, struct hfi_renewal *r
         return status;
     if (replies[0]->type != REDIS_REPLY_ARRAY || replies[0]->elements != count)
         status = hfi_redis_refusal(replies[0], words[0].key, err);
-    const bool safe = !wait || status != HF_OK || is_confirmed(replies[1], &store->config, err);
+    const bool safe = !wait || status != HF_OK || hfi_redis_is_confirmed(replies[1], &store->config, err);
     for (size_t i = 0; i < count && status == HF_OK; i++) {
         const hf_status answer = take_answer(replies[0]->element[i], err);
         if (answer != HF_OK && answer != HF_LOST)
@@ -150,7 +149,7 @@ static void renew_alone(struct redis_store *store, struct hfi_renewal *renewal, 
     if (renewal->status != HF_OK)
         return;
     renewal->status = take_answer(replies[0], err);
-    if (renewal->status == HF_OK && wait && !is_confirmed(replies[1], &store->config, err))
+    if (renewal->status == HF_OK && wait && !hfi_redis_is_confirmed(replies[1], &store->config, err))
         renewal->status = HF_UNKNOWN;
     renewal->counted_from_ns = question.sent_ns;
     freeReplyObject(replies[0]);
@@ -213,7 +212,7 @@ static void renew_group(const struct batch *batch, const struct group *group, hf
         .commands = commands, .count = group->count + (wait ? 1 : 0), .deadline_ns = deadline_ns, .node = group->node
     };
     const hf_status status = hfi_redis_ask(store, &question, replies, err);
-    const bool safe = status == HF_OK && (!wait || is_confirmed(replies[group->count], &store->config, err));
+    const bool safe = status == HF_OK && (!wait || hfi_redis_is_confirmed(replies[group->count], &store->config, err));
     for (size_t i = 0; i < group->count; i++) {
         struct hfi_renewal *renewal = &batch->renewals[group->members[i]];
         renewal->status = status == HF_OK ? take_answer(replies[i], NULL) : status;

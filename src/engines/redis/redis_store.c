@@ -39,7 +39,8 @@ void hfi_redis_backstop(const struct redis_store *store, struct redis_lock *lock
 void hfi_redis_scripts_init(struct redis_script scripts[REDIS_SCRIPTS], const struct redis_dialect *dialect,
                             bool sharded)
 {
-    for (size_t i = 0; i < REDIS_SCRIPTS; i++) {
+    hfi_redis_script_init(&scripts[REDIS_GUARD], hfi_redis_guard_script);
+    for (size_t i = 0; i < REDIS_GUARD; i++) {
         const char *text = sharded ? dialect->sharded_scripts[i] : dialect->scripts[i];
         if (text)
             hfi_redis_script_init(&scripts[i], text);
