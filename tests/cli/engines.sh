@@ -12,9 +12,10 @@ json 'all(set(e) == {"name", "schemes", "summary", "present", "missing", "can", 
 json 'all(e["name"] and e["summary"] and all(s.endswith(":") for s in e["schemes"]) for e in it)'
 json 'all((e["missing"] is None) == e["present"] == (e["can"] is not None) for e in it)'
 json 'all(e["missing"] for e in it if not e["present"])'
-words='["expiry", "bound", "fair", "wake-one", "processes", "machines", "durable-token", "inspect", "break"]'
+words='["expiry", "bound", "fair", "wake-one", "processes", "machines", "durable-token", "inspect", "break", "guard"]'
 json "all(sorted(e['can'] + e['cannot']) == sorted($words) for e in it if e['present'])"
 json '{"bound", "processes", "durable-token", "break"} <= set(next(e for e in it if e["name"] == "file")["can"])'
+json '"guard" in next(e for e in it if e["name"] == "file")["cannot"]'
 json '"processes" in next(e for e in it if e["name"] == "mem")["cannot"]'
 expect 0 "$HOLDFAST" --json engines
 json 'len(it) >= 2'

@@ -151,5 +151,6 @@ TEST(the_rules_that_the_message_names_are_enough_for_everything)
     CHECK_STATUS(HF_OK, hf_break(bob, NAME, &err), &err);
     hf_release(waiter.lock, NULL);
     check_free(bob, NAME);
+    CHECK_STATUS(HF_OK, hf_guard(bob, NAME, 1, &err), &err);
     hf_close(bob);
 }

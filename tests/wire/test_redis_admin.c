@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_admin.c: looking at locks and breaking them, through every trouble on the wire.
+ * test_redis_admin.c: looking at locks, breaking them and guarding with them, through every trouble on the wire.
  */
 #include "wire.h"
 
@@ -205,6 +205,61 @@ TEST(nonsense_and_refusals_of_a_break)
         wire_serve(&wire, "hello\nevict\nsend %s%s\\r\\n\n", refusal ? "-" : "", reply);
         REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
         CHECK_STATUS(expected, hf_break(wire.client, "job", &err), &err);
+        CHECK(!refusal || strstr(err.message, refusal->words) != NULL);
+        wire_check_words(expected, &err);
+        wire_end(&wire);
+    }
+}
+
+/* --- guarding --- */
+
+TEST(a_token_and_a_larger_one)
+{
+    struct wire wire;
+    hf_error err = { 0 };
+    wire_serve(&wire, "hello\nguard 41\nsend -NOSCRIPT x\\r\\n\neval-guard 41\ndribble :1\\r\\n\n"
+                      "guard 9223372036854775806\ndribble $19\\r\\n9223372036854775807\\r\\n\n");
+    REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
+    CHECK_STATUS(HF_OK, hf_guard(wire.client, "job", 41, &err), &err);
+    CHECK_STATUS(HF_LOST, hf_guard(wire.client, "job", INT64_MAX - 1, &err), &err);
+    CHECK_STR("token 9223372036854775806 is too old for job, which has seen 9223372036854775807", err.message);
+    wire_check_words(HF_LOST, &err);
+    wire_end(&wire);
+}
+
+/* Never HF_OK: whoever hears that writes. Asking again is safe. */
+TEST_LIMIT(lost_answers_to_a_guard, 60)
+{
+    for (size_t i = 0; i < wire_fault_count; i++) {
+        struct wire wire;
+        hf_error err = { 0 };
+        char fault[300];
+        test_note("%s", wire_faults[i].name);
+        wire_fault_lines(fault, sizeof fault, &wire_faults[i], ":1\\r");
+        wire_serve(&wire, "hello\nguard 41\n%shello\nguard 41\nsend :1\\r\\n\n", fault);
+        REQUIRE_STATUS(HF_OK, wire_open(&wire, "", wire_faults[i].slow ? test_ms(300) : 5000, &err), &err);
+        const hf_status status = hf_guard(wire.client, "job", 41, &err);
+        CHECK_STATUS(HF_UNKNOWN, status, &err);
+        wire_check_words(status, &err);
+        CHECK_STATUS(HF_OK, hf_guard(wire.client, "job", 41, &err), &err);
+        wire_end(&wire);
+    }
+}
+
+TEST(nonsense_and_refusals_of_a_guard)
+{
+    static const char *const nonsense[] = { "+OK", "*-1", "$-1", "*1\\r\\n:1", ":0", ":2" };
+    const size_t nonsenses = sizeof nonsense / sizeof *nonsense;
+    for (size_t i = 0; i < nonsenses + wire_refusal_count; i++) {
+        struct wire wire;
+        hf_error err = { 0 };
+        const struct wire_refusal *refusal = i < nonsenses ? NULL : &wire_refusals[i - nonsenses];
+        const hf_status expected = refusal ? refusal->status : HF_INTERNAL;
+        const char *reply = refusal ? refusal->reply : nonsense[i];
+        test_note("%s", reply);
+        wire_serve(&wire, "hello\nguard 41\nsend %s%s\\r\\n\n", refusal ? "-" : "", reply);
+        REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
+        CHECK_STATUS(expected, hf_guard(wire.client, "job", 41, &err), &err);
         CHECK(!refusal || strstr(err.message, refusal->words) != NULL);
         wire_check_words(expected, &err);
         wire_end(&wire);

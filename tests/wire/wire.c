@@ -144,6 +144,11 @@ static void add_request(struct text *out, const char *verb, char words[][32])
         add_word(out, out->dialect == &hfi_redis_native ? "hf:{job}" : "job");
         add_owner(out, words[0]);
         add_word(out, words[1]);
+    } else if (strcmp(verb, "guard") == 0) {
+        add_script(out, 3, &scripts[REDIS_GUARD], whole);
+        add_word(out, "1");
+        add_word(out, "hf:{job}:g");
+        add_word(out, words[0]);
     } else {
         add_script(out, 1 + key_count(out), &scripts[strcmp(verb, "evict") == 0 ? REDIS_EVICT : REDIS_LOOK], whole);
         add_keys(out, "0");
@@ -324,8 +329,9 @@ static void tell_port(const struct script_server *server)
 
 static void add_line(struct text *out, const char *line)
 {
-    static const char *const requests[] = { "acquire",    "eval-acquire", "release", "eval-release", "renew",
-                                            "eval-renew", "evict",        "look",    "eval-look" };
+    static const char *const requests[] = { "acquire",   "eval-acquire", "release",   "eval-release",
+                                            "renew",     "eval-renew",   "evict",     "look",
+                                            "eval-look", "guard",        "eval-guard" };
     char verb[32] = "", words[3][32] = { "", "", "" };
     sscanf(line, "%31s %31s %31s %31s", verb, words[0], words[1], words[2]);
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {

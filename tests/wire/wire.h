@@ -11,6 +11,7 @@
  *     release SERIAL              likewise; eval-release, too
  *     renew SERIAL TTL            likewise; eval-renew
  *     evict, look, eval-look      likewise
+ *     guard TOKEN, eval-guard     the script for the resource "job"
  *     scan CURSOR                 SCAN for the prefix "hf:"
  *     subscribe                   SUBSCRIBE to the client's channel
  *     granted TOKEN               sends the answer to an acquire: held

@@ -24,7 +24,7 @@ static const char *find_code(const char *text, const char *code)
  * the others, which do not fit into a message. */
 #define NEEDED_RULE                                                                                                    \
     "the ACL user may not do this; it needs +ping +eval +evalsha +time +hget +hmget +hset +hdel +hincrby +pexpire "    \
-    "+zadd +zrem +zrank +zcard +zpopmin +zrange +publish +subscribe +scan ~PREFIX* &hf:c:*"
+    "+zadd +zrem +zrank +zcard +zpopmin +zrange +publish +subscribe +scan +get +set ~PREFIX* &hf:c:*"
 
 static const struct {
     const char *code;
