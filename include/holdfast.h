@@ -214,7 +214,8 @@ HF_API hf_status hf_break(hf_client *client, const char *name, hf_error *err);
 
 /* Fencing, for data that is kept in the same store: shows `token` to it on behalf of `resource`, a name like a lock's.
  * HF_OK: no greater one was ever shown, and from now on no smaller one passes. HF_LOST: a greater one was: whoever
- * holds `token` lost its lock, and must not write. A token is 1 to INT64_MAX, as hf_token() gives it.
+ * holds `token` lost its lock, and must not write. HF_UNAVAILABLE, HF_UNKNOWN: show it again, or do not write. A token
+ * is 1 to INT64_MAX, as hf_token() gives it.
  *
  * What is written after this call can still come too late. Where the store has transactions, let it check in the one
  * that writes: docs/FENCING.md has the statement for each. */
