@@ -128,6 +128,11 @@ static hf_status say_busy(const struct contest *contest, hf_error *err)
                     contest->want->options.wait_ms);
 }
 
+static bool is_trouble(hf_status status)
+{
+    return status == HF_UNAVAILABLE || status == HF_UNKNOWN;
+}
+
 /* One sleep between two questions. HF_OK: ask again. */
 static hf_status sleep_until_worth_asking(struct contest *contest, hf_error *err)
 {
@@ -149,15 +154,30 @@ static hf_status sleep_until_worth_asking(struct contest *contest, hf_error *err
     }
     if (hfi_waker_called_back(contest->wait.waker))
         return hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled");
+    /* The last that was heard of the store is that somebody else has it. */
+    if (is_trouble(status) && hfi_now_ns() >= contest->want->deadline_ns)
+        return HF_TIMEOUT;
     return status;
+}
+
+/* The question was asked when the wait was all but over, so that the store had LAST_PATIENCE and no more to answer it,
+ * and it has not. That is no trouble yet: the same store may have been waited for with success. */
+static bool is_out_of_time(const struct contest *contest, hfi_time now)
+{
+    const bool hurried = contest->request.deadline_ns > contest->want->deadline_ns;
+    return hurried && contest->trouble.failures == 0 && now + HFI_MS >= contest->request.deadline_ns;
 }
 
 static hf_status pause_for_trouble(struct contest *contest, hf_status trouble, hf_error *err)
 {
     hfi_time until;
+    const hfi_time now = hfi_now_ns();
     const hfi_time patience = contest->want->options.ttl_ms * HFI_MS;
-    if (!contest->want->may_wait || !hfi_trouble_again(&contest->trouble, hfi_now_ns(), contest->want->deadline_ns,
-                                                       patience, contest->client->env.random(), &until))
+    if (is_out_of_time(contest, now))
+        return hfi_fail(err, HF_TIMEOUT, 0, "the wait of %u ms was over before the store had answered",
+                        contest->want->options.wait_ms);
+    if (!contest->want->may_wait || !hfi_trouble_again(&contest->trouble, now, contest->want->deadline_ns, patience,
+                                                       contest->client->env.random(), &until))
         return trouble;
     const hf_status status = ensure_waker(contest, err);
     if (status != HF_OK)
@@ -219,7 +239,7 @@ static hf_status contend(struct contest *contest, hf_error *err)
         } else {
             contest->polls = 0;
         }
-        if (status == HF_UNAVAILABLE || status == HF_UNKNOWN)
+        if (is_trouble(status))
             status = pause_for_trouble(contest, status, err);
         if (status != HF_OK)
             return status;

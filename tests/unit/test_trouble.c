@@ -232,6 +232,40 @@ TEST(a_store_that_stays_away_ends_the_wait)
     hf_close(client);
 }
 
+/* A few milliseconds say nothing about a store: the wait is over, and what the store may have done is undone. */
+TEST(a_wait_that_is_too_short_for_an_answer_is_over_and_nothing_else)
+{
+    const hf_status silent[] = { HF_UNKNOWN, HF_UNAVAILABLE };
+    for (int i = 0; i < 2; i++) {
+        hf_options options = HF_OPTIONS_INIT;
+        hf_client *client = scripted_client(0);
+        hf_lock *lock = NULL;
+        hf_error err;
+        options.wait_ms = 2;
+        script_set(&script_attempt, 1, silent[i], true);
+        script_set(&script_release, 1, HF_UNKNOWN, true);
+        const int calls = script_release.calls;
+        CHECK_STATUS(HF_TIMEOUT, hf_acquire(&lock, client, "x", &options, &err), &err);
+        CHECK(lock == NULL);
+        CHECK_STR("the wait of 2 ms was over before the store had answered", err.message);
+        await_at_least(&script_release.calls, calls + 2);
+        hf_close(client);
+    }
+}
+
+TEST(a_wait_that_was_long_enough_for_an_answer_does_not_hide_trouble)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = NULL;
+    hf_error err;
+    options.wait_ms = 500;
+    script_set(&script_attempt, SCRIPT_FOREVER, HF_UNKNOWN, true);
+    CHECK_STATUS(HF_UNKNOWN, hf_acquire(&lock, client, "x", &options, &err), &err);
+    CHECK_STR("so says the script", err.message);
+    hf_close(client);
+}
+
 TEST(an_answer_slower_than_the_lease_is_no_lock)
 {
     hf_options options = HF_OPTIONS_INIT;

@@ -253,9 +253,6 @@ static hf_status prepare_to_wait(struct redis_store *store, struct redis_lock *l
         status = hfi_redis_subscribe(store, node, lock, request, deadline, err);
     if (status == HF_OK)
         hfi_redis_expect(store, node, lock, request->owner); /* the next attempt asks this one for a place */
-    /* A wait that was too short for that is over, and nothing else. */
-    if (status == HF_UNAVAILABLE && store->env->now_ns() >= request->deadline_ns)
-        return HF_TIMEOUT;
     if (status == HF_OK && asked == node && lock->ear_number == asked_under) /* it gives no place: not in a loop */
         hfi_waker_sleep(request->waker, NULL, 0, earlier(store->env->now_ns() + NO_PLACE_PAUSE, deadline));
     return status;
