@@ -109,7 +109,7 @@ PROMISE(p03_a_wait_for_ever_ends_when_the_holder_is_killed, HF_CAP_PROCESSES)
     hf_close(client);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- cancel */
+/* --- cancel --- */
 
 PROMISE(p03_cancel_ends_the_waits_for_that_name_and_no_other, 0)
 {
@@ -179,8 +179,7 @@ PROMISE(p03_a_bounded_wait_can_be_cancelled, 0)
     hf_close(client);
 }
 
-/* -------------------------------------------------------------------------------------------------------------
- * order */
+/* --- order --- */
 
 PROMISE(p03_threads_are_served_in_order_of_arrival, HF_CAP_FAIR)
 {

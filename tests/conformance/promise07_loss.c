@@ -139,8 +139,7 @@ PROMISE(p07_a_released_lock_is_not_told_of_a_loss, 0)
     CHECK_INT(0, gate_count(&loss.told));
 }
 
-/* ------------------------------------------------------------------------------------------- before anybody else
- * has it */
+/* --- before anybody else has it --- */
 
 static void check_known_before_next_grant_to_threads(void (*how)(hf_options *options))
 {

@@ -72,8 +72,7 @@ PROMISE(p08_a_handle_re_enters_and_releases_in_any_order, 0)
     hf_close(client);
 }
 
-/* ---------------------------------------------------------------------------------------------------- who is
- * another */
+/* --- who is another --- */
 
 static void check_strange(void *arg, uint32_t index)
 {
@@ -142,8 +141,7 @@ PROMISE(p08_another_kind_of_owner_does_not_re_enter, 0)
     hf_close(client);
 }
 
-/* ------------------------------------------------------------------------------------------------------------
- * threads */
+/* --- threads --- */
 
 static void release_in_thread(void *arg, uint32_t index)
 {
@@ -224,8 +222,7 @@ PROMISE(p08_threads_of_one_text_wait_together, 0)
     hf_close(meeting.client);
 }
 
-/* --------------------------------------------------------------------------------------------------------------
- * loss */
+/* --- loss --- */
 
 PROMISE(p08_a_lost_lock_is_not_re_entered, 0)
 {

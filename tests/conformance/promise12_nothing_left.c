@@ -80,8 +80,7 @@ PROMISE(p12_a_killed_waiter_blocks_nobody, HF_CAP_PROCESSES)
     hf_close(other);
 }
 
-/* -------------------------------------------------------------------------------------------------------------
- * close */
+/* --- close --- */
 
 PROMISE(p12_closing_releases_what_is_held, 0)
 {
@@ -146,8 +145,7 @@ PROMISE(p12_two_hundred_locks_at_once, 0)
     hf_close(other);
 }
 
-/* -------------------------------------------------------------------------------------------------------------
- * growth */
+/* --- growth --- */
 
 /* Calls `each` for every open descriptor. */
 static int each_descriptor(bool (*each)(int fd))

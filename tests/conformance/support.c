@@ -19,8 +19,7 @@ bool store_can(uint32_t caps)
     return (store_caps & caps) == caps;
 }
 
-/* ----------------------------------------------------------------------------------------------- names, times,
- * chance */
+/* --- names, times, chance --- */
 
 struct name unique_name(const char *text)
 {
@@ -69,8 +68,7 @@ void random_pause(uint32_t most_us)
     pause_us(random_below(most_us));
 }
 
-/* -------------------------------------------------------------------------------------------------------------
- * locks */
+/* --- locks --- */
 
 hf_client *open_client(void)
 {
@@ -181,8 +179,7 @@ void waiter_join(struct waiter *waiter, hf_status expected)
     CHECK((waiter->lock != NULL) == (waiter->status == HF_OK));
 }
 
-/* ------------------------------------------------------------------------------------------------------ many at
- * once */
+/* --- many at once --- */
 
 struct member {
     pthread_t thread;
@@ -231,8 +228,7 @@ void run_processes(uint32_t count, member_fn run, void *arg)
         helper_join(helpers[i]);
 }
 
-/* -----------------------------------------------------------------------------------------------------------
- * holders */
+/* --- holders --- */
 
 struct holder *holder_new(const char *name)
 {
@@ -290,8 +286,7 @@ void holder_finish(struct holder *holder, pid_t pid, hf_status expected)
     CHECK_STATUS(expected, (hf_status)atomic_load(&holder->released), NULL);
 }
 
-/* ------------------------------------------------------------------------------------------------------------
- * losses */
+/* --- losses --- */
 
 static void note_loss(hf_lock *lock, const char *why, void *arg)
 {

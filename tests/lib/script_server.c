@@ -67,8 +67,7 @@ static bool mismatch(struct script_server *server, const struct script_step *ste
     return false;
 }
 
-/* ----------------------------------------------------------------------------------------------------------
- * receiving */
+/* --- receiving --- */
 
 static int64_t step_deadline_ns(const struct script_server *server)
 {
@@ -209,8 +208,7 @@ static bool do_eof(struct script_server *server, const struct script_step *step)
     return server->current->closed || mismatch(server, step, "the client did not close the connection in time");
 }
 
-/* ------------------------------------------------------------------------------------------------------- all the
- * rest */
+/* --- all the rest --- */
 
 static bool do_accept(struct script_server *server, const struct script_step *step)
 {
@@ -408,8 +406,7 @@ static void *run_script(void *arg)
     return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------------ what is
- * called */
+/* --- what is called --- */
 
 static struct script_server *server_new(const char *script)
 {

@@ -30,8 +30,7 @@ void *shared_new(size_t size)
     return memory;
 }
 
-/* -------------------------------------------------------------------------------------------------------------
- * gates */
+/* --- gates --- */
 
 void gate_pass(struct gate *gate)
 {
@@ -72,8 +71,7 @@ bool gate_await_for(struct gate *gate, uint32_t count, uint32_t ms)
     return await_until(gate, count, test_now_ns() + ms * 1000000LL);
 }
 
-/* -----------------------------------------------------------------------------------------------------------
- * helpers */
+/* --- helpers --- */
 
 /* True if no other thread of this process is running. */
 static bool others_sleep(void)
@@ -175,8 +173,7 @@ void helper_continue(pid_t helper)
     CHECK_INT(0, kill(helper, SIGCONT));
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * witnesses */
+/* --- witnesses --- */
 
 static bool is_dead(struct witness *witness, uint32_t who)
 {

@@ -133,8 +133,7 @@ void test_exit_child(void)
     _exit(atomic_load(&failures) ? 1 : 0);
 }
 
-/* ------------------------------------------------------------------------------------------------------- one
- * process */
+/* --- one process --- */
 
 static void run_in_child(const struct test *test, int output, const sigset_t *mask)
 {
@@ -265,8 +264,7 @@ static bool run_test(const struct test *test, int number)
     return !*why;
 }
 
-/* --------------------------------------------------------------------------------------------------------- all
- * tests */
+/* --- all tests --- */
 
 static bool wanted(const struct test *test, int count, char **substrings)
 {

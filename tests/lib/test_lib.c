@@ -15,8 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---------------------------------------------------------------------------------- what the runner must call
- * failed */
+/* --- what the runner must call failed --- */
 
 TEST(must_fail_check)
 {
@@ -79,8 +78,7 @@ TEST_LIMIT(must_fail_gate, 2)
     gate_await(gate, 1);
 }
 
-/* ------------------------------------------------------------------------------------------------------------
- * runner */
+/* --- runner --- */
 
 /* Runs this program on the tests named `filter` and returns its exit status; what it prints goes to `output`. */
 static int run_again(const char *filter, char *output, size_t size)
@@ -124,8 +122,7 @@ TEST(runner_fails_if_no_test_ran)
     CHECK(strstr(output, "0 passed, 0 failed") != NULL);
 }
 
-/* ----------------------------------------------------------------------------------------------- gates and
- * witnesses */
+/* --- gates and witnesses --- */
 
 static void pass_gate(void *arg)
 {
@@ -192,8 +189,7 @@ TEST(fenced_register_refuses_smaller_tokens)
     CHECK_INT(1, atomic_load(&place.refused));
 }
 
-/* ------------------------------------------------------------------------------------------------------------
- * faults */
+/* --- faults --- */
 
 static long countdown, needed;
 

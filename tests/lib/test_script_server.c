@@ -256,8 +256,7 @@ TEST(a_client_that_gives_up_may_come_again)
     script_check(server);
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * mismatches */
+/* --- mismatches --- */
 
 TEST(other_bytes_than_before_are_reported)
 {
