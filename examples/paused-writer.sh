@@ -7,8 +7,8 @@
 #                                     (HOLDFAST=path/to/holdfast if the command is not installed)
 #
 # Anna takes the lock, reads, and is stopped before she writes, as a machine is that swaps, sleeps or is moved. Her lock
-# ends, rightly. Ben takes it, and writes. Then Anna goes on where she was, and writes too. No lock can prevent that: she
-# had it when she looked. But she shows her token with the write, in one step with it, and the store has seen Ben's,
+# ends, rightly. Ben takes it, and writes. Then Anna goes on where she was, and writes too. No lock can prevent that:
+# she had it when she looked. But she shows her token with the write, in one step with it, and the store has seen Ben's,
 # which is greater. Exits 0 if her write was refused and what Ben wrote is still there.
 set -eu
 holdfast=${HOLDFAST:-holdfast}

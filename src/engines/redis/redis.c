@@ -5,7 +5,7 @@
  *
  * What ends a grant:  release(), or its time-to-live by the server's clock.
  * Who counts time:    the server; the core keeps an earlier deadline of its own.
- * Exchanges:          one script each: acquire, release, renew (many at once), evict, look; see the dialects. And guard.
+ * Exchanges:          one script each: acquire, release, renew (many at once), evict, look: see the dialects; guard.
  * Waiting:            the release script hands the lock to the first live waiter and publishes to its client; in the
  *                     dialects of others it only calls the first waiter, who then asks.
  * Token:              the larger of last + 1 and the server's microseconds.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * redis_guard.c: fencing. The largest token that was shown for a resource is kept beside the user's data, in one key for
- * each resource, which all dialects share:
+ * redis_guard.c: fencing. The largest token that was shown for a resource is kept beside the user's data, in one key
+ * for each resource, which all dialects share:
  *
  *   hf:{RESOURCE}:g   string   the token in decimal
  *
