@@ -133,21 +133,23 @@ TEST(a_token_that_no_replica_has_does_not_pass)
 {
     struct redis_server *server = serve("");
     struct redis_server *replica = redis_server_start_replica(server);
-    hf_client *client = open_url("%s?replicas=1&replica_timeout=300", server->url);
-    hf_client *hasty = open_client();
+    hf_client *client = open_url("%s?replicas=1&replica_timeout=5000", server->url);
+    hf_client *impatient = open_url("%s?replicas=1&replica_timeout=200", server->url);
+    hf_client *careless = open_client();
     hf_error err = { 0 };
     check_guard(HF_OK, client, 5);
     CHECK_INT(5, redis_server_number(replica, "GET " KEY));
     redis_server_pause(replica);
-    check_guard(HF_OK, hasty, 6);
-    CHECK_STATUS(HF_UNKNOWN, hf_guard(client, RESOURCE, 6, &err), &err);
+    check_guard(HF_OK, careless, 6);
+    CHECK_STATUS(HF_UNKNOWN, hf_guard(impatient, RESOURCE, 6, &err), &err);
     CHECK_INT(HF_UNKNOWN, err.status);
     check_words(&err, "replicas");
-    check_guard(HF_LOST, client, 4); /* nobody need confirm that */
+    check_guard(HF_LOST, impatient, 4); /* nobody need confirm that */
     redis_server_continue(replica);
     check_guard(HF_OK, client, 6);
     CHECK_INT(6, redis_server_number(replica, "GET " KEY));
-    hf_close(hasty);
+    hf_close(careless);
+    hf_close(impatient);
     hf_close(client);
 }
 
