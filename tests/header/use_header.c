@@ -65,6 +65,7 @@ static int use_lock(hf_client *client)
     MUST(hf_inspect(client, "header", count_lock, &locks, &err) == HF_OK && locks == 1);
     MUST(hf_cancel(client, "header") == HF_OK);
     MUST(hf_break(client, "header", &err) == HF_OK);
+    MUST(hf_guard(client, "header", hf_token(lock), &err) == HF_UNSUPPORTED);
     MUST(hf_release(lock, &err) == HF_LOST);
     return 0;
 }
