@@ -35,7 +35,7 @@ postgres()
 sqlite()
 {
     file=${url#sqlite://}
-    sqlite3 -bail "${file%%\?*}" "$1"
+    sqlite3 -bail -cmd '.timeout 5000' "${file%%\?*}" "$1"
 }
 
 create()
