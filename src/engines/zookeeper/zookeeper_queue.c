@@ -16,6 +16,7 @@ struct errand {
     const struct hfi_request *request;
     struct hfi_grant *grant;
     hf_error *err;
+    struct zookeeper_call *list; /* the directory as it was right after our node was made */
     char directory[HFI_ZOOKEEPER_PATH_MAX];
 };
 
@@ -65,7 +66,8 @@ static void take_place(struct zookeeper_lock *lock, const char *node, int64_t cz
     lock->behind_holder = false;
 }
 
-static int create_node(const struct errand *errand, const char *prefix)
+/* The node and the list go out together: the server answers in order, so our node is in it. */
+static int create_node(struct errand *errand, const char *prefix)
 {
     struct zookeeper_lock *lock = errand->lock;
     char path[HFI_ZOOKEEPER_PATH_MAX], data[HFI_ZOOKEEPER_DATA_MAX];
@@ -73,17 +75,23 @@ static int create_node(const struct errand *errand, const char *prefix)
     snprintf(data, sizeof data, "%s%s%.120s", errand->store->who, *errand->request->note ? " " : "",
              errand->request->note);
     lock->state = ZOOKEEPER_UNSURE;
-    struct zookeeper_call *call = hfi_zookeeper_create(lock->session, path, data, ZOO_EPHEMERAL_SEQUENTIAL);
-    const int rc = hfi_zookeeper_answer(call, errand->request->deadline_ns);
-    if (rc == ZOK)
-        take_place(lock, strrchr(call->text, '/') + 1, call->stat.czxid);
-    else if (!hfi_zookeeper_is_lost(rc))
-        lock->state = ZOOKEEPER_NEW;
-    hfi_zookeeper_call_free(call);
+    struct zookeeper_call *calls[2] = { hfi_zookeeper_create(lock->session, path, data, ZOO_EPHEMERAL_SEQUENTIAL),
+                                        hfi_zookeeper_list(lock->session, errand->directory) };
+    hfi_zookeeper_await_calls(errand->store, calls, 2, errand->request->deadline_ns);
+    const int rc = calls[0] ? calls[0]->rc : ZSYSTEMERROR;
+    if (rc == ZOK) {
+        take_place(lock, strrchr(calls[0]->text, '/') + 1, calls[0]->stat.czxid);
+        errand->list = calls[1];
+    } else {
+        if (!hfi_zookeeper_is_lost(rc))
+            lock->state = ZOOKEEPER_NEW;
+        hfi_zookeeper_call_free(calls[1]);
+    }
+    hfi_zookeeper_call_free(calls[0]);
     return rc;
 }
 
-static hf_status line_up(const struct errand *errand)
+static hf_status line_up(struct errand *errand)
 {
     char prefix[HFI_ZOOKEEPER_NODE_MAX];
     struct zookeeper_lock *lock = errand->lock;
@@ -203,10 +211,11 @@ static int look_at(const struct errand *errand, const struct zookeeper_children 
 }
 
 /* HF_OK: it is ours. HF_BUSY: not yet. HF_LOST: our node is gone. */
-static hf_status look_once(const struct errand *errand, bool *again)
+static hf_status look_once(struct errand *errand, bool *again)
 {
     struct zookeeper_lock *lock = errand->lock;
-    struct zookeeper_call *call = hfi_zookeeper_list(lock->session, errand->directory);
+    struct zookeeper_call *call = errand->list ? errand->list : hfi_zookeeper_list(lock->session, errand->directory);
+    errand->list = NULL;
     int rc = hfi_zookeeper_answer(call, errand->request->deadline_ns);
     *again = false;
     if (rc != ZOK) {
@@ -249,7 +258,7 @@ static int delete_node(const struct errand *errand)
     return rc;
 }
 
-static hf_status ask(const struct errand *errand)
+static hf_status ask(struct errand *errand)
 {
     struct zookeeper_lock *lock = errand->lock;
     hf_status status = HF_BUSY;
