@@ -40,6 +40,7 @@ static uint32_t granted_ms(uint32_t ttl_ms, uint32_t valid_ms)
 void hfi_lease_start(struct hfi_lease *lease, const struct hfi_terms *terms, uint32_t valid_ms, hfi_time granted_ns)
 {
     lease->terms = *terms;
+    lease->whole_ns = 0;
     lease->end_by_ns = terms->max_hold_ms ? granted_ns + (hfi_time)terms->max_hold_ms * HFI_MS : HFI_NEVER;
     const uint32_t granted = granted_ms(terms->ttl_ms, valid_ms);
     count_from(lease, granted, granted_ns);
@@ -63,15 +64,22 @@ hfi_time hfi_lease_due(const struct hfi_lease *lease)
 
 uint32_t hfi_lease_ask_ms(const struct hfi_lease *lease, hfi_time now_ns)
 {
-    if (lease->renew_at_ns != HFI_NEVER) /* also a part that was not made whole yet */
+    if (lease->renew_at_ns != HFI_NEVER && !lease->whole_ns) /* also a part that was not made whole yet */
         return lease->terms.ttl_ms;
-    const hfi_time left = lease->deadline_ns + hfi_drift_ns(lease->terms.ttl_ms) - now_ns;
+    const hfi_time whole = lease->whole_ns ? lease->whole_ns : lease->deadline_ns + hfi_drift_ns(lease->terms.ttl_ms);
+    const hfi_time left = whole - now_ns;
     return left < HFI_MS ? 1 : (uint32_t)(left / HFI_MS);
 }
 
 void hfi_lease_renewed(struct hfi_lease *lease, const struct hfi_renewal *renewal)
 {
-    count_from(lease, granted_ms(renewal->ttl_ms, renewal->valid_ms), renewal->counted_from_ns);
+    const uint32_t granted = granted_ms(renewal->ttl_ms, renewal->valid_ms);
+    count_from(lease, granted, renewal->counted_from_ns);
+    lease->whole_ns = 0;
+    if (granted < renewal->ttl_ms && !lease->terms.renew) { /* the rest of it later */
+        lease->whole_ns = renewal->counted_from_ns + (hfi_time)renewal->ttl_ms * HFI_MS;
+        lease->renew_at_ns = renewal->counted_from_ns + (hfi_time)granted * HFI_MS / 3;
+    }
 }
 
 void hfi_lease_unsure(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time sent_ns)

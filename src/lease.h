@@ -23,6 +23,7 @@ struct hfi_lease {
     hfi_time deadline_ns; /* from then on it is lost; HFI_NEVER where only a release or the process's death ends it */
     hfi_time renew_at_ns; /* HFI_NEVER: not to be renewed */
     hfi_time end_by_ns;   /* max_hold_ms */
+    hfi_time whole_ns;    /* without renewal: how far it was lengthened, if the store grants that in parts; or 0 */
     unsigned failures;    /* renewals in a row that the store did not answer */
 };
 

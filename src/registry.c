@@ -31,7 +31,7 @@ static const struct row {
     { "postgres", "postgres postgresql ", NULL, "machines that share a PostgreSQL database", "libpq5" },
     { "mysql", "mysql mariadb ", NULL, "machines that share a MySQL or MariaDB database", "libmariadb3" },
     { "sqlite", "sqlite ", NULL, "processes that share an SQLite file", "libsqlite3-0" },
-    { "zookeeper", "zookeeper ", NULL, "machines that share a ZooKeeper ensemble", "libzookeeper-mt2" },
+    { "zookeeper", "zookeeper ", NULL, "machines that share a ZooKeeper ensemble", "libzookeeper-st2" },
     { "etcd", "etcd ", NULL, "machines that share an etcd cluster", "libcurl4" },
     { "consul", "consul ", NULL, "machines that share a Consul cluster", "libcurl4" },
 };

@@ -171,6 +171,24 @@ TEST(a_store_that_grants_less_than_was_asked_for_is_asked_sooner)
     CHECK_INT((1000 + 2968) * HFI_MS, lease.deadline_ns);
 }
 
+TEST(a_lease_that_is_lengthened_in_parts_ends_when_it_should)
+{
+    struct hfi_lease lease;
+    const struct hfi_terms terms = { .ttl_ms = 1000, .renew = false, .store_expires = true };
+    struct hfi_renewal renewal = { .ttl_ms = 5000, .valid_ms = 3000, .counted_from_ns = 0 };
+    hfi_lease_start(&lease, &terms, 0, 0);
+    hfi_lease_renewed(&lease, &renewal);
+    CHECK_INT(2968 * HFI_MS, lease.deadline_ns);
+    CHECK_INT(1000 * HFI_MS, hfi_lease_due(&lease));
+    CHECK_INT(4000, hfi_lease_ask_ms(&lease, 1000 * HFI_MS));
+    renewal = (struct hfi_renewal){ .ttl_ms = 4000, .valid_ms = 3000, .counted_from_ns = 1000 * HFI_MS };
+    hfi_lease_renewed(&lease, &renewal);
+    CHECK_INT(2000 * HFI_MS, hfi_lease_due(&lease));
+    renewal = (struct hfi_renewal){ .ttl_ms = 3000, .valid_ms = 3000, .counted_from_ns = 2000 * HFI_MS };
+    hfi_lease_renewed(&lease, &renewal);
+    CHECK_INT((2000 + 2968) * HFI_MS, hfi_lease_due(&lease)); /* the whole of it, and no more renewals */
+}
+
 TEST(an_unanswered_renewal_to_a_shorter_time_may_count)
 {
     struct hfi_lease lease;

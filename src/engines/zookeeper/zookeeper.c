@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zookeeper.c: machines that share a ZooKeeper ensemble.
+ *
+ * What ends a grant:  release(), which deletes its node; the end of the session, which deletes all nodes of the client.
+ * Who counts time:    the leader, from the last it has heard of the session; the core keeps an earlier deadline of its
+ *                     own, from what was proven to have reached the leader (zookeeper_session.c).
+ * Exchanges:          three for a lock that nobody else wants: create the node, list the directory, delete the node.
+ * Waiting:            by a watch on the node just before ours; its end wakes nobody else.
+ * Token:              the transaction number that created the node (czxid): of one counter for the whole ensemble.
+ * Cannot promise:     a holder that dies keeps the lock until its session expires, up to a third longer than its
+ *                     time-to-live, and a tick; an ensemble that was set back to an older state gives old tokens again.
+ */
+#include "zookeeper.h"
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#define ADDRESSES_MOST 64
+
+/* --- addresses --- */
+
+struct found {
+    char list[ADDRESSES_MOST][NI_MAXHOST + NI_MAXSERV + 2];
+    unsigned count;
+};
+
+static int add_addresses(struct found *found, const char *host, const char *port)
+{
+    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
+    struct addrinfo *all = NULL;
+    const int failure = getaddrinfo(host, port, &hints, &all);
+    for (const struct addrinfo *one = all; one && found->count < ADDRESSES_MOST; one = one->ai_next) {
+        char number[NI_MAXHOST];
+        if (getnameinfo(one->ai_addr, one->ai_addrlen, number, sizeof number, NULL, 0, NI_NUMERICHOST) == 0)
+            snprintf(found->list[found->count++], sizeof found->list[0], "%s:%s", number, port);
+    }
+    if (all)
+        freeaddrinfo(all);
+    return failure;
+}
+
+/* In random order, so that clients spread over the servers. */
+static char *join_addresses(const struct zookeeper_store *store, struct found *found)
+{
+    char *all = hfi_alloc(found->count * sizeof found->list[0]);
+    char *end = all;
+    for (unsigned left = found->count; all && left > 0; left--) {
+        const uint64_t chosen = store->env->random() % left;
+        end = stpcpy(end, end == all ? "" : ",");
+        end = stpcpy(end, found->list[chosen]);
+        memmove(found->list[chosen], found->list[left - 1], sizeof found->list[0]);
+    }
+    return all;
+}
+
+/* The sessions there are take them up with their next connection. */
+static void use_addresses(struct zookeeper_store *store, char *addresses, unsigned count)
+{
+    pthread_mutex_lock(&store->mutex);
+    hfi_free(store->addresses);
+    store->addresses = addresses;
+    store->address_count = count;
+    store->look_up_again = false;
+    hfi_fd_begin();
+    zoo_deterministic_conn_order(1);
+    for (struct zookeeper_session *one = store->sessions; one; one = one->next) {
+        if (!one->dead && !one->connected)
+            zoo_set_servers(one->zh, addresses);
+    }
+    zoo_deterministic_conn_order(0);
+    hfi_fd_end(-1);
+    pthread_mutex_unlock(&store->mutex);
+}
+
+hf_status hfi_zookeeper_look_up(struct zookeeper_store *store, hf_error *err)
+{
+    char host[NI_MAXHOST];
+    int failure = 0;
+    struct found *found = hfi_alloc(sizeof *found);
+    if (!found)
+        return hfi_zookeeper_no_memory(err);
+    for (const char *one = store->config.hosts; *one;) {
+        const size_t length = strcspn(one, ",");
+        snprintf(host, sizeof host, "%.*s", (int)length, one);
+        char *port = strrchr(host, ':');
+        *port++ = 0;
+        const int this_failure = add_addresses(found, host, port);
+        failure = failure ? failure : this_failure;
+        one += length + (one[length] == ',');
+    }
+    const unsigned count = found->count;
+    char *addresses = count ? join_addresses(store, found) : NULL;
+    hfi_free(found);
+    if (count == 0)
+        return hfi_fail(err, HF_UNAVAILABLE, failure, "cannot find any host of %.120s: %s", store->config.hosts,
+                        gai_strerror(failure));
+    if (!addresses)
+        return hfi_zookeeper_no_memory(err);
+    use_addresses(store, addresses, count);
+    return HF_OK;
+}
+
+void hfi_zookeeper_enter(struct zookeeper_store *store)
+{
+    pthread_mutex_lock(&store->mutex);
+    if (!store->look_up_again)
+        return;
+    pthread_mutex_unlock(&store->mutex);
+    hfi_zookeeper_look_up(store, NULL); /* if it fails, the old ones may do */
+    pthread_mutex_lock(&store->mutex);
+}
+
+/* --- opening and closing --- */
+
+static hf_status open_ear(struct zookeeper_store *store, hf_error *err)
+{
+    struct epoll_event event = { .events = EPOLLIN };
+    store->ear = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
+    store->timer = store->ear >= 0 ? HFI_FD(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) : -1;
+    if (store->timer < 0 || epoll_ctl(store->ear, EPOLL_CTL_ADD, store->timer, &event) != 0)
+        return hfi_fail_errno(err, errno, "open", "an event queue");
+    return HF_OK;
+}
+
+static hf_status zookeeper_open(void *memory, const struct hfi_url *url, const struct hfi_env *env,
+                                struct hfi_opened *opened, hf_error *err)
+{
+    struct zookeeper_store *store = memory;
+    struct zookeeper_session *session;
+    char host[256] = "";
+    (void)opened;
+    store->env = env;
+    store->ear = store->timer = -1;
+    store->timer_ns = HFI_NEVER;
+    pthread_mutex_init(&store->mutex, NULL);
+    pthread_cond_init(&store->changed, NULL);
+    gethostname(host, sizeof host - 1);
+    snprintf(store->who, sizeof store->who, "%s %d", host, (int)getpid());
+    hf_status status = hfi_zookeeper_config_read(&store->config, url, err);
+    if (status == HF_OK)
+        status = open_ear(store, err);
+    if (status == HF_OK)
+        status = hfi_zookeeper_look_up(store, err);
+    if (status != HF_OK)
+        return status;
+    pthread_mutex_lock(&store->mutex);
+    status = hfi_zookeeper_session_borrow(store, 0, &session, env->now_ns() + env->timeout_ns, err);
+    if (status == HF_OK)
+        hfi_zookeeper_session_give_back(session);
+    pthread_mutex_unlock(&store->mutex);
+    return status;
+}
+
+static void zookeeper_close_store(void *memory)
+{
+    struct zookeeper_store *store = memory;
+    pthread_mutex_lock(&store->mutex);
+    while (store->sessions)
+        hfi_zookeeper_session_close(store->sessions);
+    pthread_mutex_unlock(&store->mutex);
+    hfi_fd_close(store->timer);
+    hfi_fd_close(store->ear);
+    hfi_free(store->addresses);
+    hfi_zookeeper_config_free(&store->config);
+    pthread_cond_destroy(&store->changed);
+    pthread_mutex_destroy(&store->mutex);
+}
+
+extern const struct hfi_engine hfi_module_engine;
+HFI_API const struct hfi_engine hfi_module_engine = {
+    .abi = HFI_ENGINE_ABI,
+    .name = "zookeeper",
+    .schemes = "zookeeper:",
+    .summary = "machines that share a ZooKeeper ensemble",
+    .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
+            HF_CAP_INSPECT | HF_CAP_BREAK,
+    .lingers = true,
+    .store_size = sizeof(struct zookeeper_store),
+    .lock_size = sizeof(struct zookeeper_lock),
+    .open = zookeeper_open,
+    .close = zookeeper_close_store,
+    .attempt = hfi_zookeeper_attempt,
+    .wait = hfi_zookeeper_wait,
+    .renew = hfi_zookeeper_renew,
+    .release = hfi_zookeeper_release,
+    .inspect = hfi_zookeeper_inspect,
+    .evict = hfi_zookeeper_evict,
+    .ear = hfi_zookeeper_ear,
+    .hear = hfi_zookeeper_hear,
+};

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zookeeper.h: what the files of the zookeeper: engine share.
+ *
+ *     zookeeper.c           opening, closing, the table of functions
+ *     zookeeper_url.c       the URL
+ *     zookeeper_names.c     names and places in the tree, and who comes before whom: no exchange, no state
+ *     zookeeper_session.c   one session: its connection, what it proves about time, its end
+ *     zookeeper_drive.c     who reads the sockets, and how the others sleep meanwhile
+ *     zookeeper_call.c      one question to the server and its answer
+ *     zookeeper_queue.c     taking a place, looking, waiting, leaving
+ *     zookeeper_renew.c     many locks in one exchange
+ *     zookeeper_look.c      who holds what, forced release, fencing
+ *
+ * The client library is the one without threads (libzookeeper_st): it opens its sockets only when it is called, so that
+ * they can be made close-on-exec and known to fork.c before anything else happens; it starts no thread that a forked
+ * child would miss; and the caller's own thread makes its round trips. All calls of it are made with the store's mutex
+ * and between hfi_fd_begin() and hfi_fd_end(), since it keeps a little state for all handles of the process.
+ */
+#ifndef HFI_ZOOKEEPER_H
+#define HFI_ZOOKEEPER_H
+
+#include "engine.h"
+#include <pthread.h>
+#include <zookeeper/zookeeper.h>
+
+#define HFI_ZOOKEEPER_PREFIX_MAX 200
+#define HFI_ZOOKEEPER_NODE_MAX 80
+#define HFI_ZOOKEEPER_PATH_MAX (HFI_ZOOKEEPER_PREFIX_MAX + HFI_NAME_ENCODED_MAX + HFI_ZOOKEEPER_NODE_MAX + 4)
+#define HFI_ZOOKEEPER_DATA_MAX 440
+/* As many as hfi_waker_sleep() takes descriptors. */
+#define HFI_ZOOKEEPER_SESSIONS_MOST 8
+#define HFI_ZOOKEEPER_TOUCHES 8
+#define HFI_ZOOKEEPER_BATCH 128
+
+/* --- configuration --- */
+
+struct zookeeper_config {
+    char *hosts;                           /* "host:port,host:port", as the user wrote them, ports added */
+    char *credentials;                     /* "user:password" for the scheme "digest"; NULL: none */
+    char prefix[HFI_ZOOKEEPER_PREFIX_MAX]; /* "/holdfast" */
+    bool kazoo;                            /* node names as kazoo writes them, not as Curator does */
+    bool creator_only;                     /* nodes are for this user alone */
+    uint32_t session_ms;                   /* 0: by the lock's time-to-live */
+};
+
+hf_status hfi_zookeeper_config_read(struct zookeeper_config *config, const struct hfi_url *url, hf_error *err);
+void hfi_zookeeper_config_free(struct zookeeper_config *config);
+
+/* --- names and places --- */
+
+/* NAME as one component of a path, injectively. ZooKeeper refuses more than a file system does. */
+void hfi_zookeeper_name_encode(char *out, const char *name);
+bool hfi_zookeeper_name_decode(char *out, const char *text);
+/* False if ZooKeeper would refuse it. */
+bool hfi_zookeeper_component_check(const char *text, size_t length);
+
+/* "/prefix/NAME" and "/prefix/NAME/node". */
+void hfi_zookeeper_directory(char *out, const struct zookeeper_config *config, const char *name);
+void hfi_zookeeper_path(char *out, const struct zookeeper_config *config, const char *name, const char *node);
+
+/* The part of a node's name that is unique to one attempt of one owner, and what goes between it and the number. */
+void hfi_zookeeper_node_prefix(char *out, const struct zookeeper_config *config, struct hfi_owner owner,
+                               unsigned incarnation);
+
+/* The number that the server put at the end of `node`; false: it is nobody who waits for the lock. */
+bool hfi_zookeeper_sequence(const char *node, int32_t *sequence);
+/* Numbers go round: true if `a` was given out before `b`, as long as they are not half a circle apart. */
+bool hfi_zookeeper_is_before(int32_t a, int32_t b);
+
+struct zookeeper_children {
+    size_t count;
+    char **names; /* one allocation, texts included */
+};
+
+/* Keeps those who wait for the lock, of whatever client, in the order in which they are served. */
+void hfi_zookeeper_line_up(struct zookeeper_children *children);
+
+/* --- sessions --- */
+
+struct zookeeper_store;
+struct zookeeper_lock;
+
+/* One request that was answered. */
+struct zookeeper_touch {
+    hfi_time sent_ns, answered_ns;
+};
+
+struct zookeeper_session {
+    struct zookeeper_session *next;
+    struct zookeeper_store *store;
+    zhandle_t *zh;
+    int32_t asked_ms;   /* the time-out that was asked for */
+    int32_t timeout_ms; /* the one that the server gave */
+    int fd;             /* of the library's socket; -1: none now */
+    short wants;        /* what it is polled for */
+    bool connected;     /* requests can be sent */
+    bool dead;          /* expired: the servers have removed its nodes */
+    bool refused;       /* … or never let in */
+    bool starved;       /* no descriptor was left for its socket */
+    unsigned failures;  /* of connections */
+    unsigned calls;     /* that are not answered yet */
+    unsigned waiting;   /* locks that wait */
+    unsigned users;     /* locks, and threads without one */
+    struct zookeeper_lock *locks;
+    hfi_time due_ns;       /* when it must be looked after even without news */
+    hfi_time silent_ns;    /* since when the server owes us something; HFI_NEVER: it does not */
+    hfi_time last_sent_ns; /* the last request of ours */
+    /* What is certain about time; see zookeeper_session.c. */
+    hfi_time introduced_ns; /* when the connection presented the session */
+    hfi_time proven_ns;     /* the leader counts the time-out from then, or later */
+    struct zookeeper_touch touches[HFI_ZOOKEEPER_TOUCHES];
+    size_t touch_count;
+};
+
+enum zookeeper_state {
+    ZOOKEEPER_NEW,
+    ZOOKEEPER_UNSURE,  /* a node may have been made: look for it */
+    ZOOKEEPER_QUEUED,  /* has a node */
+    ZOOKEEPER_NEXT_UP, /* has a node, and the one before it, which held the lock, is gone */
+    ZOOKEEPER_HELD
+};
+
+/* All of it with the store's mutex. */
+struct zookeeper_lock {
+    struct zookeeper_session *session; /* NULL: none yet */
+    struct zookeeper_lock *next;       /* in the session's list */
+    struct hfi_owner owner;
+    enum zookeeper_state state;
+    unsigned incarnation;              /* a new session begins with a new one */
+    char node[HFI_ZOOKEEPER_NODE_MAX]; /* its name, with the number */
+    int64_t czxid;
+    char *watched;      /* the path of the node before it; allocated */
+    bool behind_holder; /* … which is the first */
+    bool news;          /* something happened to it */
+    bool waits;         /* is counted in session->waiting */
+    bool told;          /* its loss was reported */
+    struct hfi_waker *waker;
+};
+
+/* All with the mutex. */
+void hfi_zookeeper_session_close(struct zookeeper_session *session);
+/* Lets the library do what is to be done, with the revents of its socket; without blocking. */
+void hfi_zookeeper_session_step(struct zookeeper_session *session, short revents);
+void hfi_zookeeper_session_sent(struct zookeeper_session *session, hfi_time now_ns);
+void hfi_zookeeper_session_answered(struct zookeeper_session *session, hfi_time sent_ns, bool write);
+/* The servers have ended it: its locks are lost. */
+void hfi_zookeeper_session_expire(struct zookeeper_session *session);
+/* For how long from `from_ns` on the session is certain to live; at most `most_ms`. */
+uint32_t hfi_zookeeper_session_valid_ms(const struct zookeeper_session *session, hfi_time from_ns, uint32_t most_ms);
+/* Connects anew, which proves that it lives. */
+hf_status hfi_zookeeper_session_prove(struct zookeeper_session *session, hfi_time deadline_ns, hf_error *err);
+
+/* A connected session for locks with that time-to-live, with one user more. */
+hf_status hfi_zookeeper_session_borrow(struct zookeeper_store *store, uint32_t ttl_ms, struct zookeeper_session **out,
+                                       hfi_time deadline_ns, hf_error *err);
+void hfi_zookeeper_session_give_back(struct zookeeper_session *session);
+/* Puts the lock into such a session; into another one than before if that has ended. And takes it out. */
+hf_status hfi_zookeeper_session_join(struct zookeeper_store *store, struct zookeeper_lock *lock, uint32_t ttl_ms,
+                                     hfi_time deadline_ns, hf_error *err);
+void hfi_zookeeper_session_leave(struct zookeeper_lock *lock);
+
+/* --- the store --- */
+
+struct zookeeper_store {
+    const struct hfi_env *env;
+    struct zookeeper_config config;
+    pthread_mutex_t mutex; /* guards all below, and all calls of the library */
+    pthread_cond_t changed;
+    char *addresses; /* of the hosts, as numbers */
+    unsigned address_count;
+    bool look_up_again; /* none of them answered */
+    struct zookeeper_session *sessions;
+    size_t session_count;
+    int ear;           /* epoll: the sockets, while nobody is on duty, and the timer */
+    int timer;         /* timerfd: when a session must be looked after, or losses are to be told */
+    hfi_time timer_ns; /* when it will ring */
+    bool on_duty;      /* some thread listens to all sockets */
+    char who[300];     /* "host pid", in the data of our nodes */
+};
+
+/* The addresses of the hosts. Without the mutex: it may take a while. */
+hf_status hfi_zookeeper_look_up(struct zookeeper_store *store, hf_error *err);
+/* Locks the mutex; looks the addresses up again first, if none of them answered the last time. */
+void hfi_zookeeper_enter(struct zookeeper_store *store);
+
+/* Sleeps, with the mutex, until over(arg) or the deadline, and sees to all sockets meanwhile if nobody else does. */
+bool hfi_zookeeper_await(struct zookeeper_store *store, bool (*over)(const void *arg), const void *arg,
+                         hfi_time deadline_ns);
+/* The same for a lock that waits, on its waker. */
+bool hfi_zookeeper_await_news(struct zookeeper_store *store, struct zookeeper_lock *lock, struct hfi_waker *waker,
+                              hfi_time deadline_ns);
+int hfi_zookeeper_ear(void *store);
+void hfi_zookeeper_hear(void *store);
+/* The keeper has something to tell. */
+void hfi_zookeeper_call_keeper(struct zookeeper_store *store);
+/* The ear listens to the session's new socket. */
+void hfi_zookeeper_hear_socket(struct zookeeper_session *session);
+
+/* --- calls --- */
+
+struct zookeeper_call {
+    struct zookeeper_session *session;
+    hfi_time sent_ns;
+    bool write, done, abandoned;
+    int rc;
+    struct Stat stat;
+    char text[HFI_ZOOKEEPER_PATH_MAX]; /* a path, or data */
+    struct zookeeper_children children;
+    zoo_op_result_t results[]; /* of check */
+};
+
+/* Each sends one request; NULL: no memory. `await` waits for the answers to `count` of them; what has not come by the
+ * deadline counts as ZOPERATIONTIMEOUT. `free` takes NULL, and calls that are not answered yet. */
+struct zookeeper_call *hfi_zookeeper_create(struct zookeeper_session *session, const char *path, const char *data,
+                                            int mode);
+struct zookeeper_call *hfi_zookeeper_delete(struct zookeeper_session *session, const char *path);
+struct zookeeper_call *hfi_zookeeper_list(struct zookeeper_session *session, const char *path);
+struct zookeeper_call *hfi_zookeeper_get(struct zookeeper_session *session, const char *path, bool watch);
+struct zookeeper_call *hfi_zookeeper_set(struct zookeeper_session *session, const char *path, const char *data,
+                                         int version);
+struct zookeeper_call *hfi_zookeeper_sync(struct zookeeper_session *session, const char *path);
+struct zookeeper_call *hfi_zookeeper_check(struct zookeeper_session *session, const char *const *paths, size_t count);
+void hfi_zookeeper_await_calls(struct zookeeper_store *store, struct zookeeper_call **calls, size_t count,
+                               hfi_time deadline_ns);
+void hfi_zookeeper_call_free(struct zookeeper_call *call);
+/* Waits for one, and gives its rc. */
+int hfi_zookeeper_answer(struct zookeeper_call *call, hfi_time deadline_ns);
+/* A request whose answer nobody waits for: it shows that we are there. */
+void hfi_zookeeper_beat(struct zookeeper_session *session);
+
+/* True if the server has not answered. */
+bool hfi_zookeeper_is_lost(int rc);
+hf_status hfi_zookeeper_refusal(const struct zookeeper_store *store, int rc, const char *what, hf_error *err);
+hf_status hfi_zookeeper_no_memory(hf_error *err);
+/* Makes the directory of `name` and those above it. */
+int hfi_zookeeper_make_directories(struct zookeeper_session *session, const char *directory, hfi_time deadline_ns);
+
+/* --- the functions of the engine --- */
+
+hf_status hfi_zookeeper_attempt(void *store, void *lock, const struct hfi_request *request, struct hfi_grant *grant,
+                                hf_error *err);
+hf_status hfi_zookeeper_wait(void *store, void *lock, const struct hfi_request *request, hf_error *err);
+hf_status hfi_zookeeper_release(void *store, void *lock, const struct hfi_request *request, hf_error *err);
+hf_status hfi_zookeeper_renew(void *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
+                              hf_error *err);
+hf_status hfi_zookeeper_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                hf_error *err);
+hf_status hfi_zookeeper_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zookeeper_drive.c: who looks after the sockets. One thread at a time is on duty: it sleeps on all of them and calls
+ * the library when there is news, so that an answer goes from the socket to the thread that asked without a detour.
+ * Others who wait for an answer sleep until it is there, or until they can take over. When nobody is on duty the keeper
+ * is, by the ear.
+ */
+#include "zookeeper.h"
+#include <errno.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+static hfi_time earlier(hfi_time a, hfi_time b)
+{
+    return a < b ? a : b;
+}
+
+/* --- the ear --- */
+
+static void set_timer(struct zookeeper_store *store, hfi_time now_ns, hfi_time at_ns)
+{
+    const hfi_time left = at_ns > now_ns ? at_ns - now_ns : 1;
+    const struct itimerspec at = { .it_value = { .tv_sec = left / HFI_SECOND, .tv_nsec = left % HFI_SECOND } };
+    store->timer_ns = at_ns;
+    timerfd_settime(store->timer, 0, &at, NULL);
+}
+
+void hfi_zookeeper_call_keeper(struct zookeeper_store *store)
+{
+    set_timer(store, 0, 0);
+}
+
+static hfi_time next_due(const struct zookeeper_store *store)
+{
+    hfi_time due = HFI_NEVER;
+    for (const struct zookeeper_session *one = store->sessions; one; one = one->next) {
+        if (!one->dead)
+            due = earlier(due, one->due_ns);
+    }
+    return due;
+}
+
+/* A timer that rings too early does no harm, so it is not set back. */
+static void expect(struct zookeeper_store *store)
+{
+    const hfi_time due = next_due(store);
+    if (due < store->timer_ns)
+        set_timer(store, store->env->now_ns(), due);
+}
+
+static void listen_to(const struct zookeeper_session *session, int operation, short events)
+{
+    struct epoll_event event = { .events = (events & POLLIN ? EPOLLIN : 0u) | (events & POLLOUT ? EPOLLOUT : 0u) };
+    if (session->fd >= 0)
+        epoll_ctl(session->store->ear, operation, session->fd, &event);
+}
+
+void hfi_zookeeper_hear_socket(struct zookeeper_session *session)
+{
+    listen_to(session, EPOLL_CTL_ADD, session->store->on_duty ? 0 : POLLIN | POLLOUT);
+}
+
+/* While somebody is on duty the keeper must not wake for each answer too. */
+static void go_on_duty(struct zookeeper_store *store, bool on_duty)
+{
+    store->on_duty = on_duty;
+    for (const struct zookeeper_session *one = store->sessions; one; one = one->next)
+        listen_to(one, EPOLL_CTL_MOD, on_duty ? 0 : one->wants);
+    if (!on_duty) {
+        expect(store);
+        pthread_cond_broadcast(&store->changed); /* who else waits for an answer can take over */
+    }
+}
+
+/* --- stepping --- */
+
+static size_t sockets_of(const struct zookeeper_store *store, struct pollfd *fds)
+{
+    size_t count = 0;
+    for (const struct zookeeper_session *one = store->sessions; one && count < HFI_ZOOKEEPER_SESSIONS_MOST;
+         one = one->next) {
+        if (one->fd >= 0 && !one->dead)
+            fds[count++] = (struct pollfd){ .fd = one->fd, .events = one->wants };
+    }
+    return count;
+}
+
+/* Sees to every session. What its socket has to say is asked again: it may be another one by now. */
+static void step_all(struct zookeeper_store *store)
+{
+    for (struct zookeeper_session *one = store->sessions; one; one = one->next) {
+        struct pollfd socket = { .fd = one->fd, .events = one->wants };
+        const bool some = one->fd >= 0 && poll(&socket, 1, 0) > 0;
+        if (some || store->env->now_ns() >= one->due_ns)
+            hfi_zookeeper_session_step(one, some ? socket.revents : 0);
+    }
+}
+
+/* --- sleeping --- */
+
+static void poll_until(struct zookeeper_store *store, struct pollfd *fds, size_t count, hfi_time until_ns)
+{
+    const hfi_time left = until_ns - store->env->now_ns();
+    const struct timespec time = { .tv_sec = left > 0 ? left / HFI_SECOND : 0,
+                                   .tv_nsec = left > 0 ? left % HFI_SECOND : 0 };
+    ppoll(fds, count, until_ns == HFI_NEVER ? NULL : &time, NULL);
+}
+
+static void sleep_off_duty(struct zookeeper_store *store, hfi_time until_ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const hfi_time left = until_ns - store->env->now_ns();
+    const hfi_time at = until.tv_sec * HFI_SECOND + until.tv_nsec + (left > 0 ? left : 0);
+    until = (struct timespec){ .tv_sec = at / HFI_SECOND, .tv_nsec = at % HFI_SECOND };
+    pthread_cond_clockwait(&store->changed, &store->mutex, CLOCK_MONOTONIC, &until);
+}
+
+bool hfi_zookeeper_await(struct zookeeper_store *store, bool (*over)(const void *arg), const void *arg,
+                         hfi_time deadline_ns)
+{
+    bool duty = false;
+    while (!over(arg) && store->env->now_ns() < deadline_ns) {
+        struct pollfd fds[HFI_ZOOKEEPER_SESSIONS_MOST];
+        if (!duty && store->on_duty) {
+            sleep_off_duty(store, deadline_ns);
+            continue;
+        }
+        if (!duty)
+            go_on_duty(store, duty = true);
+        const hfi_time until = earlier(deadline_ns, next_due(store));
+        const size_t count = sockets_of(store, fds);
+        pthread_mutex_unlock(&store->mutex);
+        poll_until(store, fds, count, until);
+        pthread_mutex_lock(&store->mutex);
+        step_all(store);
+    }
+    if (duty)
+        go_on_duty(store, false);
+    return over(arg);
+}
+
+bool hfi_zookeeper_await_news(struct zookeeper_store *store, struct zookeeper_lock *lock, struct hfi_waker *waker,
+                              hfi_time deadline_ns)
+{
+    bool duty = false;
+    lock->waker = waker;
+    while (!lock->news && !hfi_waker_called_back(waker) && store->env->now_ns() < deadline_ns) {
+        struct pollfd fds[HFI_ZOOKEEPER_SESSIONS_MOST];
+        if (!duty && !store->on_duty)
+            go_on_duty(store, duty = true);
+        const hfi_time until = duty ? earlier(deadline_ns, next_due(store)) : deadline_ns;
+        const size_t count = duty ? sockets_of(store, fds) : 0;
+        pthread_mutex_unlock(&store->mutex);
+        hfi_waker_sleep(waker, fds, count, until);
+        pthread_mutex_lock(&store->mutex);
+        if (duty)
+            step_all(store);
+    }
+    if (duty)
+        go_on_duty(store, false);
+    lock->waker = NULL;
+    return lock->news;
+}
+
+/* --- the keeper --- */
+
+int hfi_zookeeper_ear(void *memory)
+{
+    const struct zookeeper_store *store = memory;
+    return store->ear;
+}
+
+/* Takes one lock that is lost, and not reported yet, of a session that has ended; serial 0: there is none. */
+static struct hfi_owner next_lost(struct zookeeper_store *store)
+{
+    for (struct zookeeper_session *one = store->sessions; one; one = one->next) {
+        for (struct zookeeper_lock *lock = one->dead ? one->locks : NULL; lock; lock = lock->next) {
+            if (lock->state == ZOOKEEPER_HELD && !lock->told) {
+                lock->told = true;
+                return lock->owner;
+            }
+        }
+    }
+    return (struct hfi_owner){ .serial = 0 };
+}
+
+void hfi_zookeeper_hear(void *memory)
+{
+    struct zookeeper_store *store = memory;
+    uint64_t rings;
+    struct hfi_owner owner;
+    pthread_mutex_lock(&store->mutex);
+    if (read(store->timer, &rings, sizeof rings) == sizeof rings)
+        store->timer_ns = HFI_NEVER;
+    if (!store->on_duty) {
+        step_all(store);
+        go_on_duty(store, false); /* what the sockets are listened to for may have changed */
+    }
+    while ((owner = next_lost(store)).serial) {
+        pthread_mutex_unlock(&store->mutex);
+        store->env->lost(store->env->core, owner, "its session has expired");
+        pthread_mutex_lock(&store->mutex);
+    }
+    pthread_mutex_unlock(&store->mutex);
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zookeeper_look.c: who holds what, and forced release.
+ */
+#include "zookeeper.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EVICTIONS_MOST 16
+
+/* --- one lock --- */
+
+/* The contenders' data in order: the first holds the lock. */
+struct line {
+    struct zookeeper_call *list;
+    struct zookeeper_call **gets;
+    const char **texts; /* of those who wait */
+};
+
+static void free_line(struct line *line)
+{
+    for (size_t i = 0; line->gets && i < line->list->children.count; i++)
+        hfi_zookeeper_call_free(line->gets[i]);
+    hfi_zookeeper_call_free(line->list);
+    hfi_free(line->gets);
+    hfi_free(line->texts);
+}
+
+/* Nobody in line: it is free, or not even a lock. */
+static int read_line(struct line *line, struct zookeeper_session *session, const char *directory, hfi_time deadline_ns)
+{
+    line->list = hfi_zookeeper_list(session, directory);
+    int rc = hfi_zookeeper_answer(line->list, deadline_ns);
+    if (rc != ZOK)
+        return rc;
+    hfi_zookeeper_line_up(&line->list->children);
+    const size_t count = line->list->children.count;
+    line->gets = hfi_alloc((count + 1) * sizeof(struct zookeeper_call *));
+    line->texts = hfi_alloc((count + 1) * sizeof(const char *));
+    for (size_t i = 0; line->gets && line->texts && i < count; i++) {
+        char path[2 * HFI_ZOOKEEPER_PATH_MAX];
+        snprintf(path, sizeof path, "%s/%s", directory, line->list->children.names[i]);
+        line->gets[i] = hfi_zookeeper_get(session, path, false);
+        if (!line->gets[i])
+            return ZSYSTEMERROR;
+    }
+    if (!line->gets || !line->texts)
+        return ZSYSTEMERROR;
+    hfi_zookeeper_await_calls(session->store, line->gets, count, deadline_ns);
+    for (size_t i = 0; i < count; i++) {
+        if (line->gets[i]->rc != ZOK && line->gets[i]->rc != ZNONODE)
+            return line->gets[i]->rc;
+    }
+    return ZOK;
+}
+
+/* Splits "host pid note" in place. What another client has put there is all note. */
+static void split(char *data, const char **host, int64_t *pid, const char **note)
+{
+    char *blank = strchr(data, ' '), *end = NULL;
+    const long long number = blank ? strtoll(blank + 1, &end, 10) : 0;
+    *host = "";
+    *pid = 0;
+    *note = data;
+    if (number <= 0 || (*end && *end != ' '))
+        return;
+    *blank = 0;
+    *host = data;
+    *pid = number;
+    *note = *end ? end + 1 : end;
+}
+
+/* "host pid note" as "host:pid note". */
+static const char *as_waiter(char *data)
+{
+    char *blank = strchr(data, ' ');
+    if (blank && blank[1] >= '0' && blank[1] <= '9')
+        *blank = ':';
+    return data;
+}
+
+static int show(struct line *line, const char *name, hf_inspect_fn each, void *arg)
+{
+    size_t first = 0, waiters = 0;
+    const size_t count = line->list->children.count;
+    while (first < count && line->gets[first]->rc != ZOK) /* gone meanwhile */
+        first++;
+    if (first == count)
+        return 0;
+    for (size_t i = first + 1; i < count; i++) {
+        if (line->gets[i]->rc == ZOK)
+            line->texts[waiters++] = as_waiter(line->gets[i]->text);
+    }
+    struct zookeeper_call *holder = line->gets[first];
+    hf_info info = { .size = sizeof info,
+                     .name = name,
+                     .token = (uint64_t)holder->stat.czxid,
+                     .held_ms = -1,      /* the servers know since when it waits, not since when it holds */
+                     .remaining_ms = -1, /* nor do they tell how long its session has been silent */
+                     .waiters = (int64_t)waiters,
+                     .waiting = line->texts };
+    split(holder->text, &info.host, &info.pid, &info.note);
+    return each(&info, arg);
+}
+
+/* --- all of them --- */
+
+static hf_status show_one(struct zookeeper_session *session, const char *name, hf_inspect_fn each, void *arg, int *stop,
+                          hfi_time deadline_ns, hf_error *err)
+{
+    struct zookeeper_store *store = session->store;
+    char directory[HFI_ZOOKEEPER_PATH_MAX];
+    struct line line = { NULL };
+    hfi_zookeeper_directory(directory, &store->config, name);
+    const int rc = read_line(&line, session, directory, deadline_ns);
+    if (rc == ZOK) {
+        pthread_mutex_unlock(&store->mutex);
+        *stop = show(&line, name, each, arg);
+        pthread_mutex_lock(&store->mutex);
+    }
+    free_line(&line);
+    return rc == ZOK || rc == ZNONODE ? HF_OK : hfi_zookeeper_refusal(store, rc, "list a lock", err);
+}
+
+static hf_status show_all(struct zookeeper_session *session, const char *prefix, hf_inspect_fn each, void *arg,
+                          hfi_time deadline_ns, hf_error *err)
+{
+    struct zookeeper_store *store = session->store;
+    /* Others' changes that were answered before this call began are to be seen. */
+    struct zookeeper_call *calls[2] = { hfi_zookeeper_sync(session, store->config.prefix),
+                                        hfi_zookeeper_list(session, store->config.prefix) };
+    hfi_zookeeper_await_calls(store, calls, 2, deadline_ns);
+    const int rc = calls[0] && calls[1] ? calls[1]->rc : ZSYSTEMERROR;
+    hf_status status = rc == ZOK || rc == ZNONODE ? HF_OK : hfi_zookeeper_refusal(store, rc, "list the locks", err);
+    int stop = 0;
+    for (size_t i = 0; rc == ZOK && status == HF_OK && !stop && i < calls[1]->children.count; i++) {
+        char name[HFI_NAME_MAX + 1];
+        if (hfi_zookeeper_name_decode(name, calls[1]->children.names[i]) && strncmp(name, prefix, strlen(prefix)) == 0)
+            status = show_one(session, name, each, arg, &stop, deadline_ns, err);
+    }
+    hfi_zookeeper_call_free(calls[0]);
+    hfi_zookeeper_call_free(calls[1]);
+    return status;
+}
+
+/* Nothing was changed, whatever got lost. */
+static hf_status as_question(hf_status status, hf_error *err)
+{
+    if (status != HF_UNKNOWN)
+        return status;
+    if (err)
+        err->status = HF_UNAVAILABLE;
+    return HF_UNAVAILABLE;
+}
+
+hf_status hfi_zookeeper_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                hf_error *err)
+{
+    struct zookeeper_store *store = memory;
+    struct zookeeper_session *session;
+    hfi_zookeeper_enter(store);
+    hf_status status = hfi_zookeeper_session_borrow(store, 0, &session, deadline_ns, err);
+    if (status == HF_OK) {
+        status = as_question(show_all(session, prefix, each, arg, deadline_ns, err), err);
+        hfi_zookeeper_session_give_back(session);
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return status;
+}
+
+/* --- forced release --- */
+
+/* Deletes the first one in line. ZNONODE: it was gone already, and another one may be the first. */
+static int delete_first(struct zookeeper_session *session, const char *directory, hfi_time deadline_ns, bool *nobody)
+{
+    struct zookeeper_call *calls[2] = { hfi_zookeeper_sync(session, directory),
+                                        hfi_zookeeper_list(session, directory) };
+    hfi_zookeeper_await_calls(session->store, calls, 2, deadline_ns);
+    int rc = calls[0] && calls[1] ? calls[1]->rc : ZSYSTEMERROR;
+    if (rc == ZOK)
+        hfi_zookeeper_line_up(&calls[1]->children);
+    *nobody = rc == ZNONODE || (rc == ZOK && calls[1]->children.count == 0);
+    if (rc == ZOK && !*nobody) {
+        char path[2 * HFI_ZOOKEEPER_PATH_MAX];
+        snprintf(path, sizeof path, "%s/%s", directory, calls[1]->children.names[0]);
+        struct zookeeper_call *removal = hfi_zookeeper_delete(session, path);
+        rc = hfi_zookeeper_answer(removal, deadline_ns);
+        hfi_zookeeper_call_free(removal);
+    }
+    hfi_zookeeper_call_free(calls[0]);
+    hfi_zookeeper_call_free(calls[1]);
+    return *nobody ? ZOK : rc;
+}
+
+hf_status hfi_zookeeper_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+{
+    struct zookeeper_store *store = memory;
+    struct zookeeper_session *session;
+    char directory[HFI_ZOOKEEPER_PATH_MAX];
+    hfi_zookeeper_directory(directory, &store->config, name);
+    hfi_zookeeper_enter(store);
+    hf_status status = hfi_zookeeper_session_borrow(store, 0, &session, deadline_ns, err);
+    if (status == HF_OK) {
+        bool nobody = false;
+        int rc = ZNONODE;
+        for (unsigned tries = 0; rc == ZNONODE && !nobody && tries < EVICTIONS_MOST; tries++)
+            rc = delete_first(session, directory, deadline_ns, &nobody);
+        if (rc != ZOK)
+            status = hfi_zookeeper_refusal(store, rc, "delete a node", err);
+        hfi_zookeeper_session_give_back(session);
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return status;
+}

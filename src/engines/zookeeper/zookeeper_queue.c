@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zookeeper_queue.c: taking a place, looking, waiting and leaving. The lock is a directory, each contender an ephemeral
+ * node with a number in it; the lowest number holds the lock, and everybody else watches the one before it.
+ */
+#include "zookeeper.h"
+#include <stdio.h>
+#include <string.h>
+
+#define TRIES 4
+
+/* One attempt, with the mutex. */
+struct errand {
+    struct zookeeper_store *store;
+    struct zookeeper_lock *lock;
+    const struct hfi_request *request;
+    struct hfi_grant *grant;
+    hf_error *err;
+    struct zookeeper_call *list; /* the directory as it was right after our node was made */
+    char directory[HFI_ZOOKEEPER_PATH_MAX];
+};
+
+static hf_status no_answer(const struct errand *errand, int rc, const char *what)
+{
+    return hfi_zookeeper_refusal(errand->store, rc, what, errand->err);
+}
+
+/* --- directories --- */
+
+static int make_directory(struct zookeeper_session *session, const char *path, hfi_time deadline_ns)
+{
+    struct zookeeper_call *call = hfi_zookeeper_create(session, path, "", ZOO_CONTAINER);
+    int rc = hfi_zookeeper_answer(call, deadline_ns);
+    hfi_zookeeper_call_free(call);
+    if (rc == ZUNIMPLEMENTED) { /* before 3.5: it stays when it is empty */
+        call = hfi_zookeeper_create(session, path, "", ZOO_PERSISTENT);
+        rc = hfi_zookeeper_answer(call, deadline_ns);
+        hfi_zookeeper_call_free(call);
+    }
+    return rc == ZNODEEXISTS ? ZOK : rc;
+}
+
+/* The last one first: those above it are usually there. */
+int hfi_zookeeper_make_directories(struct zookeeper_session *session, const char *directory, hfi_time deadline_ns)
+{
+    char path[HFI_ZOOKEEPER_PATH_MAX];
+    int rc = make_directory(session, directory, deadline_ns);
+    for (size_t i = 1; rc == ZNONODE && directory[i]; i++) {
+        if (directory[i] != '/')
+            continue;
+        snprintf(path, sizeof path, "%.*s", (int)i, directory);
+        const int above = make_directory(session, path, deadline_ns);
+        if (above != ZOK)
+            return above;
+    }
+    return rc == ZNONODE ? make_directory(session, directory, deadline_ns) : rc;
+}
+
+/* --- a place --- */
+
+static void take_place(struct zookeeper_lock *lock, const char *node, int64_t czxid)
+{
+    snprintf(lock->node, sizeof lock->node, "%s", node);
+    lock->czxid = czxid;
+    lock->state = ZOOKEEPER_QUEUED;
+    lock->behind_holder = false;
+}
+
+/* The node and the list go out together: the server answers in order, so our node is in it. */
+static int create_node(struct errand *errand, const char *prefix)
+{
+    struct zookeeper_lock *lock = errand->lock;
+    char path[HFI_ZOOKEEPER_PATH_MAX], data[HFI_ZOOKEEPER_DATA_MAX];
+    hfi_zookeeper_path(path, &errand->store->config, errand->request->name, prefix);
+    snprintf(data, sizeof data, "%s%s%.120s", errand->store->who, *errand->request->note ? " " : "",
+             errand->request->note);
+    lock->state = ZOOKEEPER_UNSURE;
+    struct zookeeper_call *calls[2] = { hfi_zookeeper_create(lock->session, path, data, ZOO_EPHEMERAL_SEQUENTIAL),
+                                        hfi_zookeeper_list(lock->session, errand->directory) };
+    hfi_zookeeper_await_calls(errand->store, calls, 2, errand->request->deadline_ns);
+    const int rc = calls[0] ? calls[0]->rc : ZSYSTEMERROR;
+    if (rc == ZOK) {
+        take_place(lock, strrchr(calls[0]->text, '/') + 1, calls[0]->stat.czxid);
+        errand->list = calls[1];
+    } else {
+        if (!hfi_zookeeper_is_lost(rc))
+            lock->state = ZOOKEEPER_NEW;
+        hfi_zookeeper_call_free(calls[1]);
+    }
+    hfi_zookeeper_call_free(calls[0]);
+    return rc;
+}
+
+static hf_status line_up(struct errand *errand)
+{
+    char prefix[HFI_ZOOKEEPER_NODE_MAX];
+    struct zookeeper_lock *lock = errand->lock;
+    hfi_zookeeper_node_prefix(prefix, &errand->store->config, lock->owner, lock->incarnation);
+    int rc = create_node(errand, prefix);
+    /* An empty directory is swept away by the servers from time to time, perhaps once more. */
+    for (unsigned tries = 0; rc == ZNONODE && tries < TRIES; tries++) {
+        rc = hfi_zookeeper_make_directories(lock->session, errand->directory, errand->request->deadline_ns);
+        if (rc != ZOK) {
+            const hf_status status = no_answer(errand, rc, "make the lock's directory");
+            return status == HF_UNKNOWN ? hfi_fail(errand->err, HF_UNAVAILABLE, rc, "ZooKeeper at %.80s went silent",
+                                                   errand->store->config.hosts)
+                                        : status;
+        }
+        rc = create_node(errand, prefix);
+    }
+    return rc == ZOK ? HF_OK : no_answer(errand, rc, "create a node");
+}
+
+/* An answer was lost: the node is there or it is not, and which of both is certain once the server has caught up with
+ * the leader, who takes nothing any more that we sent over an earlier connection. */
+static int find_node(const struct errand *errand)
+{
+    struct zookeeper_lock *lock = errand->lock;
+    char prefix[HFI_ZOOKEEPER_NODE_MAX], path[HFI_ZOOKEEPER_PATH_MAX];
+    const hfi_time deadline = errand->request->deadline_ns;
+    hfi_zookeeper_node_prefix(prefix, &errand->store->config, lock->owner, lock->incarnation);
+    struct zookeeper_call *calls[2] = { hfi_zookeeper_sync(lock->session, errand->directory),
+                                        hfi_zookeeper_list(lock->session, errand->directory) };
+    hfi_zookeeper_await_calls(errand->store, calls, 2, deadline);
+    int rc = calls[0] && calls[1] ? calls[0]->rc : ZSYSTEMERROR;
+    if (rc == ZOK || rc == ZNONODE)
+        rc = calls[1] ? calls[1]->rc : ZSYSTEMERROR;
+    const char *found = NULL;
+    for (size_t i = 0; rc == ZOK && i < calls[1]->children.count && !found; i++) {
+        if (strncmp(calls[1]->children.names[i], prefix, strlen(prefix)) == 0)
+            found = calls[1]->children.names[i];
+    }
+    if (found) {
+        hfi_zookeeper_path(path, &errand->store->config, errand->request->name, found);
+        struct zookeeper_call *get = hfi_zookeeper_get(lock->session, path, false);
+        rc = hfi_zookeeper_answer(get, deadline);
+        if (rc == ZOK && get->stat.ephemeralOwner == zoo_client_id(lock->session->zh)->client_id)
+            take_place(lock, found, get->stat.czxid);
+        hfi_zookeeper_call_free(get);
+    }
+    if ((rc == ZOK || rc == ZNONODE) && lock->state == ZOOKEEPER_UNSURE)
+        lock->state = ZOOKEEPER_NEW;
+    hfi_zookeeper_call_free(calls[0]);
+    hfi_zookeeper_call_free(calls[1]);
+    return rc == ZNONODE ? ZOK : rc;
+}
+
+/* --- whose turn it is --- */
+
+static hf_status give(const struct errand *errand)
+{
+    struct zookeeper_lock *lock = errand->lock;
+    const uint32_t ttl_ms = errand->request->ttl_ms, most_ms = (uint32_t)lock->session->timeout_ms;
+    struct hfi_grant *grant = errand->grant;
+    uint32_t valid_ms = hfi_zookeeper_session_valid_ms(lock->session, grant->counted_from_ns, ttl_ms);
+    if (valid_ms < (ttl_ms < most_ms ? ttl_ms : most_ms) / 3) { /* nothing was heard of this session for long */
+        const hf_status status = hfi_zookeeper_session_prove(lock->session, errand->request->deadline_ns, errand->err);
+        if (status != HF_OK)
+            return status;
+        valid_ms = hfi_zookeeper_session_valid_ms(lock->session, grant->counted_from_ns, ttl_ms);
+    }
+    lock->state = ZOOKEEPER_HELD;
+    lock->told = false;
+    grant->token = (uint64_t)lock->czxid;
+    grant->valid_ms = valid_ms;
+    return HF_OK;
+}
+
+/* "host pid note" as we write it, or whatever another client has put there. */
+static void say_holder(struct hfi_grant *grant, const char *data)
+{
+    const size_t host = strcspn(data, " ");
+    const char *pid = data[host] ? data + host + 1 : "";
+    const size_t digits = strspn(pid, "0123456789");
+    if (host && digits && (pid[digits] == 0 || pid[digits] == ' '))
+        snprintf(grant->holder, sizeof grant->holder, "%.*s:%s", (int)host, data, pid);
+    else
+        snprintf(grant->holder, sizeof grant->holder, "%.150s", data);
+}
+
+/* From now on the library tells of `path`. */
+static bool watch(struct zookeeper_lock *lock, const char *path, bool behind_holder)
+{
+    hfi_free(lock->watched);
+    lock->watched = hfi_strdup(path);
+    lock->behind_holder = behind_holder;
+    lock->news = false;
+    return lock->watched != NULL;
+}
+
+/* Watches the one before us, or, if we are not going to wait, tells who holds the lock. ZNONODE: it has just gone. */
+static int look_at(const struct errand *errand, const struct zookeeper_children *line, size_t place)
+{
+    const struct hfi_request *request = errand->request;
+    const char *name = request->queue ? line->names[place - 1] : line->names[0];
+    const size_t room = strlen(errand->directory) + strlen(name) + 2;
+    char *path = hfi_alloc(room); /* another client's node may have a name of any length */
+    if (!path)
+        return ZSYSTEMERROR;
+    snprintf(path, room, "%s/%s", errand->directory, name);
+    int rc = ZSYSTEMERROR;
+    if (!request->queue || watch(errand->lock, path, place == 1)) {
+        struct zookeeper_call *call = hfi_zookeeper_get(errand->lock->session, path, request->queue);
+        rc = hfi_zookeeper_answer(call, request->deadline_ns);
+        if (rc == ZOK && (place == 1 || !request->queue))
+            say_holder(errand->grant, call->text);
+        hfi_zookeeper_call_free(call);
+    }
+    hfi_free(path);
+    return rc;
+}
+
+/* HF_OK: it is ours. HF_BUSY: not yet. HF_LOST: our node is gone. */
+static hf_status look_once(struct errand *errand, bool *again)
+{
+    struct zookeeper_lock *lock = errand->lock;
+    struct zookeeper_call *call = errand->list ? errand->list : hfi_zookeeper_list(lock->session, errand->directory);
+    errand->list = NULL;
+    int rc = hfi_zookeeper_answer(call, errand->request->deadline_ns);
+    *again = false;
+    if (rc != ZOK) {
+        hfi_zookeeper_call_free(call);
+        return rc == ZNONODE ? HF_LOST : no_answer(errand, rc, "list the nodes");
+    }
+    hfi_zookeeper_line_up(&call->children);
+    size_t place = 0;
+    while (place < call->children.count && strcmp(call->children.names[place], lock->node) != 0)
+        place++;
+    hf_status status = HF_LOST;
+    if (place < call->children.count && place > 0) {
+        rc = look_at(errand, &call->children, place);
+        *again = rc == ZNONODE;
+        status = rc == ZOK || *again ? HF_BUSY : no_answer(errand, rc, "watch a node");
+    } else if (place == 0 && call->children.count > 0) {
+        status = give(errand);
+    }
+    hfi_zookeeper_call_free(call);
+    return status;
+}
+
+static void lose_place(struct zookeeper_lock *lock)
+{
+    lock->state = ZOOKEEPER_NEW;
+    lock->node[0] = 0;
+    lock->incarnation++;
+}
+
+static int delete_node(const struct errand *errand)
+{
+    struct zookeeper_lock *lock = errand->lock;
+    char path[HFI_ZOOKEEPER_PATH_MAX];
+    hfi_zookeeper_path(path, &errand->store->config, errand->request->name, lock->node);
+    struct zookeeper_call *call = hfi_zookeeper_delete(lock->session, path);
+    const int rc = hfi_zookeeper_answer(call, errand->request->deadline_ns);
+    hfi_zookeeper_call_free(call);
+    if (rc == ZOK || rc == ZNONODE)
+        lose_place(lock);
+    return rc;
+}
+
+static hf_status ask(struct errand *errand)
+{
+    struct zookeeper_lock *lock = errand->lock;
+    hf_status status = HF_BUSY;
+    bool again = true;
+    for (unsigned tries = 0; again && tries < TRIES; tries++) {
+        if (lock->state == ZOOKEEPER_UNSURE) {
+            const int rc = find_node(errand);
+            if (rc != ZOK)
+                return no_answer(errand, rc, "find a node again");
+        }
+        if (lock->state == ZOOKEEPER_NEW) {
+            status = line_up(errand);
+            if (status != HF_OK)
+                return status;
+        }
+        if (lock->state == ZOOKEEPER_NEXT_UP || lock->state == ZOOKEEPER_HELD)
+            return give(errand);
+        status = look_once(errand, &again);
+        if (status == HF_LOST) { /* somebody removed our node: at the end of the line again */
+            lose_place(lock);
+            again = true;
+            status = HF_BUSY;
+        }
+    }
+    /* So busy a place that those before us went while they were looked at. */
+    lock->news = lock->news || again;
+    if (status != HF_BUSY || errand->request->queue)
+        return status;
+    const int rc = delete_node(errand);
+    return rc == ZOK || rc == ZNONODE ? HF_BUSY : no_answer(errand, rc, "delete a node");
+}
+
+hf_status hfi_zookeeper_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
+                                struct hfi_grant *grant, hf_error *err)
+{
+    struct zookeeper_store *store = memory;
+    struct zookeeper_lock *lock = lock_memory;
+    struct errand errand = { .store = store, .lock = lock, .request = request, .grant = grant, .err = err };
+    hfi_zookeeper_directory(errand.directory, &store->config, request->name);
+    hfi_zookeeper_enter(store);
+    lock->owner = request->owner;
+    hf_status status = hfi_zookeeper_session_join(store, lock, request->ttl_ms, request->deadline_ns, err);
+    if (status == HF_OK)
+        status = ask(&errand);
+    /* A node that is or may be there is something that was changed. */
+    if (status == HF_UNAVAILABLE && lock->state != ZOOKEEPER_NEW) {
+        status = HF_UNKNOWN;
+        if (err)
+            err->status = status;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return status;
+}
+
+/* --- waiting --- */
+
+hf_status hfi_zookeeper_wait(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
+{
+    struct zookeeper_store *store = memory;
+    struct zookeeper_lock *lock = lock_memory;
+    (void)err;
+    pthread_mutex_lock(&store->mutex);
+    bool news = true;
+    if (lock->session && lock->state == ZOOKEEPER_QUEUED) {
+        struct zookeeper_session *session = lock->session;
+        session->waiting++;
+        news = hfi_zookeeper_await_news(store, lock, request->waker, request->deadline_ns);
+        session->waiting--;
+    }
+    lock->news = false;
+    pthread_mutex_unlock(&store->mutex);
+    return news ? HF_OK : HF_TIMEOUT;
+}
+
+/* --- leaving --- */
+
+static hf_status undo(const struct errand *errand)
+{
+    struct zookeeper_lock *lock = errand->lock;
+    const hfi_time deadline = errand->request->deadline_ns;
+    const hf_status status =
+        hfi_zookeeper_session_join(errand->store, lock, errand->request->ttl_ms, deadline, errand->err);
+    if (status != HF_OK)
+        return status;
+    int rc = lock->state == ZOOKEEPER_UNSURE ? find_node(errand) : ZOK;
+    if (rc != ZOK)
+        return no_answer(errand, rc, "find a node again");
+    if (lock->state == ZOOKEEPER_NEW)
+        return HF_OK; /* it was never made */
+    rc = delete_node(errand);
+    if (rc == ZNONODE)
+        return hfi_fail(errand->err, HF_LOST, rc, "ZooKeeper no longer has its node");
+    return rc == ZOK ? HF_OK : no_answer(errand, rc, "delete a node");
+}
+
+hf_status hfi_zookeeper_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
+{
+    struct zookeeper_store *store = memory;
+    struct zookeeper_lock *lock = lock_memory;
+    struct errand errand = { .store = store, .lock = lock, .request = request, .err = err };
+    hfi_zookeeper_directory(errand.directory, &store->config, request->name);
+    pthread_mutex_lock(&store->mutex);
+    hf_status status = HF_OK;
+    if (lock->session && lock->session->dead)
+        status = hfi_fail(err, HF_LOST, ZSESSIONEXPIRED, "its session has expired");
+    else if (lock->state != ZOOKEEPER_NEW)
+        status = undo(&errand);
+    if (status != HF_UNAVAILABLE && status != HF_UNKNOWN)
+        hfi_zookeeper_session_leave(lock);
+    pthread_mutex_unlock(&store->mutex);
+    return status;
+}

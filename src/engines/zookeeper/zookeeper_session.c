@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zookeeper_session.c: one session with the servers, which keeps all nodes of all locks with the same time-to-live.
+ *
+ * What is certain about time. The leader ends a session when it has not heard of it for the negotiated time-out. But a
+ * client usually talks to a follower, which answers reads and pings by itself and only reports now and then, when the
+ * leader pings it, whom it has heard: every half tick, and a time-out is two ticks at least. A follower that is cut off
+ * goes on answering for a while, and its clients believe that all is well when the leader has given their session up.
+ * So an answer as such proves nothing here. What does:
+ *
+ *  - A connection that is let in: the server it was made to asked the leader, which started to count anew.
+ *  - A write that is answered: it went through the leader and a majority. It came over the same way as the reports, so
+ *    the reports before it have arrived too: the leader has heard of every request that was answered a quarter of the
+ *    time-out before that write was sent.
+ *
+ * `proven_ns` is the moment at which the last such request was sent. The session lives until then + time-out at least,
+ * and a lock is never believed in for longer. Sessions ask for a third more than the time-to-live, so that what is left
+ * is usually all of it.
+ */
+#include "zookeeper.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* Half a tick is at most a quarter of the time-out; nobody has ticks longer than three seconds. */
+#define REPORT_MOST (1500 * HFI_MS)
+#define PATIENCE_LEAST (300 * HFI_MS)
+#define ANSWERS_MOST 64
+#define DEFAULT_TTL_MS 30000u
+
+static hfi_time earlier(hfi_time a, hfi_time b)
+{
+    return a < b ? a : b;
+}
+
+static hfi_time timeout_ns(const struct zookeeper_session *session)
+{
+    return session->timeout_ms * HFI_MS;
+}
+
+/* --- what is certain --- */
+
+static hfi_time report_ns(const struct zookeeper_session *session)
+{
+    return earlier(timeout_ns(session) / 4, REPORT_MOST);
+}
+
+/* How often a session shows by itself that it is there: often enough that there is always a recent touch to prove. */
+static hfi_time beat_ns(const struct zookeeper_session *session)
+{
+    const hfi_time report = report_ns(session) + report_ns(session) / 10;
+    return report > timeout_ns(session) / 5 ? report : timeout_ns(session) / 5;
+}
+
+void hfi_zookeeper_session_sent(struct zookeeper_session *session, hfi_time now_ns)
+{
+    session->last_sent_ns = now_ns;
+    if (session->calls++ == 0)
+        session->silent_ns = now_ns;
+}
+
+static void remember_touch(struct zookeeper_session *session, hfi_time sent_ns, hfi_time now_ns)
+{
+    const size_t last = session->touch_count ? session->touch_count - 1 : 0;
+    if (session->touch_count && sent_ns < session->touches[last].sent_ns + timeout_ns(session) / 20)
+        return;
+    if (session->touch_count == HFI_ZOOKEEPER_TOUCHES) {
+        memmove(session->touches, session->touches + 1, last * sizeof session->touches[0]);
+        session->touch_count--;
+    }
+    session->touches[session->touch_count++] = (struct zookeeper_touch){ sent_ns, now_ns };
+}
+
+void hfi_zookeeper_session_answered(struct zookeeper_session *session, hfi_time sent_ns, bool write)
+{
+    const hfi_time now = session->store->env->now_ns();
+    session->silent_ns = session->calls ? now : HFI_NEVER;
+    for (size_t i = session->touch_count; write && i-- > 0;) {
+        if (session->touches[i].answered_ns + report_ns(session) <= sent_ns) {
+            if (session->touches[i].sent_ns > session->proven_ns)
+                session->proven_ns = session->touches[i].sent_ns;
+            break;
+        }
+    }
+    remember_touch(session, sent_ns, now);
+}
+
+uint32_t hfi_zookeeper_session_valid_ms(const struct zookeeper_session *session, hfi_time from_ns, uint32_t most_ms)
+{
+    const hfi_time left = session->proven_ns + timeout_ns(session) - from_ns;
+    if (left < HFI_MS)
+        return 0;
+    return left / HFI_MS < most_ms ? (uint32_t)(left / HFI_MS) : most_ms;
+}
+
+/* --- what the library says; called by it, so within step() or a call --- */
+
+void hfi_zookeeper_session_expire(struct zookeeper_session *session)
+{
+    session->dead = true;
+    session->connected = false;
+    for (struct zookeeper_lock *lock = session->locks; lock; lock = lock->next) {
+        lock->news = true;
+        if (lock->waker)
+            hfi_waker_wake(lock->waker);
+    }
+    hfi_zookeeper_call_keeper(session->store);
+    pthread_cond_broadcast(&session->store->changed);
+}
+
+static void take_state(struct zookeeper_session *session, int state)
+{
+    session->connected = state == ZOO_CONNECTED_STATE;
+    if (session->connected) {
+        session->timeout_ms = zoo_recv_timeout(session->zh);
+        session->proven_ns = session->introduced_ns;
+        session->touch_count = 0; /* another server may not have reported what this one was told */
+        session->silent_ns = session->calls ? session->introduced_ns : HFI_NEVER;
+        session->last_sent_ns = session->introduced_ns;
+    }
+    if (state == ZOO_AUTH_FAILED_STATE)
+        session->refused = true;
+    if (state == ZOO_EXPIRED_SESSION_STATE || state == ZOO_AUTH_FAILED_STATE)
+        hfi_zookeeper_session_expire(session);
+    pthread_cond_broadcast(&session->store->changed);
+}
+
+static void hear_library(zhandle_t *zh, int type, int state, const char *path, void *context)
+{
+    struct zookeeper_session *session = context;
+    (void)zh;
+    if (type == ZOO_SESSION_EVENT) {
+        take_state(session, state);
+        return;
+    }
+    for (struct zookeeper_lock *lock = session->locks; lock; lock = lock->next) {
+        if (!lock->watched || strcmp(lock->watched, path) != 0)
+            continue;
+        lock->news = true;
+        /* Nobody comes in before us: who arrives later has a greater number. */
+        if (type == ZOO_DELETED_EVENT && lock->behind_holder && lock->state == ZOOKEEPER_QUEUED)
+            lock->state = ZOOKEEPER_NEXT_UP;
+        if (lock->waker)
+            hfi_waker_wake(lock->waker);
+    }
+}
+
+static void say_nothing(const char *message)
+{
+    (void)message;
+}
+
+/* --- its socket --- */
+
+/* Ends a connection that does not answer; the library then takes the next server. */
+static void cut(const struct zookeeper_session *session)
+{
+    shutdown(session->fd, SHUT_RDWR);
+}
+
+static void forget_socket(struct zookeeper_session *session)
+{
+    hfi_fd_forget(session->fd);
+    session->fd = -1;
+    session->connected = false;
+    session->failures++;
+    session->silent_ns = HFI_NEVER;
+}
+
+/* Noting a descriptor must not fail once the library has one: it cannot be taken away from it. */
+static bool make_room_for_socket(void)
+{
+    const bool room = hfi_fd_note(INT_MAX) >= 0;
+    if (room)
+        hfi_fd_forget(INT_MAX);
+    return room;
+}
+
+static void take_socket(struct zookeeper_session *session, int fd, hfi_time now_ns)
+{
+    fcntl(fd, F_SETFD, FD_CLOEXEC); /* the library does not do it */
+    session->fd = hfi_fd_note(fd);
+    session->silent_ns = now_ns;
+    hfi_zookeeper_hear_socket(session);
+}
+
+/* How long a server may owe us something before another one is tried. */
+static hfi_time patience_ns(const struct zookeeper_session *session)
+{
+    const hfi_time most = earlier(timeout_ns(session) / 3, session->store->env->timeout_ns / 2);
+    return most > PATIENCE_LEAST ? most : PATIENCE_LEAST;
+}
+
+static int library_events(short revents)
+{
+    const bool broken = revents & (POLLERR | POLLHUP | POLLNVAL);
+    return (revents & POLLIN || broken ? ZOOKEEPER_READ : 0) | (revents & POLLOUT || broken ? ZOOKEEPER_WRITE : 0);
+}
+
+static void note_introduction(struct zookeeper_session *session, int before, hfi_time now_ns)
+{
+    if (before != ZOO_ASSOCIATING_STATE && zoo_state(session->zh) == ZOO_ASSOCIATING_STATE)
+        session->introduced_ns = now_ns;
+}
+
+static void process(struct zookeeper_session *session, short revents, hfi_time now_ns)
+{
+    const int before = zoo_state(session->zh);
+    int rc = zookeeper_process(session->zh, library_events(revents));
+    note_introduction(session, before, now_ns);
+    for (unsigned i = 0; rc == ZOK && i < ANSWERS_MOST && zoo_state(session->zh) == ZOO_CONNECTED_STATE; i++)
+        rc = zookeeper_process(session->zh, ZOOKEEPER_READ);
+    if (rc != ZOK && rc != ZNOTHING)
+        forget_socket(session);
+}
+
+/* Asks the library what it waits for, which is when it connects, pings and gives up. */
+static void ask_interest(struct zookeeper_session *session, hfi_time now_ns)
+{
+    int rc = ZSYSTEMERROR;
+    session->starved = session->starved || (session->fd < 0 && !make_room_for_socket());
+    for (unsigned i = 0; i < 2 && !session->dead && !session->starved; i++) {
+        int fd = -1, interest = 0;
+        struct timeval time = { 0 };
+        const int before = zoo_state(session->zh);
+        rc = zookeeper_interest(session->zh, &fd, &interest, &time);
+        note_introduction(session, before, now_ns);
+        if (rc == ZOK && fd >= 0 && session->fd < 0)
+            take_socket(session, fd, now_ns);
+        session->wants = (short)((interest & ZOOKEEPER_READ ? POLLIN : 0) | (interest & ZOOKEEPER_WRITE ? POLLOUT : 0));
+        session->due_ns = now_ns + time.tv_sec * HFI_SECOND + time.tv_usec * 1000 + HFI_MS;
+        if (rc == ZOK)
+            break;
+        session->starved = rc == ZSYSTEMERROR; /* socket() failed */
+        forget_socket(session);
+    }
+    if (rc != ZOK)
+        session->due_ns = now_ns + 10 * HFI_MS;
+}
+
+void hfi_zookeeper_session_step(struct zookeeper_session *session, short revents)
+{
+    const hfi_time now = session->store->env->now_ns();
+    if (session->dead)
+        return;
+    if (session->fd >= 0 && session->silent_ns != HFI_NEVER && now - session->silent_ns >= patience_ns(session)) {
+        cut(session);
+        revents |= POLLHUP;
+    }
+    hfi_fd_begin();
+    if (session->fd >= 0 && revents)
+        process(session, revents, now);
+    if (!session->dead)
+        ask_interest(session, now);
+    hfi_fd_end(-1);
+    if (session->connected && now - session->last_sent_ns >= beat_ns(session))
+        hfi_zookeeper_beat(session);
+    if (session->connected)
+        session->due_ns = earlier(session->due_ns, session->last_sent_ns + beat_ns(session));
+    if (session->silent_ns != HFI_NEVER)
+        session->due_ns = earlier(session->due_ns, session->silent_ns + patience_ns(session));
+}
+
+/* --- beginning and end --- */
+
+static zhandle_t *start(struct zookeeper_session *session)
+{
+    const struct zookeeper_store *store = session->store;
+    const char *credentials = store->config.credentials;
+    hfi_fd_begin();
+    /* The addresses are in random order already, and the library would seed the process's random numbers for it. */
+    zoo_deterministic_conn_order(1);
+    zhandle_t *zh = zookeeper_init2(store->addresses, hear_library, session->asked_ms, NULL, session,
+                                    ZOO_NO_LOG_CLIENTENV, say_nothing);
+    zoo_deterministic_conn_order(0);
+    if (zh && credentials)
+        zoo_add_auth(zh, "digest", credentials, (int)strlen(credentials), NULL, NULL);
+    hfi_fd_end(-1);
+    return zh;
+}
+
+static struct zookeeper_session *session_open(struct zookeeper_store *store, int32_t asked_ms)
+{
+    struct zookeeper_session *session = hfi_alloc(sizeof *session);
+    if (!session)
+        return NULL;
+    session->store = store;
+    session->fd = -1;
+    session->asked_ms = session->timeout_ms = asked_ms;
+    session->silent_ns = HFI_NEVER;
+    session->zh = start(session);
+    if (!session->zh) {
+        hfi_free(session);
+        return NULL;
+    }
+    session->next = store->sessions;
+    store->sessions = session;
+    store->session_count++;
+    hfi_zookeeper_session_step(session, 0);
+    return session;
+}
+
+void hfi_zookeeper_session_close(struct zookeeper_session *session)
+{
+    struct zookeeper_store *store = session->store;
+    struct zookeeper_session **link = &store->sessions;
+    while (*link != session)
+        link = &(*link)->next;
+    *link = session->next;
+    store->session_count--;
+    /* The library waits for the server's farewell, for a second and a half at most: not if there is doubt already. */
+    if (session->fd >= 0 && (!session->connected || session->dead || session->calls))
+        cut(session);
+    hfi_fd_begin();
+    hfi_fd_forget(session->fd);
+    hfi_fd_end(-1);
+    zookeeper_close(session->zh);
+    hfi_free(session);
+}
+
+static void close_if_unused(struct zookeeper_session *session)
+{
+    if (session->dead && session->users == 0 && session->calls == 0)
+        hfi_zookeeper_session_close(session);
+}
+
+/* --- finding one --- */
+
+static int32_t time_out_for(const struct zookeeper_store *store, uint32_t ttl_ms)
+{
+    const uint64_t wanted = store->config.session_ms ? store->config.session_ms : (uint64_t)ttl_ms + ttl_ms / 3;
+    return wanted < INT32_MAX ? (int32_t)wanted : INT32_MAX;
+}
+
+/* With as many sessions as there may be, the next longer one serves, or the longest. */
+static struct zookeeper_session *find(struct zookeeper_store *store, int32_t asked_ms)
+{
+    struct zookeeper_session *fits = NULL;
+    for (struct zookeeper_session *one = store->sessions; one; one = one->next) {
+        if (one->dead)
+            continue;
+        if (one->asked_ms == asked_ms)
+            return one;
+        const bool longer = one->asked_ms > asked_ms;
+        if (!fits || (longer && (fits->asked_ms < asked_ms || one->asked_ms < fits->asked_ms)) ||
+            (!longer && one->asked_ms > fits->asked_ms))
+            fits = one;
+    }
+    return store->session_count < HFI_ZOOKEEPER_SESSIONS_MOST ? NULL : fits;
+}
+
+static void close_unused(struct zookeeper_store *store)
+{
+    for (struct zookeeper_session *one = store->sessions, *next; one; one = next) {
+        next = one->next;
+        close_if_unused(one);
+    }
+}
+
+struct hope {
+    const struct zookeeper_session *session;
+    unsigned failures; /* this many, and no server is left to be tried */
+};
+
+static bool is_settled(const void *arg)
+{
+    const struct hope *hope = arg;
+    const struct zookeeper_session *session = hope->session;
+    return session->connected || session->dead || session->starved || session->failures >= hope->failures;
+}
+
+static hf_status await_connection(struct zookeeper_session *session, hfi_time deadline_ns, hf_error *err)
+{
+    struct zookeeper_store *store = session->store;
+    const struct hope hope = { session, session->failures + store->address_count };
+    session->starved = false;
+    if (!session->connected && session->fd < 0)
+        hfi_zookeeper_session_step(session, 0);
+    hfi_zookeeper_await(store, is_settled, &hope, deadline_ns);
+    if (session->connected)
+        return HF_OK;
+    if (session->starved)
+        return hfi_fail(err, HF_NOMEM, EMFILE, "no descriptor left for a connection to ZooKeeper");
+    if (session->refused)
+        return hfi_fail(err, HF_DENIED, ZAUTHFAILED, "ZooKeeper at %.100s refuses the user", store->config.hosts);
+    store->look_up_again = true;
+    return hfi_fail(err, HF_UNAVAILABLE, ZCONNECTIONLOSS, "no ZooKeeper answers at %.150s", store->config.hosts);
+}
+
+hf_status hfi_zookeeper_session_borrow(struct zookeeper_store *store, uint32_t ttl_ms, struct zookeeper_session **out,
+                                       hfi_time deadline_ns, hf_error *err)
+{
+    const int32_t asked_ms = time_out_for(store, ttl_ms ? ttl_ms : DEFAULT_TTL_MS);
+    hf_status status = HF_UNAVAILABLE;
+    for (unsigned tries = 0; tries < 2; tries++) { /* the first one may turn out to have expired long ago */
+        close_unused(store);
+        struct zookeeper_session *session = ttl_ms || !store->sessions ? find(store, asked_ms) : store->sessions;
+        if (!session || session->dead)
+            session = session_open(store, asked_ms);
+        if (!session)
+            return hfi_zookeeper_no_memory(err);
+        session->users++;
+        status = await_connection(session, deadline_ns, err);
+        *out = session;
+        if (status == HF_OK)
+            return HF_OK;
+        const bool again = session->dead && !session->refused;
+        hfi_zookeeper_session_give_back(session);
+        if (!again)
+            break;
+    }
+    return status;
+}
+
+void hfi_zookeeper_session_give_back(struct zookeeper_session *session)
+{
+    session->users--;
+}
+
+hf_status hfi_zookeeper_session_join(struct zookeeper_store *store, struct zookeeper_lock *lock, uint32_t ttl_ms,
+                                     hfi_time deadline_ns, hf_error *err)
+{
+    if (lock->session && !lock->session->dead)
+        return await_connection(lock->session, deadline_ns, err);
+    hfi_zookeeper_session_leave(lock);
+    struct zookeeper_session *session;
+    const hf_status status = hfi_zookeeper_session_borrow(store, ttl_ms, &session, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    lock->session = session;
+    lock->next = session->locks;
+    session->locks = lock;
+    return HF_OK;
+}
+
+void hfi_zookeeper_session_leave(struct zookeeper_lock *lock)
+{
+    struct zookeeper_session *session = lock->session;
+    if (!session)
+        return;
+    struct zookeeper_lock **link = &session->locks;
+    while (*link != lock)
+        link = &(*link)->next;
+    *link = lock->next;
+    lock->session = NULL;
+    lock->state = ZOOKEEPER_NEW;
+    lock->incarnation++;
+    lock->node[0] = 0;
+    hfi_free(lock->watched);
+    lock->watched = NULL;
+    hfi_zookeeper_session_give_back(session);
+}
+
+struct renewal_of_trust {
+    const struct zookeeper_session *session;
+    hfi_time since_ns;
+    struct hope hope;
+};
+
+static bool is_introduced_again(const void *arg)
+{
+    const struct renewal_of_trust *trust = arg;
+    return is_settled(&trust->hope) && (!trust->session->connected || trust->session->proven_ns >= trust->since_ns);
+}
+
+hf_status hfi_zookeeper_session_prove(struct zookeeper_session *session, hfi_time deadline_ns, hf_error *err)
+{
+    struct zookeeper_store *store = session->store;
+    const struct renewal_of_trust trust = { session,
+                                            store->env->now_ns(),
+                                            { session, session->failures + 1 + store->address_count } };
+    if (session->fd >= 0)
+        cut(session);
+    hfi_zookeeper_session_step(session, POLLHUP);
+    hfi_zookeeper_await(store, is_introduced_again, &trust, deadline_ns);
+    if (session->connected && session->proven_ns >= trust.since_ns)
+        return HF_OK;
+    return hfi_fail(err, HF_UNAVAILABLE, ZCONNECTIONLOSS, "no ZooKeeper answers at %.150s", store->config.hosts);
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * zookeeper_url.c: zookeeper://[user:password@]host[:port][,host…][/prefix][?options].
+ */
+#include "zookeeper.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define USUAL_PORT "2181"
+#define TEXT_MOST 1024
+#define SESSION_LEAST 100
+#define SESSION_MOST 86400000
+
+static int digit(char c)
+{
+    const char *digits = "0123456789abcdefABCDEF";
+    const char *place = c ? strchr(digits, c) : NULL;
+    const int value = place ? (int)(place - digits) : -1;
+    return value > 15 ? value - 6 : value;
+}
+
+/* The `length` bytes at `text`, decoded; `out` has room for TEXT_MOST. */
+static hf_status decode(char *out, const char *text, size_t length, hf_error *err)
+{
+    size_t used = 0;
+    if (length >= TEXT_MOST)
+        return hfi_fail(err, HF_INVALID, 0, "a part of the URL is too long");
+    for (size_t i = 0; i < length; i++) {
+        char c = text[i];
+        if (c == '%') {
+            const int high = i + 2 < length ? digit(text[i + 1]) : -1;
+            const int low = high >= 0 ? digit(text[i + 2]) : -1;
+            if (low < 0 || (high == 0 && low == 0))
+                return hfi_fail(err, HF_INVALID, 0, "%% must be followed by two hexadecimal digits in a URL, not 00");
+            c = (char)(high << 4 | low);
+            i += 2;
+        }
+        out[used++] = c;
+    }
+    out[used] = 0;
+    return HF_OK;
+}
+
+static hf_status keep(char **field, const char *text, hf_error *err)
+{
+    hfi_free(*field);
+    *field = hfi_strdup(text);
+    return *field ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+}
+
+/* --- hosts --- */
+
+static bool is_port(const char *text)
+{
+    char *end;
+    const long number = strtol(text, &end, 10);
+    return *text >= '0' && *text <= '9' && *end == 0 && number >= 1 && number <= 65535;
+}
+
+/* "host", "host:port", "[address]" or "[address]:port", as "host port" behind what is in `out` already. */
+static hf_status add_host(char *out, size_t room, const char *text, hf_error *err)
+{
+    char host[256] = "127.0.0.1";
+    const char *end = text[0] == '[' ? strchr(text, ']') : text + strcspn(text, ":");
+    const char *start = text[0] == '[' ? text + 1 : text;
+    if (!end)
+        return hfi_fail(err, HF_INVALID, 0, "an IPv6 address in a URL ends with ]");
+    const char *colon = *end == ']' ? end + 1 : end;
+    if (*colon && *colon != ':')
+        return hfi_fail(err, HF_INVALID, 0, "there is something behind a host that is no port");
+    if ((size_t)(end - start) >= sizeof host)
+        return hfi_fail(err, HF_INVALID, 0, "a host in the URL is too long");
+    if (end > start)
+        snprintf(host, sizeof host, "%.*s", (int)(end - start), start);
+    const char *port = *colon ? colon + 1 : USUAL_PORT;
+    if (!is_port(port)) /* without the text: it may be a part of a password */
+        return hfi_fail(err, HF_INVALID, 0, "a port in the URL is no number from 1 to 65535");
+    const size_t used = strlen(out);
+    if ((size_t)snprintf(out + used, room - used, "%s%s:%s", used ? "," : "", host, port) >= room - used)
+        return hfi_fail(err, HF_INVALID, 0, "there are too many hosts in the URL");
+    return HF_OK;
+}
+
+static hf_status read_hosts(struct zookeeper_config *config, const char *text, size_t length, hf_error *err)
+{
+    char hosts[TEXT_MOST], all[2 * TEXT_MOST] = "";
+    hf_status status = decode(hosts, text, length, err);
+    char *one = hosts;
+    while (status == HF_OK && one) {
+        char *comma = strchr(one, ',');
+        if (comma)
+            *comma = 0;
+        status = add_host(all, sizeof all, one, err);
+        one = comma ? comma + 1 : NULL;
+    }
+    return status == HF_OK ? keep(&config->hosts, all, err) : status;
+}
+
+/* --- the rest --- */
+
+static hf_status read_prefix(struct zookeeper_config *config, const char *text, size_t length, hf_error *err)
+{
+    char prefix[TEXT_MOST];
+    while (length > 0 && text[length - 1] == '/')
+        length--;
+    if (length == 0)
+        return HF_OK;
+    hf_status status = decode(prefix, text, length, err);
+    if (status != HF_OK)
+        return status;
+    if (strlen(prefix) >= sizeof config->prefix)
+        return hfi_fail(err, HF_INVALID, 0, "the path in the URL is too long");
+    for (const char *part = prefix; *part;) {
+        const size_t size = strcspn(part + 1, "/");
+        const bool reserved = part == prefix && size == 9 && strncmp(part + 1, "zookeeper", size) == 0;
+        if (reserved || !hfi_zookeeper_component_check(part + 1, size))
+            return hfi_fail(err, HF_INVALID, 0, "the path in the URL is none that ZooKeeper would take");
+        part += 1 + size;
+    }
+    snprintf(config->prefix, sizeof config->prefix, "%s", prefix);
+    return HF_OK;
+}
+
+static hf_status read_credentials(struct zookeeper_config *config, const char *text, size_t length, hf_error *err)
+{
+    char both[TEXT_MOST];
+    if (length == 0)
+        return HF_OK;
+    hf_status status = decode(both, text, length, err);
+    if (status == HF_OK)
+        status = keep(&config->credentials, both, err);
+    explicit_bzero(both, sizeof both);
+    return status;
+}
+
+/* "user" becomes "user:password". */
+static hf_status add_password(struct zookeeper_config *config, const char *password, hf_error *err)
+{
+    char both[2 * TEXT_MOST];
+    if (!config->credentials || strchr(config->credentials, ':'))
+        return HF_OK;
+    snprintf(both, sizeof both, "%s:%s", config->credentials, password);
+    const hf_status status = keep(&config->credentials, both, err);
+    explicit_bzero(both, sizeof both);
+    return status;
+}
+
+static hf_status read_password_file(struct zookeeper_config *config, const char *path, hf_error *err)
+{
+    char text[TEXT_MOST];
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    const int failure = errno;
+    if (fd >= 0)
+        close(fd);
+    if (length < 0)
+        return hfi_fail_errno(err, failure, "read password file", path);
+    text[length] = 0;
+    text[strcspn(text, "\r\n")] = 0;
+    const hf_status status = add_password(config, text, err);
+    explicit_bzero(text, sizeof text);
+    return status;
+}
+
+/* A word out of two; `second`: it is the second. */
+static hf_status read_word(bool *second, const char *name, const char *value, const char *one, const char *two,
+                           hf_error *err)
+{
+    *second = strcmp(value, two) == 0;
+    return *second || strcmp(value, one) == 0 ? HF_OK : hfi_fail(err, HF_INVALID, 0, "%s is %s or %s", name, one, two);
+}
+
+struct given {
+    bool acl;
+};
+
+static hf_status read_option(struct zookeeper_config *config, struct given *given, const char *name, const char *value,
+                             hf_error *err)
+{
+    if (strcmp(name, "style") == 0)
+        return read_word(&config->kazoo, name, value, "curator", "kazoo", err);
+    if (strcmp(name, "acl") == 0) {
+        given->acl = true;
+        return read_word(&config->creator_only, name, value, "open", "creator", err);
+    }
+    if (strcmp(name, "auth") == 0)
+        return strcmp(value, "digest") == 0 ? HF_OK : hfi_fail(err, HF_INVALID, 0, "auth is digest");
+    if (strcmp(name, "password_file") == 0)
+        return read_password_file(config, value, err);
+    if (strcmp(name, "session_timeout") == 0) {
+        char *end;
+        const long number = strtol(value, &end, 10);
+        if (end == value || *end || number < SESSION_LEAST || number > SESSION_MOST)
+            return hfi_fail(err, HF_INVALID, 0, "session_timeout is a number of milliseconds from %d to %d",
+                            SESSION_LEAST, SESSION_MOST);
+        config->session_ms = (uint32_t)number;
+        return HF_OK;
+    }
+    return hfi_fail(err, HF_INVALID, 0,
+                    "unknown option %.40s; there are style, acl, auth, password_file and session_timeout", name);
+}
+
+static hf_status read_options(struct zookeeper_config *config, struct given *given, const char *text, hf_error *err)
+{
+    while (*text) {
+        char name[TEXT_MOST], value[TEXT_MOST];
+        const size_t length = strcspn(text, "&");
+        const char *equals = memchr(text, '=', length);
+        if (!equals)
+            return hfi_fail(err, HF_INVALID, 0, "an option in a URL is name=value");
+        hf_status status = decode(name, text, (size_t)(equals - text), err);
+        if (status == HF_OK)
+            status = decode(value, equals + 1, length - (size_t)(equals + 1 - text), err);
+        if (status == HF_OK)
+            status = read_option(config, given, name, value, err);
+        if (status != HF_OK)
+            return status;
+        text += length + (text[length] == '&');
+    }
+    return HF_OK;
+}
+
+hf_status hfi_zookeeper_config_read(struct zookeeper_config *config, const struct hfi_url *url, hf_error *err)
+{
+    snprintf(config->prefix, sizeof config->prefix, "/holdfast");
+    if (strncmp(url->rest, "//", 2) != 0)
+        return hfi_fail(err, HF_INVALID, 0, "a zookeeper URL is zookeeper://HOST:PORT,HOST:PORT/PREFIX");
+    const char *rest = url->rest + 2;
+    /* A password with a bare '?' in it would be taken for options, and end up in a message. */
+    const char *query = strchr(rest, '?');
+    if (query && strchr(query, '@'))
+        return hfi_fail(err, HF_INVALID, 0,
+                        "a '?' or '@' in a user name, password or option must be written %%3F or %%40");
+    const size_t authority = strcspn(rest, "/?");
+    const char *path = rest + authority;
+    const size_t path_length = strcspn(path, "?");
+    const char *at = memrchr(rest, '@', authority); /* the last one: a password may contain one */
+    const char *host = at ? at + 1 : rest;
+    struct given given = { .acl = false };
+    hf_status status = at ? read_credentials(config, rest, (size_t)(at - rest), err) : HF_OK;
+    if (status == HF_OK)
+        status = read_hosts(config, host, (size_t)(path - host), err);
+    if (status == HF_OK)
+        status = read_prefix(config, path, path_length, err);
+    if (status == HF_OK && path[path_length] == '?')
+        status = read_options(config, &given, path + path_length + 1, err);
+    const char *password = getenv("HOLDFAST_PASSWORD");
+    if (status == HF_OK)
+        status = add_password(config, password ? password : "", err);
+    if (status == HF_OK && !given.acl)
+        config->creator_only = config->credentials != NULL;
+    if (status == HF_OK && config->creator_only && !config->credentials)
+        return hfi_fail(err, HF_INVALID, 0, "acl=creator needs a user and a password");
+    return status;
+}
+
+void hfi_zookeeper_config_free(struct zookeeper_config *config)
+{
+    if (config->credentials)
+        explicit_bzero(config->credentials, strlen(config->credentials));
+    hfi_free(config->credentials);
+    hfi_free(config->hosts);
+}
