@@ -122,23 +122,6 @@ void hfi_etcd_ear_break(struct etcd_store *store)
     hfi_etcd_watches_broken(store);
 }
 
-static void start_connecting(struct etcd_store *store, hfi_time now_ns)
-{
-    struct etcd_ear *ear = &store->ear;
-    if (ear->failures == 0)
-        ear->next_node = store->current;
-    struct etcd_node *node = ear->node = &store->nodes[ear->next_node];
-    ear->since_ns = now_ns;
-    /* A name is not looked up here: that could take a while, and whoever asks something does it. */
-    if (node->address_count == 0)
-        hfi_etcd_resolve(node->addresses, &node->address_count, node->address, true, NULL);
-    if (node->address_count == 0 ||
-        hfi_etcd_connect_begin(&ear->connection, node->address, node->addresses, node->address_count, NULL) != HF_OK)
-        hfi_etcd_ear_break(store);
-    else
-        ear->state = ETCD_EAR_CONNECTING;
-}
-
 static void go_on_connecting(struct etcd_store *store, hfi_time now_ns)
 {
     struct etcd_ear *ear = &store->ear;
@@ -156,6 +139,32 @@ static void go_on_connecting(struct etcd_store *store, hfi_time now_ns)
         ear->state = ETCD_EAR_READY;
     else
         hfi_etcd_ear_break(store);
+}
+
+static void start_connecting(struct etcd_store *store, hfi_time now_ns)
+{
+    struct etcd_ear *ear = &store->ear;
+    if (ear->failures == 0)
+        ear->next_node = store->current;
+    struct etcd_node *node = ear->node = &store->nodes[ear->next_node];
+    ear->since_ns = now_ns;
+    /* An idle connection is as good: a client that only holds needs no second one. */
+    ear->connection = node->idle;
+    if (ear->connection) {
+        node->idle = ear->connection->next;
+        node->idle_count--;
+        ear->state = ETCD_EAR_CONNECTING;
+        go_on_connecting(store, now_ns);
+        return;
+    }
+    /* A name is not looked up here: that could take a while, and whoever asks something does it. */
+    if (node->address_count == 0)
+        hfi_etcd_resolve(node->addresses, &node->address_count, node->address, true, NULL);
+    if (node->address_count == 0 ||
+        hfi_etcd_connect_begin(&ear->connection, node->address, node->addresses, node->address_count, NULL) != HF_OK)
+        hfi_etcd_ear_break(store);
+    else
+        ear->state = ETCD_EAR_CONNECTING;
 }
 
 void hfi_etcd_ear_say(struct etcd_store *store, struct etcd_stream *stream, const ProtobufCMessage *message)
