@@ -96,6 +96,7 @@ struct contest {
     struct hfi_wait wait;
     struct hfi_trouble trouble;
     unsigned polls;
+    hfi_time asked_ns; /* when the last question was sent */
 };
 
 static hf_status ensure_waker(struct contest *contest, hf_error *err)
@@ -200,6 +201,7 @@ static hf_status ask_once(struct contest *contest, hf_error *err)
     contest->request.deadline_ns = now + client->timeout_ns;
     if (contest->want->may_wait && contest->want->deadline_ns < contest->request.deadline_ns)
         contest->request.deadline_ns = later(contest->want->deadline_ns, now + LAST_PATIENCE);
+    contest->asked_ns = now;
     contest->grant.token = 0;
     contest->grant.counted_from_ns = now;
     contest->grant.valid_ms = 0;
@@ -214,7 +216,7 @@ static bool start_lease(struct contest *contest)
     struct hfi_hold *hold = contest->hold;
     const struct hfi_terms terms = hold->lease.terms;
     hold->token = contest->grant.token;
-    hfi_lease_start(&hold->lease, &terms, contest->grant.valid_ms, contest->grant.counted_from_ns);
+    hfi_lease_start(&hold->lease, &terms, contest->grant.valid_ms, contest->grant.counted_from_ns, contest->asked_ns);
     return hold->lease.deadline_ns == HFI_NEVER || hfi_now_ns() < hold->lease.deadline_ns;
 }
 

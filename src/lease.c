@@ -37,11 +37,12 @@ static uint32_t granted_ms(uint32_t ttl_ms, uint32_t valid_ms)
     return valid_ms && valid_ms < ttl_ms ? valid_ms : ttl_ms;
 }
 
-void hfi_lease_start(struct hfi_lease *lease, const struct hfi_terms *terms, uint32_t valid_ms, hfi_time granted_ns)
+void hfi_lease_start(struct hfi_lease *lease, const struct hfi_terms *terms, uint32_t valid_ms, hfi_time granted_ns,
+                     hfi_time asked_ns)
 {
     lease->terms = *terms;
     lease->whole_ns = 0;
-    lease->end_by_ns = terms->max_hold_ms ? granted_ns + (hfi_time)terms->max_hold_ms * HFI_MS : HFI_NEVER;
+    lease->end_by_ns = terms->max_hold_ms ? asked_ns + (hfi_time)terms->max_hold_ms * HFI_MS : HFI_NEVER;
     const uint32_t granted = granted_ms(terms->ttl_ms, valid_ms);
     count_from(lease, granted, granted_ns);
     if (granted < terms->ttl_ms) /* also without renewal: its first part is not the whole yet */

@@ -32,8 +32,10 @@ enum hfi_step { HFI_STEP_NONE, HFI_STEP_RENEW, HFI_STEP_END };
 /* What is taken off a time-to-live for clocks that run at different speeds: a hundredth and 2 ms. */
 hfi_time hfi_drift_ns(uint32_t ttl_ms);
 
-/* A grant whose time the store counts from `granted_ns` or later. valid_ms: see struct hfi_grant. */
-void hfi_lease_start(struct hfi_lease *lease, const struct hfi_terms *terms, uint32_t valid_ms, hfi_time granted_ns);
+/* A grant whose time the store counts from `granted_ns` or later, and max_hold_ms from `asked_ns`: where locks share a
+ * session, the first may be long before the second. valid_ms: see struct hfi_grant. */
+void hfi_lease_start(struct hfi_lease *lease, const struct hfi_terms *terms, uint32_t valid_ms, hfi_time granted_ns,
+                     hfi_time asked_ns);
 
 /* What is due at `now_ns`. A renewal that is due within `early_ns` counts as due, so that many share one exchange. */
 enum hfi_step hfi_lease_step(const struct hfi_lease *lease, hfi_time now_ns, hfi_time early_ns);

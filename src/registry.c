@@ -32,7 +32,7 @@ static const struct row {
     { "mysql", "mysql mariadb ", NULL, "machines that share a MySQL or MariaDB database", "libmariadb3" },
     { "sqlite", "sqlite ", NULL, "processes that share an SQLite file", "libsqlite3-0" },
     { "zookeeper", "zookeeper ", NULL, "machines that share a ZooKeeper ensemble", "libzookeeper-st2" },
-    { "etcd", "etcd ", NULL, "machines that share an etcd cluster", "libcurl4" },
+    { "etcd", "etcd etcds ", NULL, "machines that share an etcd cluster", "libnghttp2-14 and libprotobuf-c1" },
     { "consul", "consul ", NULL, "machines that share a Consul cluster", "libcurl4" },
 };
 #define ROWS (sizeof table / sizeof table[0])

@@ -40,7 +40,7 @@ static void live(const struct hfi_terms *terms, const struct weather *weather, l
     struct hfi_lease lease;
     long now = 0;
     trace[0] = 0;
-    hfi_lease_start(&lease, terms, 0, 0);
+    hfi_lease_start(&lease, terms, 0, 0, 0);
     for (int steps = 0; steps < 100 && now < until_ms; steps++) {
         switch (hfi_lease_step(&lease, now * HFI_MS, 0)) {
         case HFI_STEP_END:
@@ -138,24 +138,33 @@ TEST(a_slow_answer_counts_from_when_the_question_was_sent)
 {
     struct hfi_lease lease;
     const struct hfi_terms terms = { .ttl_ms = 1000, .renew = true, .store_expires = true };
-    hfi_lease_start(&lease, &terms, 0, 100 * HFI_MS);
+    hfi_lease_start(&lease, &terms, 0, 100 * HFI_MS, 100 * HFI_MS);
     CHECK_INT((100 + 988) * HFI_MS, lease.deadline_ns);
     CHECK_INT(HFI_STEP_RENEW, hfi_lease_step(&lease, 900 * HFI_MS, 0)); /* overdue already */
     renewed(&lease, 1000, 900 * HFI_MS);
     CHECK_INT((900 + 988) * HFI_MS, lease.deadline_ns);
 }
 
+/* A session that is shared was kept alive before the lock was asked for. */
+TEST(the_longest_time_counts_from_the_question)
+{
+    struct hfi_lease lease;
+    const struct hfi_terms terms = { .ttl_ms = 30000, .max_hold_ms = 500, .renew = true, .store_expires = true };
+    hfi_lease_start(&lease, &terms, 0, 1000 * HFI_MS, 3000 * HFI_MS);
+    CHECK_INT(3500 * HFI_MS, lease.deadline_ns);
+}
+
 TEST(a_gift_is_made_whole_by_its_first_renewal)
 {
     struct hfi_lease lease;
     const struct hfi_terms terms = { .ttl_ms = 30000, .renew = false, .store_expires = true };
-    hfi_lease_start(&lease, &terms, 2000, 0);
+    hfi_lease_start(&lease, &terms, 2000, 0, 0);
     CHECK_INT(1978 * HFI_MS, lease.deadline_ns);
     CHECK_INT(2000 * HFI_MS / 3, hfi_lease_due(&lease)); /* though it is not to be renewed otherwise */
     renewed(&lease, 30000, 700 * HFI_MS);
     CHECK_INT((700 + 29698) * HFI_MS, hfi_lease_due(&lease));
     const struct hfi_terms shorter = { .ttl_ms = 1000, .renew = false, .store_expires = true };
-    hfi_lease_start(&lease, &shorter, 2000, 0);
+    hfi_lease_start(&lease, &shorter, 2000, 0, 0);
     CHECK_INT(988 * HFI_MS, hfi_lease_due(&lease)); /* a short lease stays as short as it was asked for */
 }
 
@@ -164,7 +173,7 @@ TEST(a_store_that_grants_less_than_was_asked_for_is_asked_sooner)
     struct hfi_lease lease;
     const struct hfi_terms terms = { .ttl_ms = 60000, .renew = true, .store_expires = true };
     const struct hfi_renewal renewal = { .ttl_ms = 60000, .valid_ms = 3000, .counted_from_ns = 1000 * HFI_MS };
-    hfi_lease_start(&lease, &terms, 3000, 0);
+    hfi_lease_start(&lease, &terms, 3000, 0, 0);
     CHECK_INT(1000 * HFI_MS, hfi_lease_due(&lease));
     hfi_lease_renewed(&lease, &renewal);
     CHECK_INT(2000 * HFI_MS, hfi_lease_due(&lease));
@@ -176,7 +185,7 @@ TEST(a_lease_that_is_lengthened_in_parts_ends_when_it_should)
     struct hfi_lease lease;
     const struct hfi_terms terms = { .ttl_ms = 1000, .renew = false, .store_expires = true };
     struct hfi_renewal renewal = { .ttl_ms = 5000, .valid_ms = 3000, .counted_from_ns = 0 };
-    hfi_lease_start(&lease, &terms, 0, 0);
+    hfi_lease_start(&lease, &terms, 0, 0, 0);
     hfi_lease_renewed(&lease, &renewal);
     CHECK_INT(2968 * HFI_MS, lease.deadline_ns);
     CHECK_INT(1000 * HFI_MS, hfi_lease_due(&lease));
@@ -193,7 +202,7 @@ TEST(an_unanswered_renewal_to_a_shorter_time_may_count)
 {
     struct hfi_lease lease;
     const struct hfi_terms terms = { .ttl_ms = 30000, .renew = true, .store_expires = true };
-    hfi_lease_start(&lease, &terms, 0, 0);
+    hfi_lease_start(&lease, &terms, 0, 0, 0);
     hfi_lease_unsure(&lease, 60000, 0);
     CHECK_INT(29698 * HFI_MS, lease.deadline_ns); /* a longer one does not count unless it was answered */
     hfi_lease_unsure(&lease, 1000, 5000 * HFI_MS);
@@ -204,7 +213,7 @@ TEST(renewals_that_are_nearly_due_share_an_exchange)
 {
     struct hfi_lease lease;
     const struct hfi_terms terms = { .ttl_ms = 3000, .renew = true, .store_expires = true };
-    hfi_lease_start(&lease, &terms, 0, 0);
+    hfi_lease_start(&lease, &terms, 0, 0, 0);
     CHECK_INT(HFI_STEP_NONE, hfi_lease_step(&lease, 950 * HFI_MS, 0));
     CHECK_INT(HFI_STEP_RENEW, hfi_lease_step(&lease, 950 * HFI_MS, 100 * HFI_MS));
 }

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd.h: what the files of the etcd engine share. etcd.c opens with how it works.
+ *
+ *   etcd.c             the engine: what the core asks for
+ *   etcd_txn.c         the transactions, and what their answers say
+ *   etcd_lease.c       leases: granting and sharing; etcd_renew.c: keeping what is held
+ *   etcd_ear.c         the connection that hears: watches and the keep-alives; etcd_watch.c: who watches what
+ *   etcd_look.c        who holds what
+ *   etcd_ask.c         one exchange, with whichever server answers; etcd_answer.c: what a refusal means
+ *   etcd_node.c        a server and the idle connections to it
+ *   etcd_connect.c     socket and TLS; etcd_connection.c: gRPC calls on HTTP/2
+ *   etcd_url.c
+ *   etcd.proto         the messages
+ */
+#ifndef HFI_ETCD_H
+#define HFI_ETCD_H
+
+#include "engine.h"
+#include "etcd.pb-c.h"
+#include <nghttp2/nghttp2.h>
+#include <openssl/ssl.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#define HFI_ETCD_PREFIX_MAX 64
+#define HFI_ETCD_HOSTS_MOST 32
+#define HFI_ETCD_ADDRESSES_MOST 8
+/* P, '/', the encoded name, '/', a lease in hexadecimal. */
+#define HFI_ETCD_KEY_MAX (HFI_ETCD_PREFIX_MAX + 1 + HFI_NAME_ENCODED_MAX + 1 + 16)
+#define HFI_ETCD_VALUE_MAX 256
+#define HFI_ETCD_WHO_MAX 96
+
+struct etcd_store;
+struct etcd_lock;
+
+/* --- etcd_url.c --- */
+
+struct etcd_address {
+    char host[256];
+    char port[8];
+};
+
+struct etcd_config {
+    struct etcd_address *addresses;
+    size_t address_count;
+    char *user, *password; /* "" if there is none */
+    char *prefix;          /* without the '/' at its end */
+    hfi_time timeout_ns;   /* for one exchange; 0: the request's own deadline */
+    bool tls, verify;
+    char *ca_file, *cert_file, *key_file; /* NULL: the system's, none, none */
+};
+
+hf_status hfi_etcd_config_read(struct etcd_config *config, const struct hfi_url *url, hf_error *err);
+void hfi_etcd_config_free(struct etcd_config *config);
+
+/* --- etcd_connection.c --- */
+
+struct etcd_bytes {
+    uint8_t *data;
+    size_t used, room;
+};
+
+/* One call on a connection. It must stay where it is until it is over or the connection is closed. */
+struct etcd_stream {
+    const char *path; /* "/etcdserverpb.KV/Txn" */
+    bool stays_open;  /* more messages may follow in both directions */
+    int32_t id;       /* 0: not begun */
+    struct etcd_bytes out, in;
+    size_t sent; /* of `out` */
+    bool closed;
+    int http;         /* the status, 0: none came */
+    int code;         /* grpc-status, -1: none came */
+    char reason[120]; /* grpc-message */
+};
+
+enum etcd_phase { ETCD_CONNECTING, ETCD_SHAKING_HANDS, ETCD_READY };
+
+struct etcd_connection {
+    struct etcd_connection *next; /* in its node's list of idle ones */
+    int fd;
+    SSL *tls;
+    nghttp2_session *session;
+    enum etcd_phase phase;
+    struct sockaddr_storage addresses[HFI_ETCD_ADDRESSES_MOST];
+    size_t address_count, tried;
+    short wants;           /* what poll() is to wait for before the next step */
+    struct etcd_bytes out; /* what the socket had no room for */
+    size_t sent;
+    bool leaving; /* the server takes no new calls on it */
+    hfi_time used_ns;
+};
+
+hfi_time hfi_etcd_now_ns(void);
+/* True if the socket is ready by the deadline. */
+bool hfi_etcd_ready_by(int fd, short events, hfi_time deadline_ns);
+bool hfi_etcd_add_bytes(struct etcd_bytes *bytes, const void *data, size_t length);
+void hfi_etcd_stream_free(struct etcd_stream *stream);
+
+bool hfi_etcd_session_new(struct etcd_connection *connection);
+/* Adds a message to what the stream is going to send; false: no memory. */
+bool hfi_etcd_add_message(struct etcd_stream *stream, const ProtobufCMessage *message);
+/* Takes the next whole message out of what has come. *out is NULL if there is none; false: it is nonsense. */
+bool hfi_etcd_take_message(struct etcd_stream *stream, const ProtobufCMessageDescriptor *type, ProtobufCMessage **out);
+/* Begins the call; nothing is sent before hfi_etcd_flush(). timeout_ns 0: none. False: no memory, or no more calls on
+ * this connection. */
+bool hfi_etcd_begin(struct etcd_connection *connection, struct etcd_stream *stream, const char *authority,
+                    const char *token, hfi_time timeout_ns);
+/* After messages were added to a stream that stays open. */
+void hfi_etcd_resume(struct etcd_connection *connection, const struct etcd_stream *stream);
+/* Both never wait; false: the connection is of no use any more. */
+bool hfi_etcd_flush(struct etcd_connection *connection);
+bool hfi_etcd_fetch(struct etcd_connection *connection);
+/* Sends and receives until all `count` streams are over. HF_UNKNOWN: sent, in whole or in part, but not answered. */
+hf_status hfi_etcd_exchange(struct etcd_connection *connection, struct etcd_stream *const *streams, size_t count,
+                            hfi_time deadline_ns, hf_error *err);
+
+/* --- etcd_connect.c --- */
+
+hf_status hfi_etcd_tls_new(SSL_CTX **out, const struct etcd_config *config, hf_error *err);
+/* The addresses of a host. `numeric`: without asking anybody, which could take a while. */
+hf_status hfi_etcd_resolve(struct sockaddr_storage out[HFI_ETCD_ADDRESSES_MOST], size_t *count,
+                           const struct etcd_address *address, bool numeric, hf_error *err);
+/* In steps that never wait. HF_TIMEOUT: not yet; go on when connection->wants is there. */
+hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address,
+                                 const struct sockaddr_storage *addresses, size_t count, hf_error *err);
+hf_status hfi_etcd_connect_step(struct etcd_connection *connection, const struct etcd_address *address, SSL_CTX *tls,
+                                hf_error *err);
+void hfi_etcd_disconnect(struct etcd_connection *connection);
+
+/* --- etcd_node.c --- */
+
+/* A server. */
+struct etcd_node {
+    const struct etcd_address *address;
+    char authority[300]; /* "host:port" */
+    struct sockaddr_storage addresses[HFI_ETCD_ADDRESSES_MOST];
+    size_t address_count; /* 0: not looked up yet */
+    struct etcd_connection *idle;
+    size_t idle_count;
+};
+
+hf_status hfi_etcd_nodes_new(struct etcd_store *store, hf_error *err);
+void hfi_etcd_nodes_free(struct etcd_store *store);
+/* A connection that is ready, idle so far or new. */
+hf_status hfi_etcd_borrow(struct etcd_store *store, struct etcd_node *node, struct etcd_connection **out,
+                          hfi_time deadline_ns, hf_error *err);
+void hfi_etcd_give_back(struct etcd_store *store, struct etcd_node *node, struct etcd_connection *connection);
+
+/* --- etcd_answer.c --- */
+
+/* What a call came to. `writes`: it may have changed something though it failed. */
+hf_status hfi_etcd_outcome(const struct etcd_stream *stream, bool writes, hf_error *err);
+/* The server refuses the token: it is too old, or the server has forgotten it. */
+bool hfi_etcd_is_stale_token(const struct etcd_stream *stream);
+bool hfi_etcd_is_lease_missing(const struct etcd_stream *stream);
+
+/* --- etcd_ask.c --- */
+
+struct etcd_call {
+    const char *path;
+    const ProtobufCMessage *request;
+    const ProtobufCMessageDescriptor *type; /* of the answer */
+    bool optional;                          /* others are of use though this one failed */
+    ProtobufCMessage *answer;               /* after HF_OK; NULL if it is optional and failed */
+    struct etcd_stream stream;
+};
+
+/* Calls that go out in one write, and can all be repeated without harm. */
+struct etcd_question {
+    struct etcd_call *calls;
+    size_t count;
+    bool writes;
+    hfi_time deadline_ns;
+    hfi_time sent_ns;   /* set: when what was answered was sent */
+    bool unsure;        /* set: what a server that did not answer was asked may have been done, or be done yet */
+    bool lease_missing; /* set: there is no such lease */
+};
+
+/* HF_OK: all calls were answered. */
+hf_status hfi_etcd_ask(struct etcd_store *store, struct etcd_question *question, hf_error *err);
+void hfi_etcd_answers_free(struct etcd_question *question);
+/* The token to send along, or NULL; freed by hfi_free(). */
+char *hfi_etcd_token(struct etcd_store *store);
+
+/* --- etcd_txn.c --- */
+
+/* What an answer says about a lock. */
+struct etcd_view {
+    bool placed;          /* the own key is there */
+    bool first;           /* nobody came before it */
+    int64_t own_revision; /* in which the own key was made */
+    int64_t revision;     /* of the store, when it was looked at */
+    char *before;         /* the key that comes right before the own one; NULL: not known, or none */
+    size_t before_length;
+    char holder[160]; /* "host:pid", "" if not known */
+};
+
+void hfi_etcd_view_free(struct etcd_view *view);
+/* "P/NAME/", and with a lease the own key. */
+size_t hfi_etcd_key(char out[HFI_ETCD_KEY_MAX + 1], const struct etcd_store *store, const char *name, int64_t lease);
+/* Takes the lock if nobody has it, and leaves nothing behind if somebody does. */
+hf_status hfi_etcd_ask_if_free(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                               struct etcd_view *view, hf_error *err);
+/* Lines up, and takes the lock if nobody has it. */
+hf_status hfi_etcd_ask_to_line_up(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                                  struct etcd_view *view, hf_error *err);
+/* Reads again: whether the own key is still there, and who is before it. */
+hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                                  struct etcd_view *view, hf_error *err);
+/* HF_OK: deleted, or was never there. HF_LOST: it was gone. */
+hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                                 hf_error *err);
+/* "host pid note" as "host:pid". */
+void hfi_etcd_say_who(char out[160], const ProtobufCBinaryData *value);
+
+/* --- etcd_lease.c --- */
+
+enum etcd_lease_state {
+    ETCD_LEASE_ASKED, /* somebody is asking for it */
+    ETCD_LEASE_ALIVE,
+    ETCD_LEASE_GONE
+};
+
+/* Shared by all locks of a client with the same time-to-live, one of each name: the key is made of name and lease. */
+struct etcd_lease {
+    struct etcd_lease *next;
+    enum etcd_lease_state state;
+    int64_t id;
+    uint32_t ttl_ms;
+    hfi_time length_ns;  /* what the server gave, from every answer on */
+    hfi_time counted_ns; /* when the request was sent that was answered last: it lasts from then, or longer */
+    hfi_time asked_ns;   /* when the ear asked to keep it; 0: there is no answer to come */
+    hfi_time used_ns;    /* when a lock last came or went */
+    unsigned users;
+    bool retired; /* no lock is to come any more */
+};
+
+/* A key that a request may make after it was given up: it is deleted until its lease has ended. */
+struct etcd_ghost {
+    struct etcd_ghost *next;
+    struct etcd_lease *lease;
+    size_t length;
+    char key[];
+};
+
+/* Gives the lock a lease on which no other lock has its name. */
+hf_status hfi_etcd_lease_take(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                              hf_error *err);
+/* The lock has no key any more, as far as we know. */
+void hfi_etcd_lease_drop(struct etcd_store *store, struct etcd_lock *lock);
+/* The lease is known to have ended: whoever holds by it has lost. Whoever calls this tells the losses later. */
+void hfi_etcd_lease_gone(struct etcd_store *store, struct etcd_lease *lease);
+bool hfi_etcd_lease_has_ended(struct etcd_store *store, const struct etcd_lease *lease);
+/* Whether a request should ask to keep the lease too, and what the answer came to. */
+bool hfi_etcd_lease_is_stale(struct etcd_store *store, const struct etcd_lease *lease, hfi_time now_ns);
+void hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, const struct etcd_call *call,
+                         hfi_time sent_ns);
+/* From when a time-to-live of `ttl_ms` counts; *valid_ms is less if the lease is shorter, else 0. */
+hfi_time hfi_etcd_lease_counts_from(struct etcd_store *store, const struct etcd_lease *lease, uint32_t ttl_ms,
+                                    hfi_time now_ns, uint32_t *valid_ms);
+/* The lease of a lock that is held, so that it cannot go meanwhile; NULL: it is lost. */
+struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock);
+/* One of another length, for a lock that has one; used too. */
+hf_status hfi_etcd_lease_get(struct etcd_store *store, uint32_t ttl_ms, const struct etcd_lock *lock,
+                             struct etcd_lease **out, hfi_time deadline_ns, hf_error *err);
+void hfi_etcd_lease_unuse(struct etcd_store *store, struct etcd_lease *lease);
+/* The lock's key was given to another lease; false: it is held no more. */
+bool hfi_etcd_lease_move(struct etcd_store *store, struct etcd_lock *lock, struct etcd_lease *lease);
+/* Gives all of them back. */
+void hfi_etcd_leases_close(struct etcd_store *store);
+/* With the mutex. */
+void hfi_etcd_lease_mark_gone(struct etcd_store *store, struct etcd_lease *lease);
+void hfi_etcd_leases_tidy(struct etcd_store *store, hfi_time now_ns);
+
+/* --- etcd_renew.c --- */
+
+hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err);
+
+/* --- etcd_ear.c, etcd_watch.c: with the mutex, except where said --- */
+
+enum etcd_ear_state { ETCD_EAR_NONE, ETCD_EAR_CONNECTING, ETCD_EAR_READY };
+
+struct etcd_ear {
+    int epoll, timer; /* what the keeper listens to: the socket and the timer */
+    hfi_time armed_ns;
+    enum etcd_ear_state state;
+    struct etcd_connection *connection;
+    struct etcd_node *node;
+    struct etcd_stream watch, keep;
+    struct etcd_errand *errands; /* deletions of ghosts that are on their way */
+    unsigned failures;           /* to connect, in a row */
+    hfi_time since_ns;           /* when it began to connect */
+    hfi_time try_again_ns;       /* when there is none */
+    size_t next_node;
+    int64_t last_watch;
+    bool on_duty;              /* some waiting thread listens for all */
+    struct etcd_lock *watched; /* those that have, or want, a watch */
+    bool losses;               /* some lock is lost, and its holder is still to be told */
+};
+
+hf_status hfi_etcd_ear_open(struct etcd_store *store, hf_error *err);
+void hfi_etcd_ear_close(struct etcd_store *store);
+/* Does all there is to do, and never waits. */
+void hfi_etcd_ear_pump(struct etcd_store *store);
+/* Has it pumped at `due_ns` at the latest. */
+void hfi_etcd_ear_expect(struct etcd_store *store, hfi_time due_ns);
+/* Sends a message on a stream that stays open. */
+void hfi_etcd_ear_say(struct etcd_store *store, struct etcd_stream *stream, const ProtobufCMessage *message);
+void hfi_etcd_ear_break(struct etcd_store *store);
+/* Without the mutex: has the core ask about all locks, if some are known to be lost. */
+void hfi_etcd_tell_losses(struct etcd_store *store);
+void hfi_etcd_hear(void *memory);
+
+/* Watches `key` for its deletion, from `at_ns` on. */
+void hfi_etcd_watch(struct etcd_store *store, struct etcd_lock *lock, char *key, size_t length, int64_t from_revision,
+                    hfi_time at_ns);
+void hfi_etcd_unwatch(struct etcd_store *store, struct etcd_lock *lock);
+/* Sends what is due of watches; when the next is. */
+hfi_time hfi_etcd_watches_send(struct etcd_store *store, hfi_time now_ns);
+void hfi_etcd_watches_broken(struct etcd_store *store);
+void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *response);
+/* Without the mutex: sleeps until it is worth asking again. */
+hf_status hfi_etcd_await_turn(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request);
+
+/* --- etcd_look.c --- */
+
+hf_status hfi_etcd_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                           hf_error *err);
+hf_status hfi_etcd_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+
+/* --- all of it --- */
+
+#define HFI_ETCD_BUCKETS 256
+
+struct etcd_store {
+    const struct hfi_env *env;
+    struct etcd_config config;
+    SSL_CTX *tls;               /* NULL: no TLS */
+    char who[HFI_ETCD_WHO_MAX]; /* "host pid" */
+    struct etcd_node *nodes;
+
+    pthread_mutex_t mutex; /* guards all that follows, and the idle connections */
+    size_t current;        /* the node that answered last */
+    bool answers;          /* the last exchange was answered */
+    char *token;           /* NULL: none */
+    pthread_cond_t granted;
+    struct etcd_lease *leases;
+    struct etcd_ghost *ghosts;
+    struct etcd_lock *locks[HFI_ETCD_BUCKETS]; /* those that have a lease, by name */
+    struct etcd_ear ear;
+};
+
+enum etcd_place {
+    ETCD_NOWHERE, /* there is no key */
+    ETCD_UNSURE,  /* a request to make one was not answered */
+    ETCD_PLACED,  /* the key is there, and others before it */
+    ETCD_HELD
+};
+
+struct etcd_lock {
+    struct etcd_lock *next; /* in its bucket */
+    const char *name;       /* the request's: lives as long as this lock does */
+    uint64_t hash;
+    struct hfi_owner owner;
+    struct etcd_lease *lease; /* NULL: none */
+    int64_t key_lease;        /* the lease that the key is named after: another one if it was lengthened */
+    enum etcd_place place;
+    bool haunted;         /* a request to make the key was given up, and may still be done */
+    int64_t own_revision; /* in which the key was made; 0: not known */
+
+    /* what it watches: the key before its own while it waits, its own while it holds */
+    struct etcd_lock *next_watched, *prev_watched;
+    char *watched; /* NULL: nothing */
+    size_t watched_length;
+    int64_t watch;         /* its number; 0: not asked for yet */
+    int64_t watch_from;    /* the revision to begin with; 0: from now on */
+    hfi_time watch_at_ns;  /* when to ask for it */
+    int64_t seen_revision; /* the store's when the key was seen to be there */
+    int64_t heard_from;    /* what comes after this revision is heard; -1: not yet */
+    bool called;           /* it is worth asking again */
+    bool lost;             /* the key is gone, though it was held */
+    hfi_time ask_again_ns; /* the backstop */
+    struct hfi_waker *waker;
+};
+
+#endif

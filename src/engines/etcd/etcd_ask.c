@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd_ask.c: one exchange with whichever server answers: the one that did so last, and when it is dead, silent or cut
+ * off from the cluster, the next. The token of the log-in is got when it is needed, and again when a server has
+ * forgotten it.
+ */
+#include "etcd.h"
+#include <string.h>
+
+#define CALLS_MOST 40
+/* With at least so much time left, half of it is kept for the next server. */
+#define ENOUGH_FOR_TWO HFI_SECOND
+
+/* --- one server --- */
+
+static void free_calls(struct etcd_call *calls, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        hfi_etcd_stream_free(&calls[i].stream);
+        protobuf_c_message_free_unpacked(calls[i].answer, NULL);
+        calls[i].answer = NULL;
+    }
+}
+
+void hfi_etcd_answers_free(struct etcd_question *question)
+{
+    free_calls(question->calls, question->count);
+}
+
+static bool begin_all(struct etcd_connection *connection, const struct etcd_node *node, const char *token,
+                      struct etcd_call *calls, size_t count, hfi_time timeout_ns)
+{
+    for (size_t i = 0; i < count; i++) {
+        calls[i].stream.path = calls[i].path;
+        if (!hfi_etcd_add_message(&calls[i].stream, calls[i].request) ||
+            !hfi_etcd_begin(connection, &calls[i].stream, node->authority, token, timeout_ns))
+            return false;
+    }
+    return true;
+}
+
+/* Unpacks the answers of calls that went well; the status of the first that did not. */
+static hf_status take_answers(struct etcd_call *calls, size_t count, bool writes, hf_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        const hf_status status = hfi_etcd_outcome(&calls[i].stream, writes, calls[i].optional ? NULL : err);
+        if (status != HF_OK && calls[i].optional && calls[i].stream.code > 0)
+            continue;
+        if (status != HF_OK)
+            return status;
+        if (!hfi_etcd_take_message(&calls[i].stream, calls[i].type, &calls[i].answer) || !calls[i].answer)
+            return hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
+    }
+    return HF_OK;
+}
+
+/* The calls in one write. After HF_UNKNOWN the connection is of no use any more. */
+static hf_status exchange(struct etcd_store *store, const struct etcd_node *node, struct etcd_connection *connection,
+                          const char *token, struct etcd_call *calls, size_t count, bool writes, hfi_time deadline_ns,
+                          hf_error *err)
+{
+    struct etcd_stream *streams[CALLS_MOST];
+    const hfi_time left = deadline_ns - store->env->now_ns();
+    for (size_t i = 0; i < count; i++)
+        streams[i] = &calls[i].stream;
+    if (!begin_all(connection, node, token, calls, count, left > HFI_MS ? left : HFI_MS))
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a request");
+    const hf_status status = hfi_etcd_exchange(connection, streams, count, deadline_ns, err);
+    if (status == HF_UNKNOWN && !writes) {
+        if (err)
+            err->status = HF_UNAVAILABLE; /* nothing is unknown of a read */
+        return HF_UNAVAILABLE;
+    }
+    return status == HF_OK ? take_answers(calls, count, writes, err) : status;
+}
+
+/* --- the log-in --- */
+
+char *hfi_etcd_token(struct etcd_store *store)
+{
+    pthread_mutex_lock(&store->mutex);
+    char *copy = store->token && *store->token ? hfi_strdup(store->token) : NULL;
+    pthread_mutex_unlock(&store->mutex);
+    return copy;
+}
+
+static void keep_token(struct etcd_store *store, const char *token)
+{
+    char *copy = token ? hfi_strdup(token) : NULL;
+    pthread_mutex_lock(&store->mutex);
+    char *old = store->token;
+    store->token = copy;
+    pthread_mutex_unlock(&store->mutex);
+    hfi_free(old);
+}
+
+static bool needs_token(struct etcd_store *store)
+{
+    pthread_mutex_lock(&store->mutex);
+    const bool needs = *store->config.user && !store->token;
+    pthread_mutex_unlock(&store->mutex);
+    return needs;
+}
+
+static hf_status log_in(struct etcd_store *store, const struct etcd_node *node, struct etcd_connection *connection,
+                        hfi_time deadline_ns, hf_error *err)
+{
+    Etcd__AuthenticateRequest request = ETCD__AUTHENTICATE_REQUEST__INIT;
+    struct etcd_call call = { .path = "/etcdserverpb.Auth/Authenticate",
+                              .request = &request.base,
+                              .type = &etcd__authenticate_response__descriptor };
+    request.name = store->config.user;
+    request.password = store->config.password;
+    hf_status status = exchange(store, node, connection, NULL, &call, 1, false, deadline_ns, err);
+    if (status == HF_OK)
+        keep_token(store, ((const Etcd__AuthenticateResponse *)call.answer)->token);
+    else if (strstr(call.stream.reason, "authentication is not enabled")) {
+        keep_token(store, ""); /* as etcd's own clients do: whoever is to log in soon can be set up before */
+        status = HF_OK;
+    }
+    free_calls(&call, 1);
+    return status;
+}
+
+/* --- whichever server --- */
+
+static hf_status ask_node(struct etcd_store *store, struct etcd_node *node, struct etcd_question *question,
+                          hfi_time deadline_ns, hf_error *err)
+{
+    struct etcd_connection *connection;
+    hf_status status = hfi_etcd_borrow(store, node, &connection, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    if (needs_token(store))
+        status = log_in(store, node, connection, deadline_ns, err);
+    if (status == HF_OK) {
+        char *token = hfi_etcd_token(store);
+        question->sent_ns = store->env->now_ns();
+        status = exchange(store, node, connection, token, question->calls, question->count, question->writes,
+                          deadline_ns, err);
+        hfi_free(token);
+    }
+    bool over = true; /* every stream: else what comes late would be written to memory that is gone */
+    for (size_t i = 0; i < question->count; i++)
+        over = over && question->calls[i].stream.closed;
+    if (over && status != HF_INTERNAL) {
+        connection->used_ns = hfi_etcd_now_ns();
+        hfi_etcd_give_back(store, node, connection);
+    } else {
+        hfi_etcd_disconnect(connection);
+    }
+    return status;
+}
+
+static struct etcd_node *current_node(struct etcd_store *store, size_t *index)
+{
+    pthread_mutex_lock(&store->mutex);
+    *index = store->current;
+    pthread_mutex_unlock(&store->mutex);
+    return &store->nodes[*index];
+}
+
+static void note_outcome(struct etcd_store *store, size_t index, bool answered)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->answers = answered;
+    if (!answered && store->current == index)
+        store->current = (index + 1) % store->config.address_count;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+static bool is_token_refused(const struct etcd_store *store, const struct etcd_question *question)
+{
+    for (size_t i = 0; i < question->count; i++) {
+        if (hfi_etcd_is_stale_token(&question->calls[i].stream))
+            return *store->config.user;
+    }
+    return false;
+}
+
+static bool is_lease_missing(const struct etcd_question *question)
+{
+    for (size_t i = 0; i < question->count; i++) {
+        if (hfi_etcd_is_lease_missing(&question->calls[i].stream))
+            return true;
+    }
+    return false;
+}
+
+static hf_status give_up(const struct etcd_question *question, hf_status status, hf_error *err)
+{
+    if (status == HF_UNAVAILABLE && question->unsure) {
+        status = HF_UNKNOWN; /* what went to a server before the last one may have been done */
+        if (err)
+            err->status = status;
+    }
+    return status;
+}
+
+hf_status hfi_etcd_ask(struct etcd_store *store, struct etcd_question *question, hf_error *err)
+{
+    const hfi_time begun = store->env->now_ns();
+    hfi_time deadline = question->deadline_ns;
+    bool logged_in_again = false;
+    if (store->config.timeout_ns && begun + store->config.timeout_ns < deadline)
+        deadline = begun + store->config.timeout_ns;
+    for (size_t tries = 0;;) {
+        size_t index;
+        struct etcd_node *node = current_node(store, &index);
+        const hfi_time left = deadline - store->env->now_ns();
+        const bool last = tries + 1 >= store->config.address_count;
+        const hfi_time until = last || left < ENOUGH_FOR_TWO ? deadline : deadline - left / 2;
+        const hf_status status = ask_node(store, node, question, until, err);
+        question->lease_missing = status != HF_OK && is_lease_missing(question);
+        if (status == HF_OK || question->lease_missing) {
+            note_outcome(store, index, true);
+            return status;
+        }
+        question->unsure = question->unsure || status == HF_UNKNOWN;
+        const bool refused = is_token_refused(store, question);
+        hfi_etcd_answers_free(question);
+        if (refused && !logged_in_again) {
+            logged_in_again = true;
+            keep_token(store, NULL);
+            continue;
+        }
+        if (status != HF_UNAVAILABLE && status != HF_UNKNOWN)
+            return give_up(question, status, err);
+        note_outcome(store, index, false);
+        if (last || store->env->now_ns() >= deadline)
+            return give_up(question, status, err);
+        tries++;
+    }
+}

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd_connection.c: gRPC calls on one HTTP/2 connection. nghttp2 makes and reads the frames; the socket is ours, so
+ * that every wait ends when the core says so.
+ *
+ * A call is a stream: a POST whose body, in both directions, is messages with five bytes before each, and whose trailer
+ * says what came of it.
+ */
+#include "etcd.h"
+#include <errno.h>
+#include <openssl/err.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BUFFER 16384
+#define HEAD 5 /* one byte: not compressed; four: how long */
+/* No answer to us is longer. */
+#define MESSAGE_MOST ((size_t)64 << 20)
+
+/* The core's clock, read directly: a socket waits in real time, also where a test has set env->now_ns() forward. */
+hfi_time hfi_etcd_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return now.tv_sec * HFI_SECOND + now.tv_nsec;
+}
+
+bool hfi_etcd_ready_by(int fd, short events, hfi_time deadline_ns)
+{
+    struct pollfd one = { .fd = fd, .events = events };
+    int result;
+    do {
+        const hfi_time left = deadline_ns - hfi_etcd_now_ns();
+        const struct timespec time = { .tv_sec = left > 0 ? left / HFI_SECOND : 0,
+                                       .tv_nsec = left > 0 ? left % HFI_SECOND : 0 };
+        result = ppoll(&one, 1, &time, NULL);
+    } while (result < 0 && errno == EINTR);
+    return result > 0;
+}
+
+/* --- bytes --- */
+
+bool hfi_etcd_add_bytes(struct etcd_bytes *bytes, const void *data, size_t length)
+{
+    if (bytes->used + length > bytes->room) {
+        const size_t room = 2 * (bytes->used + length);
+        uint8_t *larger = hfi_alloc(room);
+        if (!larger)
+            return false;
+        if (bytes->used)
+            memcpy(larger, bytes->data, bytes->used);
+        hfi_free(bytes->data);
+        bytes->data = larger;
+        bytes->room = room;
+    }
+    memcpy(bytes->data + bytes->used, data, length);
+    bytes->used += length;
+    return true;
+}
+
+static void drop_bytes(struct etcd_bytes *bytes, size_t count)
+{
+    bytes->used -= count;
+    if (bytes->used)
+        memmove(bytes->data, bytes->data + count, bytes->used);
+}
+
+void hfi_etcd_stream_free(struct etcd_stream *stream)
+{
+    hfi_free(stream->out.data);
+    hfi_free(stream->in.data);
+    *stream = (struct etcd_stream){ .path = stream->path };
+}
+
+/* --- messages --- */
+
+static void pack_append(ProtobufCBuffer *buffer, size_t length, const uint8_t *data);
+
+/* Where protobuf-c packs a message to. */
+struct sink {
+    ProtobufCBuffer base;
+    struct etcd_bytes *bytes;
+    bool full;
+};
+
+static void pack_append(ProtobufCBuffer *buffer, size_t length, const uint8_t *data)
+{
+    struct sink *sink = (struct sink *)buffer;
+    sink->full = sink->full || !hfi_etcd_add_bytes(sink->bytes, data, length);
+}
+
+bool hfi_etcd_add_message(struct etcd_stream *stream, const ProtobufCMessage *message)
+{
+    const size_t length = protobuf_c_message_get_packed_size(message);
+    const uint8_t head[HEAD] = { 0, (uint8_t)(length >> 24), (uint8_t)(length >> 16), (uint8_t)(length >> 8),
+                                 (uint8_t)length };
+    struct sink sink = { .base = { .append = pack_append }, .bytes = &stream->out };
+    if (stream->sent == stream->out.used) /* nothing of what went before is needed any more */
+        stream->sent = stream->out.used = 0;
+    const size_t before = stream->out.used;
+    sink.full = !hfi_etcd_add_bytes(&stream->out, head, sizeof head);
+    if (!sink.full)
+        protobuf_c_message_pack_to_buffer(message, &sink.base);
+    if (sink.full)
+        stream->out.used = before;
+    return !sink.full;
+}
+
+bool hfi_etcd_take_message(struct etcd_stream *stream, const ProtobufCMessageDescriptor *type, ProtobufCMessage **out)
+{
+    const uint8_t *in = stream->in.data;
+    *out = NULL;
+    if (stream->in.used < HEAD)
+        return true;
+    const size_t length = (size_t)in[1] << 24 | (size_t)in[2] << 16 | (size_t)in[3] << 8 | in[4];
+    if (in[0] != 0 || length > MESSAGE_MOST)
+        return false;
+    if (stream->in.used < HEAD + length)
+        return true;
+    *out = protobuf_c_message_unpack(type, NULL, length, in + HEAD);
+    drop_bytes(&stream->in, HEAD + length);
+    return *out != NULL;
+}
+
+/* --- what nghttp2 calls --- */
+
+static ssize_t give_data(nghttp2_session *session, int32_t id, uint8_t *buffer, size_t room, uint32_t *flags,
+                         nghttp2_data_source *source, void *user)
+{
+    struct etcd_stream *stream = source->ptr;
+    const size_t left = stream->out.used - stream->sent;
+    const size_t part = left < room ? left : room;
+    (void)session;
+    (void)id;
+    (void)user;
+    if (part == 0 && stream->stays_open)
+        return NGHTTP2_ERR_DEFERRED;
+    memcpy(buffer, stream->out.data + stream->sent, part);
+    stream->sent += part;
+    if (part == left && !stream->stays_open)
+        *flags |= NGHTTP2_DATA_FLAG_EOF;
+    return (ssize_t)part;
+}
+
+/* A server percent-encodes what is not plain in it; we only show it. */
+static void keep_reason(struct etcd_stream *stream, const uint8_t *value, size_t length)
+{
+    snprintf(stream->reason, sizeof stream->reason, "%.*s", (int)(length < INT16_MAX ? length : INT16_MAX),
+             (const char *)value);
+}
+
+static int take_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_length,
+                       const uint8_t *value, size_t length, uint8_t flags, void *user)
+{
+    struct etcd_stream *stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
+    (void)flags;
+    (void)user;
+    if (!stream)
+        return 0;
+    /* nghttp2 ends name and value with a zero byte. */
+    if (name_length == 7 && memcmp(name, ":status", 7) == 0)
+        stream->http = (int)strtol((const char *)value, NULL, 10);
+    else if (name_length == 11 && memcmp(name, "grpc-status", 11) == 0)
+        stream->code = (int)strtol((const char *)value, NULL, 10);
+    else if (name_length == 12 && memcmp(name, "grpc-message", 12) == 0)
+        keep_reason(stream, value, length);
+    return 0;
+}
+
+static int take_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *data, size_t length,
+                     void *user)
+{
+    struct etcd_stream *stream = nghttp2_session_get_stream_user_data(session, id);
+    (void)flags;
+    (void)user;
+    if (!stream)
+        return 0;
+    if (stream->in.used + length > MESSAGE_MOST + HEAD || !hfi_etcd_add_bytes(&stream->in, data, length))
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    return 0;
+}
+
+static int take_close(nghttp2_session *session, int32_t id, uint32_t code, void *user)
+{
+    struct etcd_stream *stream = nghttp2_session_get_stream_user_data(session, id);
+    (void)code;
+    (void)user;
+    if (stream)
+        stream->closed = true;
+    return 0;
+}
+
+static int take_frame(nghttp2_session *session, const nghttp2_frame *frame, void *user)
+{
+    struct etcd_connection *connection = user;
+    (void)session;
+    if (frame->hd.type == NGHTTP2_GOAWAY)
+        connection->leaving = true;
+    return 0;
+}
+
+bool hfi_etcd_session_new(struct etcd_connection *connection)
+{
+    nghttp2_session_callbacks *callbacks;
+    const nghttp2_settings_entry settings[] = { { NGHTTP2_SETTINGS_ENABLE_PUSH, 0 } };
+    if (nghttp2_session_callbacks_new(&callbacks) != 0)
+        return false;
+    nghttp2_session_callbacks_set_on_header_callback(callbacks, take_header);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, take_data);
+    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, take_close);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, take_frame);
+    const bool made = nghttp2_session_client_new(&connection->session, callbacks, connection) == 0;
+    nghttp2_session_callbacks_del(callbacks);
+    return made && nghttp2_submit_settings(connection->session, NGHTTP2_FLAG_NONE, settings, 1) == 0;
+}
+
+/* --- calls --- */
+
+static nghttp2_nv header(const char *name, const char *value, uint8_t flags)
+{
+    return (nghttp2_nv){ .name = (uint8_t *)(uintptr_t)name,
+                         .value = (uint8_t *)(uintptr_t)value,
+                         .namelen = strlen(name),
+                         .valuelen = strlen(value),
+                         .flags = flags };
+}
+
+bool hfi_etcd_begin(struct etcd_connection *connection, struct etcd_stream *stream, const char *authority,
+                    const char *token, hfi_time timeout_ns)
+{
+    nghttp2_nv headers[10];
+    size_t count = 0;
+    char timeout[24];
+    const nghttp2_data_provider data = { .source = { .ptr = stream }, .read_callback = give_data };
+    headers[count++] = header(":method", "POST", 0);
+    headers[count++] = header(":scheme", connection->tls ? "https" : "http", 0);
+    headers[count++] = header(":path", stream->path, 0);
+    headers[count++] = header(":authority", authority, 0);
+    headers[count++] = header("content-type", "application/grpc", 0);
+    headers[count++] = header("te", "trailers", 0);
+    headers[count++] = header("hasleader", "true", 0); /* a server that is cut off says so, and does not wait */
+    if (timeout_ns) {
+        snprintf(timeout, sizeof timeout, "%lldm", (long long)(timeout_ns / HFI_MS) % 100000000 + 1);
+        headers[count++] = header("grpc-timeout", timeout, NGHTTP2_NV_FLAG_NO_INDEX);
+    }
+    if (token)
+        headers[count++] = header("token", token, NGHTTP2_NV_FLAG_NO_INDEX);
+    stream->closed = false;
+    stream->http = 0;
+    stream->code = -1;
+    stream->reason[0] = 0;
+    stream->in.used = 0;
+    stream->id = nghttp2_submit_request(connection->session, NULL, headers, count, &data, stream);
+    return stream->id > 0;
+}
+
+void hfi_etcd_resume(struct etcd_connection *connection, const struct etcd_stream *stream)
+{
+    nghttp2_session_resume_data(connection->session, stream->id); /* fails if it was not put off, which is fine */
+}
+
+/* --- bytes on the socket --- */
+
+/* Bytes sent; 0: there is no room; -1: broken. */
+static ssize_t send_some(struct etcd_connection *connection, const uint8_t *bytes, size_t length)
+{
+    if (connection->tls) {
+        ERR_clear_error();
+        const int sent = SSL_write(connection->tls, bytes, (int)length);
+        if (sent > 0)
+            return sent;
+        const int error = SSL_get_error(connection->tls, sent);
+        return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ ? 0 : -1;
+    }
+    ssize_t sent;
+    do
+        sent = send(connection->fd, bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    return sent < 0 && errno == EAGAIN ? 0 : sent;
+}
+
+bool hfi_etcd_flush(struct etcd_connection *connection)
+{
+    struct etcd_bytes *out = &connection->out;
+    const uint8_t *frames;
+    ssize_t length;
+    /* All frames in one write. */
+    while ((length = nghttp2_session_mem_send(connection->session, &frames)) > 0) {
+        if (!hfi_etcd_add_bytes(out, frames, (size_t)length))
+            return false;
+    }
+    if (length < 0)
+        return false;
+    ssize_t sent = 1;
+    while (connection->sent < out->used && sent > 0) {
+        sent = send_some(connection, out->data + connection->sent, out->used - connection->sent);
+        if (sent < 0)
+            return false;
+        connection->sent += (size_t)sent;
+    }
+    if (connection->sent == out->used)
+        connection->sent = out->used = 0;
+    connection->wants = out->used ? POLLIN | POLLOUT : POLLIN;
+    return true;
+}
+
+/* Bytes received; 0: there are none; -1: broken, or closed. */
+static ssize_t receive_some(struct etcd_connection *connection, uint8_t *buffer, size_t room)
+{
+    if (connection->tls) {
+        ERR_clear_error();
+        const int got = SSL_read(connection->tls, buffer, (int)room);
+        if (got > 0)
+            return got;
+        const int error = SSL_get_error(connection->tls, got);
+        return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ ? 0 : -1;
+    }
+    ssize_t got;
+    do
+        got = recv(connection->fd, buffer, room, MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got < 0 && errno == EAGAIN)
+        return 0;
+    return got > 0 ? got : -1;
+}
+
+bool hfi_etcd_fetch(struct etcd_connection *connection)
+{
+    uint8_t buffer[BUFFER];
+    ssize_t got;
+    do {
+        got = receive_some(connection, buffer, sizeof buffer);
+        if (got < 0 || nghttp2_session_mem_recv(connection->session, buffer, (size_t)got) != got)
+            return false;
+        /* What OpenSSL has read, poll() does not see; of a full buffer the rest is there already. */
+    } while (got == sizeof buffer || (got > 0 && connection->tls));
+    return true;
+}
+
+static bool all_over(struct etcd_stream *const *streams, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (!streams[i]->closed)
+            return false;
+    }
+    return true;
+}
+
+hf_status hfi_etcd_exchange(struct etcd_connection *connection, struct etcd_stream *const *streams, size_t count,
+                            hfi_time deadline_ns, hf_error *err)
+{
+    bool works = hfi_etcd_flush(connection);
+    bool in_time = true;
+    while (works && in_time && !all_over(streams, count)) {
+        in_time = hfi_etcd_ready_by(connection->fd, connection->wants, deadline_ns);
+        works = in_time && hfi_etcd_fetch(connection);
+        /* The window may have to be opened for the rest; what goes out after the last answer can wait. */
+        if (works && !all_over(streams, count))
+            works = hfi_etcd_flush(connection);
+    }
+    if (all_over(streams, count))
+        return HF_OK;
+    return hfi_fail(err, HF_UNKNOWN, 0, "%s",
+                    in_time ? "the server closed the connection before it answered"
+                            : "the server did not answer in time");
+}

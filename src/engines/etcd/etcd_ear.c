@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd_ear.c: one connection per client that stays open, with two streams: on one the server tells of keys that were
+ * deleted, on the other the leases are kept alive. It never waits: it is pumped by the keeper, and by one of those who
+ * wait, so that news goes from the socket to the thread it is for without a detour.
+ *
+ * All functions but the last two are called with the mutex.
+ */
+#include "etcd.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+/* A server that stands still is noticed by a keep-alive that it does not answer: so there is one at least so often,
+ * however long the lease, and so long is waited for the answer. */
+#define KEEP_PAUSE_MOST (5 * HFI_SECOND)
+#define KEEP_PATIENCE_LEAST (500 * HFI_MS)
+#define KEEP_PATIENCE_MOST (2 * HFI_SECOND)
+#define CONNECT_PATIENCE (3 * HFI_SECOND)
+#define RETRY_FIRST (25 * HFI_MS)
+#define RETRY_MOST HFI_SECOND
+
+/* The deletion of a ghost, whose answer interests nobody. */
+struct etcd_errand {
+    struct etcd_errand *next;
+    struct etcd_stream stream;
+};
+
+static hfi_time earlier(hfi_time a, hfi_time b)
+{
+    return a < b ? a : b;
+}
+
+/* --- what the keeper listens to --- */
+
+hf_status hfi_etcd_ear_open(struct etcd_store *store, hf_error *err)
+{
+    struct etcd_ear *ear = &store->ear;
+    ear->epoll = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
+    ear->timer = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+    ear->armed_ns = HFI_NEVER;
+    ear->watch.path = "/etcdserverpb.Watch/Watch";
+    ear->keep.path = "/etcdserverpb.Lease/LeaseKeepAlive";
+    struct epoll_event event = { .events = EPOLLIN };
+    if (ear->epoll < 0 || ear->timer < 0 || epoll_ctl(ear->epoll, EPOLL_CTL_ADD, ear->timer, &event) != 0)
+        return hfi_fail_errno(err, errno, "make", "a client");
+    return HF_OK;
+}
+
+static void listen_to_socket(const struct etcd_ear *ear)
+{
+    const struct etcd_connection *connection = ear->connection;
+    struct epoll_event event = { .events = (connection->wants & POLLIN ? EPOLLIN : 0u) |
+                                           (connection->wants & POLLOUT ? EPOLLOUT : 0u) };
+    /* A socket that was closed has left by itself, and the next may have got its number. */
+    if (epoll_ctl(ear->epoll, EPOLL_CTL_MOD, connection->fd, &event) != 0)
+        epoll_ctl(ear->epoll, EPOLL_CTL_ADD, connection->fd, &event);
+}
+
+static void arm(struct etcd_ear *ear, hfi_time due_ns)
+{
+    struct itimerspec at = { .it_value = { .tv_nsec = 0 } };
+    if (due_ns != HFI_NEVER) {
+        const hfi_time due = due_ns > 0 ? due_ns : 1; /* 0 would switch it off */
+        at.it_value.tv_sec = due / HFI_SECOND;
+        at.it_value.tv_nsec = due % HFI_SECOND;
+    }
+    ear->armed_ns = due_ns;
+    timerfd_settime(ear->timer, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+void hfi_etcd_ear_expect(struct etcd_store *store, hfi_time due_ns)
+{
+    if (due_ns < store->ear.armed_ns)
+        arm(&store->ear, due_ns);
+}
+
+/* --- the connection --- */
+
+static void free_errands(struct etcd_ear *ear, bool all)
+{
+    for (struct etcd_errand **link = &ear->errands; *link;) {
+        struct etcd_errand *errand = *link;
+        if (all || errand->stream.closed) {
+            *link = errand->next;
+            hfi_etcd_stream_free(&errand->stream);
+            hfi_free(errand);
+        } else {
+            link = &errand->next;
+        }
+    }
+}
+
+static void disconnect(struct etcd_ear *ear)
+{
+    hfi_etcd_disconnect(ear->connection);
+    ear->connection = NULL;
+    ear->state = ETCD_EAR_NONE;
+    hfi_etcd_stream_free(&ear->watch);
+    hfi_etcd_stream_free(&ear->keep);
+    free_errands(ear, true);
+}
+
+/* The next server is tried at once, until all were. */
+void hfi_etcd_ear_break(struct etcd_store *store)
+{
+    struct etcd_ear *ear = &store->ear;
+    const size_t nodes = store->config.address_count;
+    disconnect(ear);
+    ear->next_node = (ear->next_node + 1) % nodes;
+    hfi_time pause = 0;
+    if (++ear->failures >= nodes) {
+        pause = RETRY_FIRST << (ear->failures - nodes < 6 ? ear->failures - nodes : 6);
+        pause = earlier(pause, RETRY_MOST);
+        pause = pause / 2 + (hfi_time)(store->env->random() % (uint64_t)(pause / 2));
+    }
+    ear->try_again_ns = store->env->now_ns() + pause;
+    for (struct etcd_lease *lease = store->leases; lease; lease = lease->next)
+        lease->asked_ns = 0;
+    hfi_etcd_watches_broken(store);
+}
+
+static void go_on_connecting(struct etcd_store *store, hfi_time now_ns)
+{
+    struct etcd_ear *ear = &store->ear;
+    const hf_status status = hfi_etcd_connect_step(ear->connection, ear->node->address, store->tls, NULL);
+    if (status == HF_TIMEOUT && now_ns - ear->since_ns < CONNECT_PATIENCE)
+        return;
+    if (status != HF_OK) {
+        hfi_etcd_ear_break(store);
+        return;
+    }
+    const char *token = store->token && *store->token ? store->token : NULL;
+    ear->watch.stays_open = ear->keep.stays_open = true;
+    if (hfi_etcd_begin(ear->connection, &ear->watch, ear->node->authority, token, 0) &&
+        hfi_etcd_begin(ear->connection, &ear->keep, ear->node->authority, token, 0))
+        ear->state = ETCD_EAR_READY;
+    else
+        hfi_etcd_ear_break(store);
+}
+
+static void start_connecting(struct etcd_store *store, hfi_time now_ns)
+{
+    struct etcd_ear *ear = &store->ear;
+    if (ear->failures == 0)
+        ear->next_node = store->current;
+    struct etcd_node *node = ear->node = &store->nodes[ear->next_node];
+    ear->since_ns = now_ns;
+    /* An idle connection is as good: a client that only holds needs no second one. */
+    ear->connection = node->idle;
+    if (ear->connection) {
+        node->idle = ear->connection->next;
+        node->idle_count--;
+        ear->state = ETCD_EAR_CONNECTING;
+        go_on_connecting(store, now_ns);
+        return;
+    }
+    /* A name is not looked up here: that could take a while, and whoever asks something does it. */
+    if (node->address_count == 0)
+        hfi_etcd_resolve(node->addresses, &node->address_count, node->address, true, NULL);
+    if (node->address_count == 0 ||
+        hfi_etcd_connect_begin(&ear->connection, node->address, node->addresses, node->address_count, NULL) != HF_OK)
+        hfi_etcd_ear_break(store);
+    else
+        ear->state = ETCD_EAR_CONNECTING;
+}
+
+void hfi_etcd_ear_say(struct etcd_store *store, struct etcd_stream *stream, const ProtobufCMessage *message)
+{
+    struct etcd_ear *ear = &store->ear;
+    if (hfi_etcd_add_message(stream, message))
+        hfi_etcd_resume(ear->connection, stream);
+    else
+        stream->closed = true; /* no memory: it is broken off when it is looked at next */
+}
+
+/* --- keeping leases --- */
+
+static hfi_time keep_pause(const struct etcd_lease *lease)
+{
+    return earlier(lease->length_ns / 3, KEEP_PAUSE_MOST);
+}
+
+static hfi_time keep_patience(const struct etcd_lease *lease)
+{
+    const hfi_time pause = keep_pause(lease);
+    return pause < KEEP_PATIENCE_LEAST ? KEEP_PATIENCE_LEAST : earlier(pause, KEEP_PATIENCE_MOST);
+}
+
+/* What may have been made of a key that was given up. */
+static void delete_ghost(struct etcd_store *store, const struct etcd_ghost *ghost)
+{
+    struct etcd_ear *ear = &store->ear;
+    Etcd__TxnRequest request = ETCD__TXN_REQUEST__INIT;
+    Etcd__Compare compare = ETCD__COMPARE__INIT, *compares[] = { &compare };
+    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT, *operations[] = { &operation };
+    Etcd__DeleteRangeRequest remove = ETCD__DELETE_RANGE_REQUEST__INIT;
+    compare.target = ETCD__COMPARE__TARGET__CREATE;
+    compare.result = ETCD__COMPARE__RESULT__NOT_EQUAL;
+    compare.key = (ProtobufCBinaryData){ .len = ghost->length, .data = (uint8_t *)(uintptr_t)ghost->key };
+    compare.target_union_case = ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
+    remove.key = compare.key;
+    operation.request_case = ETCD__REQUEST_OP__REQUEST_DELETE_RANGE;
+    operation.delete_range = &remove;
+    request.compare = compares;
+    request.success = operations;
+    request.n_compare = request.n_success = 1;
+    struct etcd_errand *errand = hfi_alloc(sizeof *errand);
+    if (!errand)
+        return;
+    errand->stream.path = "/etcdserverpb.KV/Txn";
+    errand->next = ear->errands;
+    ear->errands = errand;
+    const char *token = store->token && *store->token ? store->token : NULL;
+    if (!hfi_etcd_add_message(&errand->stream, &request.base) ||
+        !hfi_etcd_begin(ear->connection, &errand->stream, ear->node->authority, token, KEEP_PATIENCE_MOST))
+        errand->stream.closed = true;
+}
+
+static void keep_lease(struct etcd_store *store, struct etcd_lease *lease, hfi_time now_ns)
+{
+    Etcd__LeaseRequest request = ETCD__LEASE_REQUEST__INIT;
+    request.id = lease->id;
+    lease->asked_ns = now_ns;
+    hfi_etcd_ear_say(store, &store->ear.keep, &request.base);
+    for (const struct etcd_ghost *ghost = store->ghosts; ghost; ghost = ghost->next) {
+        if (ghost->lease == lease)
+            delete_ghost(store, ghost);
+    }
+}
+
+/* Asks to keep those whose time it is; *silent: the server owes an answer. When the next is due. */
+static hfi_time keep_leases(struct etcd_store *store, hfi_time now_ns, bool *silent)
+{
+    hfi_time due = HFI_NEVER;
+    const bool ready = store->ear.state == ETCD_EAR_READY;
+    hfi_etcd_leases_tidy(store, now_ns);
+    for (struct etcd_lease *lease = store->leases; lease; lease = lease->next) {
+        if (lease->state != ETCD_LEASE_ALIVE)
+            continue;
+        if (ready && !lease->asked_ns && now_ns >= lease->counted_ns + keep_pause(lease))
+            keep_lease(store, lease, now_ns);
+        const hfi_time mine =
+            lease->asked_ns ? lease->asked_ns + keep_patience(lease) : lease->counted_ns + keep_pause(lease);
+        *silent = *silent || (lease->asked_ns && now_ns >= mine);
+        due = earlier(due, mine);
+    }
+    return due;
+}
+
+static void take_kept(struct etcd_store *store, const Etcd__LeaseKeepAliveResponse *answer)
+{
+    struct etcd_lease *lease = store->leases;
+    while (lease && (lease->id != answer->id || lease->state != ETCD_LEASE_ALIVE))
+        lease = lease->next;
+    if (!lease || !lease->asked_ns)
+        return;
+    store->ear.failures = 0;
+    if (answer->ttl <= 0) {
+        hfi_etcd_lease_mark_gone(store, lease);
+        return;
+    }
+    /* It counts from the moment of asking: the answer may have been on its way, or unread, for any time. */
+    if (lease->asked_ns > lease->counted_ns) {
+        lease->counted_ns = lease->asked_ns;
+        lease->length_ns = answer->ttl * HFI_SECOND;
+    }
+    lease->asked_ns = 0;
+}
+
+/* --- all of it --- */
+
+/* Takes what has come. False: the connection is of no use any more. */
+static bool take_news(struct etcd_store *store)
+{
+    struct etcd_ear *ear = &store->ear;
+    ProtobufCMessage *message;
+    bool sense = hfi_etcd_fetch(ear->connection);
+    while (sense &&
+           (sense = hfi_etcd_take_message(&ear->keep, &etcd__lease_keep_alive_response__descriptor, &message)) &&
+           message) {
+        take_kept(store, (const Etcd__LeaseKeepAliveResponse *)message);
+        protobuf_c_message_free_unpacked(message, NULL);
+    }
+    while (sense && (sense = hfi_etcd_take_message(&ear->watch, &etcd__watch_response__descriptor, &message)) &&
+           message) {
+        hfi_etcd_watch_take(store, (const Etcd__WatchResponse *)message);
+        protobuf_c_message_free_unpacked(message, NULL);
+    }
+    free_errands(ear, false);
+    return sense && !ear->watch.closed && !ear->keep.closed && !ear->connection->leaving;
+}
+
+void hfi_etcd_ear_pump(struct etcd_store *store)
+{
+    struct etcd_ear *ear = &store->ear;
+    const hfi_time now = store->env->now_ns();
+    uint64_t ticks;
+    if (now >= ear->armed_ns && read(ear->timer, &ticks, sizeof ticks) > 0)
+        ear->armed_ns = HFI_NEVER;
+    if (ear->state == ETCD_EAR_CONNECTING)
+        go_on_connecting(store, now);
+    else if (ear->state == ETCD_EAR_READY && !take_news(store))
+        hfi_etcd_ear_break(store);
+
+    bool silent = false;
+    hfi_time due = earlier(keep_leases(store, now, &silent), hfi_etcd_watches_send(store, now));
+    const bool ready = ear->state == ETCD_EAR_READY;
+    if (ready && (silent || ear->watch.closed || ear->keep.closed || !hfi_etcd_flush(ear->connection)))
+        hfi_etcd_ear_break(store);
+    /* Something is to be said, and nobody there to say it to. */
+    if (ear->state == ETCD_EAR_NONE && due <= now && now >= ear->try_again_ns)
+        start_connecting(store, now);
+    if (ear->state == ETCD_EAR_NONE && due != HFI_NEVER)
+        due = due > ear->try_again_ns ? due : ear->try_again_ns;
+    if (ear->state == ETCD_EAR_CONNECTING)
+        due = ear->since_ns + CONNECT_PATIENCE;
+    if (ear->connection)
+        listen_to_socket(ear);
+    if (due != ear->armed_ns)
+        arm(ear, due);
+}
+
+void hfi_etcd_ear_close(struct etcd_store *store)
+{
+    disconnect(&store->ear);
+    hfi_fd_close(store->ear.timer);
+    hfi_fd_close(store->ear.epoll);
+}
+
+void hfi_etcd_tell_losses(struct etcd_store *store)
+{
+    pthread_mutex_lock(&store->mutex);
+    const bool losses = store->ear.losses;
+    store->ear.losses = false;
+    pthread_mutex_unlock(&store->mutex);
+    if (losses) /* the keeper renews all, and is told which are lost */
+        store->env->recheck(store->env->core);
+}
+
+void hfi_etcd_hear(void *memory)
+{
+    struct etcd_store *store = memory;
+    pthread_mutex_lock(&store->mutex);
+    hfi_etcd_ear_pump(store);
+    pthread_mutex_unlock(&store->mutex);
+    hfi_etcd_tell_losses(store);
+}

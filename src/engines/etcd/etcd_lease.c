@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd_lease.c: a key lives as long as the lease it is tied to. All locks of a client with the same time-to-live share
+ * one lease, which the ear keeps alive; only those that want the same name at once need one each, since the lease is
+ * what tells their keys apart.
+ */
+#include "etcd.h"
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+/* A lease that no lock uses is kept for the next one, for so long. */
+#define IDLE_MOST (60 * HFI_SECOND)
+/* What a client that is closed takes to give its leases back. */
+#define FAREWELL (500 * HFI_MS)
+#define FAREWELL_CALLS 32
+
+/* --- which lease; with the mutex --- */
+
+static struct etcd_lock **bucket_of(struct etcd_store *store, uint64_t hash)
+{
+    return &store->locks[hash % HFI_ETCD_BUCKETS];
+}
+
+/* Whether a lock of this client has a key with that name and lease. */
+static bool is_taken(struct etcd_store *store, const struct etcd_lock *lock, const struct etcd_lease *lease)
+{
+    const struct etcd_lock *other = *bucket_of(store, lock->hash);
+    while (other && (other->key_lease != lease->id || other->hash != lock->hash || strcmp(other->name, lock->name) != 0))
+        other = other->next;
+    return other != NULL;
+}
+
+static struct etcd_lease *find(struct etcd_store *store, uint32_t ttl_ms, const struct etcd_lock *lock)
+{
+    struct etcd_lease *lease = store->leases;
+    while (lease && (lease->ttl_ms != ttl_ms || lease->state == ETCD_LEASE_GONE || lease->retired ||
+                     (lease->state == ETCD_LEASE_ALIVE && is_taken(store, lock, lease))))
+        lease = lease->next;
+    return lease;
+}
+
+static void forget_ghosts(struct etcd_store *store, const struct etcd_lease *lease)
+{
+    for (struct etcd_ghost **link = &store->ghosts; *link;) {
+        struct etcd_ghost *ghost = *link;
+        if (ghost->lease == lease) {
+            *link = ghost->next;
+            hfi_free(ghost);
+        } else {
+            link = &ghost->next;
+        }
+    }
+}
+
+/* One that is not kept any more ends by itself. */
+static void forget(struct etcd_store *store, struct etcd_lease *lease)
+{
+    struct etcd_lease **link = &store->leases;
+    while (*link != lease)
+        link = &(*link)->next;
+    *link = lease->next;
+    forget_ghosts(store, lease);
+    hfi_free(lease);
+}
+
+static void stop_using(struct etcd_store *store, struct etcd_lease *lease)
+{
+    lease->users--;
+    lease->used_ns = store->env->now_ns();
+    if (lease->users == 0 && (lease->retired || lease->state == ETCD_LEASE_GONE))
+        forget(store, lease);
+}
+
+void hfi_etcd_lease_mark_gone(struct etcd_store *store, struct etcd_lease *lease)
+{
+    lease->state = ETCD_LEASE_GONE;
+    for (size_t i = 0; i < HFI_ETCD_BUCKETS; i++) {
+        for (struct etcd_lock *lock = store->locks[i]; lock; lock = lock->next) {
+            if (lock->lease != lease)
+                continue;
+            lock->called = true;
+            lock->lost = lock->place == ETCD_HELD;
+            store->ear.losses = store->ear.losses || lock->lost;
+            if (lock->waker)
+                hfi_waker_wake(lock->waker);
+        }
+    }
+    if (store->ear.losses)
+        hfi_etcd_ear_expect(store, store->env->now_ns());
+}
+
+void hfi_etcd_leases_tidy(struct etcd_store *store, hfi_time now_ns)
+{
+    for (struct etcd_lease *lease = store->leases, *next; lease; lease = next) {
+        next = lease->next;
+        if (lease->state == ETCD_LEASE_ALIVE && lease->users == 0 && now_ns - lease->used_ns > IDLE_MOST)
+            forget(store, lease);
+    }
+}
+
+/* --- how long --- */
+
+hfi_time hfi_etcd_lease_counts_from(struct etcd_store *store, const struct etcd_lease *lease, uint32_t ttl_ms,
+                                    hfi_time now_ns, uint32_t *valid_ms)
+{
+    const hfi_time ttl_ns = ttl_ms * HFI_MS;
+    pthread_mutex_lock(&store->mutex);
+    const hfi_time length = lease->length_ns, counted = lease->counted_ns;
+    pthread_mutex_unlock(&store->mutex);
+    if (length < ttl_ns) {
+        *valid_ms = (uint32_t)(length / HFI_MS);
+        return counted;
+    }
+    /* The lease lasts longer than the lock needs, so the lock's time may be taken to begin later: less what the clocks
+     * may run apart meanwhile. */
+    const hfi_time spare = length - ttl_ns;
+    const hfi_time from = counted + spare - spare / 100;
+    *valid_ms = 0;
+    return from < now_ns ? from : now_ns;
+}
+
+bool hfi_etcd_lease_has_ended(struct etcd_store *store, const struct etcd_lease *lease)
+{
+    pthread_mutex_lock(&store->mutex);
+    const bool ended = lease && lease->state == ETCD_LEASE_GONE;
+    pthread_mutex_unlock(&store->mutex);
+    return ended;
+}
+
+bool hfi_etcd_lease_is_stale(struct etcd_store *store, const struct etcd_lease *lease, hfi_time now_ns)
+{
+    uint32_t valid_ms;
+    return now_ns - hfi_etcd_lease_counts_from(store, lease, lease->ttl_ms, now_ns, &valid_ms) >
+           lease->ttl_ms * HFI_MS / 10;
+}
+
+void hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, const struct etcd_call *call,
+                         hfi_time sent_ns)
+{
+    const Etcd__LeaseKeepAliveResponse *answer = (const Etcd__LeaseKeepAliveResponse *)call->answer;
+    pthread_mutex_lock(&store->mutex);
+    if (answer->ttl <= 0 && lease->state == ETCD_LEASE_ALIVE) {
+        hfi_etcd_lease_mark_gone(store, lease);
+    } else if (answer->ttl > 0 && sent_ns > lease->counted_ns) {
+        lease->counted_ns = sent_ns;
+        lease->length_ns = answer->ttl * HFI_SECOND;
+    }
+    pthread_mutex_unlock(&store->mutex);
+}
+
+void hfi_etcd_lease_gone(struct etcd_store *store, struct etcd_lease *lease)
+{
+    pthread_mutex_lock(&store->mutex);
+    if (lease->state == ETCD_LEASE_ALIVE)
+        hfi_etcd_lease_mark_gone(store, lease);
+    pthread_mutex_unlock(&store->mutex);
+}
+
+/* --- granting --- */
+
+static hf_status ask_for_grant(struct etcd_store *store, struct etcd_lease *lease, hfi_time deadline_ns, hf_error *err)
+{
+    Etcd__LeaseGrantRequest request = ETCD__LEASE_GRANT_REQUEST__INIT;
+    struct etcd_call call = { .path = "/etcdserverpb.Lease/LeaseGrant",
+                              .request = &request.base,
+                              .type = &etcd__lease_grant_response__descriptor };
+    struct etcd_question question = { .calls = &call, .count = 1, .deadline_ns = deadline_ns };
+    request.ttl = (lease->ttl_ms + 999) / 1000;
+    /* Not `writes`: a lease that nobody knows of ends by itself, so a lost answer leaves nothing unknown. */
+    hf_status status = hfi_etcd_ask(store, &question, err);
+    if (status != HF_OK)
+        return status;
+    const Etcd__LeaseGrantResponse *answer = (const Etcd__LeaseGrantResponse *)call.answer;
+    pthread_mutex_lock(&store->mutex);
+    lease->id = answer->id;
+    lease->length_ns = answer->ttl * HFI_SECOND;
+    lease->counted_ns = question.sent_ns;
+    pthread_mutex_unlock(&store->mutex);
+    if (answer->id == 0 || answer->ttl <= 0)
+        status = hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
+    hfi_etcd_answers_free(&question);
+    return status;
+}
+
+/* With the mutex, which is let go of meanwhile. */
+static hf_status grant(struct etcd_store *store, uint32_t ttl_ms, struct etcd_lease **out, hfi_time deadline_ns,
+                       hf_error *err)
+{
+    struct etcd_lease *lease = hfi_alloc(sizeof *lease);
+    *out = lease;
+    if (!lease)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a lease");
+    lease->ttl_ms = ttl_ms;
+    lease->users = 1;
+    lease->next = store->leases;
+    store->leases = lease;
+    pthread_mutex_unlock(&store->mutex);
+    const hf_status status = ask_for_grant(store, lease, deadline_ns, err);
+    pthread_mutex_lock(&store->mutex);
+    if (status == HF_OK) {
+        lease->state = ETCD_LEASE_ALIVE;
+        hfi_etcd_ear_expect(store, store->env->now_ns() + lease->length_ns / 3);
+    } else {
+        forget(store, lease);
+    }
+    pthread_cond_broadcast(&store->granted);
+    return status;
+}
+
+/* With the mutex. False: the deadline came. */
+static bool await_grant(struct etcd_store *store, hfi_time deadline_ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const hfi_time at = until.tv_sec * HFI_SECOND + until.tv_nsec + (deadline_ns - store->env->now_ns());
+    until = (struct timespec){ .tv_sec = at / HFI_SECOND, .tv_nsec = at % HFI_SECOND };
+    return pthread_cond_clockwait(&store->granted, &store->mutex, CLOCK_MONOTONIC, &until) != ETIMEDOUT;
+}
+
+/* A lease of this length on which no other lock has the name of `lock`; with the mutex, which is let go of meanwhile.
+ * It counts as used. */
+static hf_status get(struct etcd_store *store, uint32_t ttl_ms, const struct etcd_lock *lock, struct etcd_lease **out,
+                     hfi_time deadline_ns, hf_error *err)
+{
+    for (;;) {
+        struct etcd_lease *lease = find(store, ttl_ms, lock);
+        if (!lease)
+            return grant(store, ttl_ms, out, deadline_ns, err);
+        if (lease->state == ETCD_LEASE_ALIVE) {
+            lease->users++;
+            *out = lease;
+            return HF_OK;
+        }
+        /* Another thread is asking for one. */
+        if (store->env->now_ns() >= deadline_ns || !await_grant(store, deadline_ns))
+            return hfi_fail(err, HF_UNAVAILABLE, 0, "the server did not grant a lease in time");
+    }
+}
+
+hf_status hfi_etcd_lease_take(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                              hf_error *err)
+{
+    struct etcd_lease *lease;
+    pthread_mutex_lock(&store->mutex);
+    const hf_status status = get(store, request->ttl_ms, lock, &lease, request->deadline_ns, err);
+    if (status == HF_OK) {
+        struct etcd_lock **bucket = bucket_of(store, lock->hash);
+        lock->lease = lease;
+        lock->key_lease = lease->id;
+        lock->next = *bucket;
+        *bucket = lock;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return status;
+}
+
+/* A request to make the key was sent and given up: it may still be done, and there would be a key that nobody knows of,
+ * for as long as the lease lives. So the lease is not used for anything new, and the key is deleted now and then. */
+static void haunt(struct etcd_store *store, const struct etcd_lock *lock)
+{
+    char key[HFI_ETCD_KEY_MAX + 1];
+    const size_t length = hfi_etcd_key(key, store, lock->name, lock->key_lease);
+    struct etcd_ghost *ghost = hfi_alloc(sizeof *ghost + length);
+    lock->lease->retired = true;
+    if (!ghost)
+        return;
+    ghost->lease = lock->lease;
+    ghost->length = length;
+    memcpy(ghost->key, key, length);
+    ghost->next = store->ghosts;
+    store->ghosts = ghost;
+}
+
+void hfi_etcd_lease_drop(struct etcd_store *store, struct etcd_lock *lock)
+{
+    pthread_mutex_lock(&store->mutex);
+    if (lock->lease) {
+        struct etcd_lock **link = bucket_of(store, lock->hash);
+        while (*link != lock)
+            link = &(*link)->next;
+        *link = lock->next;
+        if (lock->haunted)
+            haunt(store, lock);
+        stop_using(store, lock->lease);
+    }
+    lock->lease = NULL;
+    lock->key_lease = 0;
+    lock->haunted = lock->lost = false;
+    lock->own_revision = 0;
+    lock->place = ETCD_NOWHERE;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+/* --- the end --- */
+
+static void revoke(struct etcd_store *store, const int64_t *ids, size_t count)
+{
+    Etcd__LeaseRequest requests[FAREWELL_CALLS];
+    struct etcd_call calls[FAREWELL_CALLS];
+    struct etcd_question question = { .calls = calls,
+                                      .count = count,
+                                      .deadline_ns = store->env->now_ns() + FAREWELL };
+    for (size_t i = 0; i < count; i++) {
+        etcd__lease_request__init(&requests[i]);
+        requests[i].id = ids[i];
+        calls[i] = (struct etcd_call){ .path = "/etcdserverpb.Lease/LeaseRevoke",
+                                       .request = &requests[i].base,
+                                       .type = &etcd__lease_revoke_response__descriptor };
+    }
+    if (hfi_etcd_ask(store, &question, NULL) == HF_OK)
+        hfi_etcd_answers_free(&question);
+}
+
+void hfi_etcd_leases_close(struct etcd_store *store)
+{
+    int64_t ids[FAREWELL_CALLS];
+    size_t count = 0;
+    for (const struct etcd_lease *lease = store->leases; lease; lease = lease->next) {
+        if (lease->state == ETCD_LEASE_ALIVE)
+            ids[count++] = lease->id;
+        /* They end by themselves too, so a server that does not answer is not asked for more. */
+        if (store->answers && count && (count == FAREWELL_CALLS || !lease->next)) {
+            revoke(store, ids, count);
+            count = 0;
+        }
+    }
+    while (store->leases)
+        forget(store, store->leases);
+}
+
+/* --- for etcd_renew.c --- */
+
+hf_status hfi_etcd_lease_get(struct etcd_store *store, uint32_t ttl_ms, const struct etcd_lock *lock,
+                             struct etcd_lease **out, hfi_time deadline_ns, hf_error *err)
+{
+    pthread_mutex_lock(&store->mutex);
+    const hf_status status = get(store, ttl_ms, lock, out, deadline_ns, err);
+    pthread_mutex_unlock(&store->mutex);
+    return status;
+}
+
+struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct etcd_lease *lease = lock->place == ETCD_HELD && !lock->lost ? lock->lease : NULL;
+    if (lease)
+        lease->users++;
+    pthread_mutex_unlock(&store->mutex);
+    return lease;
+}
+
+void hfi_etcd_lease_unuse(struct etcd_store *store, struct etcd_lease *lease)
+{
+    pthread_mutex_lock(&store->mutex);
+    stop_using(store, lease);
+    pthread_mutex_unlock(&store->mutex);
+}
+
+bool hfi_etcd_lease_move(struct etcd_store *store, struct etcd_lock *lock, struct etcd_lease *lease)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct etcd_lease *old = lock->lease;
+    const bool moved = old && lock->place == ETCD_HELD;
+    if (moved) {
+        lock->lease = lease;
+        lease->users++;
+        stop_using(store, old);
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return moved;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd_renew.c: keeping what is held. In one write the leases are kept and all keys are looked at: a lease that lives
+ * says nothing about a key that somebody has deleted.
+ */
+#include "etcd.h"
+#include <string.h>
+
+/* A server takes 128 operations in one transaction unless it was told otherwise (max-txn-ops). */
+#define TOGETHER_MOST 100
+#define LEASES_MOST 30
+
+/* One lock of many. */
+struct part {
+    struct etcd_lock *lock;
+    struct etcd_lease *lease; /* NULL: it is lost */
+    int64_t own_revision;
+    char key[HFI_ETCD_KEY_MAX + 1];
+    Etcd__Compare compare;
+    Etcd__RequestOp operation;
+    Etcd__RangeRequest range;
+};
+
+struct renewal {
+    struct part parts[TOGETHER_MOST];
+    size_t count;
+    Etcd__Compare *compares[TOGETHER_MOST];
+    Etcd__RequestOp *operations[TOGETHER_MOST];
+    Etcd__TxnRequest request;
+    Etcd__LeaseRequest keeps[LEASES_MOST];
+    struct etcd_lease *leases[LEASES_MOST];
+    struct etcd_call calls[1 + LEASES_MOST];
+    struct etcd_question question;
+};
+
+/* --- a longer time than the lease has --- */
+
+/* A lease cannot be made longer, but a key can be given another one. Its name stays. */
+static hf_status give_lease(struct etcd_store *store, struct etcd_lock *lock, const struct etcd_lease *lease,
+                            hfi_time deadline_ns, bool *done, hf_error *err)
+{
+    char key[HFI_ETCD_KEY_MAX + 1];
+    Etcd__TxnRequest request = ETCD__TXN_REQUEST__INIT;
+    Etcd__Compare compare = ETCD__COMPARE__INIT, *compares[] = { &compare };
+    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT, *operations[] = { &operation };
+    Etcd__PutRequest put = ETCD__PUT_REQUEST__INIT;
+    struct etcd_call call = { .path = "/etcdserverpb.KV/Txn",
+                              .request = &request.base,
+                              .type = &etcd__txn_response__descriptor };
+    struct etcd_question question = { .calls = &call, .count = 1, .writes = true, .deadline_ns = deadline_ns };
+    compare.target = ETCD__COMPARE__TARGET__CREATE;
+    compare.key.data = (uint8_t *)key;
+    compare.key.len = hfi_etcd_key(key, store, lock->name, lock->key_lease);
+    compare.target_union_case = ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
+    compare.create_revision = lock->own_revision;
+    put.key = compare.key;
+    put.lease = lease->id;
+    put.ignore_value = true;
+    operation.request_case = ETCD__REQUEST_OP__REQUEST_PUT;
+    operation.put = &put;
+    request.compare = compares;
+    request.n_compare = 1;
+    request.success = operations;
+    request.n_success = 1;
+    const hf_status status = hfi_etcd_ask(store, &question, err);
+    if (status != HF_OK)
+        return status;
+    *done = ((const Etcd__TxnResponse *)call.answer)->succeeded;
+    hfi_etcd_answers_free(&question);
+    return HF_OK;
+}
+
+static void lengthen(struct etcd_store *store, struct hfi_renewal *renewal, hfi_time deadline_ns)
+{
+    struct etcd_lock *lock = renewal->lock;
+    struct etcd_lease *lease;
+    bool done = false;
+    renewal->status = hfi_etcd_lease_get(store, renewal->ttl_ms, lock, &lease, deadline_ns, NULL);
+    if (renewal->status != HF_OK)
+        return;
+    renewal->status = give_lease(store, lock, lease, deadline_ns, &done, NULL);
+    /* Without an answer nobody knows which lease the key has: that of neither can be relied on. */
+    if (renewal->status == HF_UNKNOWN || (renewal->status == HF_OK && !(done && hfi_etcd_lease_move(store, lock, lease))))
+        renewal->status = HF_LOST;
+    renewal->counted_from_ns =
+        hfi_etcd_lease_counts_from(store, lease, renewal->ttl_ms, store->env->now_ns(), &renewal->valid_ms);
+    hfi_etcd_lease_unuse(store, lease);
+}
+
+/* --- many at once --- */
+
+static void add_lease(struct etcd_store *store, struct renewal *all, struct etcd_lease *lease)
+{
+    size_t *count = &all->question.count; /* the first call is the transaction */
+    for (size_t i = 1; i < *count; i++) {
+        if (all->leases[i - 1] == lease)
+            return;
+    }
+    if (*count > LEASES_MOST || !hfi_etcd_lease_is_stale(store, lease, store->env->now_ns()))
+        return;
+    Etcd__LeaseRequest *keep = &all->keeps[*count - 1];
+    etcd__lease_request__init(keep);
+    keep->id = lease->id;
+    all->leases[*count - 1] = lease;
+    all->calls[(*count)++] = (struct etcd_call){ .path = "/etcdserverpb.Lease/LeaseKeepAlive",
+                                                 .request = &keep->base,
+                                                 .type = &etcd__lease_keep_alive_response__descriptor };
+}
+
+/* If all keys are as they were made nothing is read; else each is. */
+static void add_part(struct etcd_store *store, struct renewal *all, struct etcd_lock *lock)
+{
+    struct part *part = &all->parts[all->count++];
+    part->lock = lock;
+    part->lease = hfi_etcd_lease_use(store, lock);
+    if (!part->lease)
+        return;
+    const size_t length = hfi_etcd_key(part->key, store, lock->name, lock->key_lease);
+    part->own_revision = lock->own_revision;
+    etcd__compare__init(&part->compare);
+    part->compare.target = ETCD__COMPARE__TARGET__CREATE;
+    part->compare.key = (ProtobufCBinaryData){ .len = length, .data = (uint8_t *)part->key };
+    part->compare.target_union_case = ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
+    part->compare.create_revision = part->own_revision;
+    etcd__range_request__init(&part->range);
+    part->range.key = part->compare.key;
+    part->range.keys_only = true;
+    etcd__request_op__init(&part->operation);
+    part->operation.request_case = ETCD__REQUEST_OP__REQUEST_RANGE;
+    part->operation.range = &part->range;
+    all->compares[all->request.n_compare++] = &part->compare;
+    all->operations[all->request.n_failure++] = &part->operation;
+    add_lease(store, all, part->lease);
+}
+
+/* Whether the key that was asked for at `index` is the one that we made. */
+static bool is_there(const Etcd__TxnResponse *answer, size_t index, int64_t revision)
+{
+    if (answer->succeeded)
+        return true;
+    if (index >= answer->n_responses || answer->responses[index]->response_case != ETCD__RESPONSE_OP__RESPONSE_RANGE)
+        return false;
+    const Etcd__RangeResponse *range = answer->responses[index]->range;
+    return range->n_kvs == 1 && range->kvs[0]->create_revision == revision;
+}
+
+static bool makes_sense(const struct renewal *all, const Etcd__TxnResponse *answer)
+{
+    return answer->succeeded || answer->n_responses == all->request.n_failure;
+}
+
+static void take_answer(struct etcd_store *store, struct renewal *all, struct hfi_renewal *renewals)
+{
+    const Etcd__TxnResponse *answer = (const Etcd__TxnResponse *)all->calls[0].answer;
+    size_t asked = 0;
+    for (size_t i = 1; i < all->question.count; i++)
+        hfi_etcd_lease_kept(store, all->leases[i - 1], &all->calls[i], all->question.sent_ns);
+    for (size_t i = 0; i < all->count; i++) {
+        const struct part *part = &all->parts[i];
+        struct hfi_renewal *renewal = &renewals[i];
+        renewal->status = HF_LOST;
+        if (!part->lease || !is_there(answer, asked++, part->own_revision) || hfi_etcd_lease_has_ended(store, part->lease))
+            continue;
+        renewal->status = HF_OK;
+        renewal->counted_from_ns = hfi_etcd_lease_counts_from(store, part->lease, renewal->ttl_ms,
+                                                              renewal->counted_from_ns, &renewal->valid_ms);
+    }
+}
+
+static void renew_some(struct etcd_store *store, struct renewal *all, struct hfi_renewal *renewals, size_t count,
+                       hfi_time deadline_ns, hf_error *err)
+{
+    memset(all, 0, sizeof *all);
+    etcd__txn_request__init(&all->request);
+    all->request.compare = all->compares;
+    all->request.failure = all->operations;
+    all->calls[0] = (struct etcd_call){ .path = "/etcdserverpb.KV/Txn",
+                                        .request = &all->request.base,
+                                        .type = &etcd__txn_response__descriptor };
+    all->question = (struct etcd_question){ .calls = all->calls, .count = 1, .deadline_ns = deadline_ns };
+    for (size_t i = 0; i < count; i++)
+        add_part(store, all, renewals[i].lock);
+    hf_status status = hfi_etcd_ask(store, &all->question, err);
+    if (status == HF_OK && !makes_sense(all, (const Etcd__TxnResponse *)all->calls[0].answer))
+        status = hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
+    for (size_t i = 0; i < all->count && status != HF_OK; i++)
+        renewals[i].status = all->parts[i].lease ? status : HF_LOST; /* what is known to be lost is so in any case */
+    if (status == HF_OK)
+        take_answer(store, all, renewals);
+    hfi_etcd_answers_free(&all->question);
+    for (size_t i = 0; i < all->count; i++) {
+        if (all->parts[i].lease)
+            hfi_etcd_lease_unuse(store, all->parts[i].lease);
+    }
+}
+
+hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err)
+{
+    struct etcd_store *store = memory;
+    struct renewal *all = hfi_alloc(sizeof *all);
+    if (!all)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a renewal");
+    for (size_t done = 0; done < count;) {
+        const size_t part = count - done < TOGETHER_MOST ? count - done : TOGETHER_MOST;
+        renew_some(store, all, renewals + done, part, deadline_ns, err);
+        done += part;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (renewals[i].status == HF_OK && renewals[i].valid_ms)
+            lengthen(store, &renewals[i], deadline_ns);
+    }
+    hfi_etcd_tell_losses(store); /* of those that share a lease with these */
+    hfi_free(all);
+    return HF_OK;
+}

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd_txn.c: what the server is asked for one lock, each time in one transaction, and what its answer says. Keys are
+ * made as etcd's own clients make them, P/NAME/<lease>: whoever has the oldest one holds the lock.
+ */
+#include "etcd.h"
+#include <stdio.h>
+#include <string.h>
+
+#define KEEP_ALIVE "/etcdserverpb.Lease/LeaseKeepAlive"
+
+/* --- keys --- */
+
+size_t hfi_etcd_key(char out[HFI_ETCD_KEY_MAX + 1], const struct etcd_store *store, const char *name, int64_t lease)
+{
+    char encoded[HFI_NAME_ENCODED_MAX];
+    hfi_name_encode(encoded, name);
+    const int used = lease ? snprintf(out, HFI_ETCD_KEY_MAX + 1, "%s/%s/%llx", store->config.prefix, encoded,
+                                      (unsigned long long)lease)
+                           : snprintf(out, HFI_ETCD_KEY_MAX + 1, "%s/%s/", store->config.prefix, encoded);
+    return (size_t)used;
+}
+
+static ProtobufCBinaryData bytes(const char *text, size_t length)
+{
+    return (ProtobufCBinaryData){ .len = length, .data = (uint8_t *)(uintptr_t)text };
+}
+
+/* --- a transaction --- */
+
+#define OPERATIONS_MOST 3
+
+struct txn {
+    const struct etcd_store *store;
+    struct etcd_lock *lock;
+    char key[HFI_ETCD_KEY_MAX + 1];   /* the own one */
+    char group[HFI_ETCD_KEY_MAX + 1]; /* "P/NAME/", below which all contenders are */
+    char end[HFI_ETCD_KEY_MAX + 1];   /* behind the last of them */
+    size_t key_length, group_length;
+    char value[HFI_ETCD_VALUE_MAX];
+    Etcd__Compare compare, *compares[1];
+    Etcd__RequestOp operations[2][OPERATIONS_MOST], *pointers[2][OPERATIONS_MOST];
+    Etcd__RangeRequest ranges[2][OPERATIONS_MOST];
+    Etcd__PutRequest put;
+    Etcd__DeleteRangeRequest remove;
+    Etcd__TxnRequest request;
+    Etcd__LeaseRequest keep;
+    struct etcd_call calls[2]; /* and one to keep the lease, when it is time for that */
+    struct etcd_question question;
+};
+
+static void begin(struct txn *txn, const struct etcd_store *store, struct etcd_lock *lock, hfi_time deadline_ns)
+{
+    txn->store = store;
+    txn->lock = lock;
+    txn->key_length = hfi_etcd_key(txn->key, store, lock->name, lock->key_lease);
+    txn->group_length = hfi_etcd_key(txn->group, store, lock->name, 0);
+    memcpy(txn->end, txn->group, txn->group_length + 1);
+    txn->end[txn->group_length - 1] = '/' + 1;
+    etcd__compare__init(&txn->compare);
+    etcd__txn_request__init(&txn->request);
+    txn->compares[0] = &txn->compare;
+    txn->request.compare = txn->compares;
+    txn->request.n_compare = 1;
+    txn->request.success = txn->pointers[0];
+    txn->request.failure = txn->pointers[1];
+    txn->calls[0] = (struct etcd_call){ .path = "/etcdserverpb.KV/Txn",
+                                        .request = &txn->request.base,
+                                        .type = &etcd__txn_response__descriptor };
+    txn->question = (struct etcd_question){ .calls = txn->calls, .count = 1, .deadline_ns = deadline_ns };
+}
+
+/* The one condition: the revision in which the own key was made, or of all of the group. */
+static void only_if(struct txn *txn, bool group, Etcd__Compare__Result result, int64_t revision)
+{
+    txn->compare.target = ETCD__COMPARE__TARGET__CREATE;
+    txn->compare.result = result;
+    txn->compare.key = group ? bytes(txn->group, txn->group_length) : bytes(txn->key, txn->key_length);
+    if (group)
+        txn->compare.range_end = bytes(txn->end, txn->group_length);
+    txn->compare.target_union_case = ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
+    txn->compare.create_revision = revision;
+}
+
+/* What to do if the condition holds (0), and if not (1). */
+static Etcd__RequestOp *add_operation(struct txn *txn, int branch)
+{
+    size_t *count = branch ? &txn->request.n_failure : &txn->request.n_success;
+    Etcd__RequestOp *operation = &txn->operations[branch][*count];
+    etcd__request_op__init(operation);
+    txn->pointers[branch][(*count)++] = operation;
+    return operation;
+}
+
+static Etcd__RangeRequest *add_range(struct txn *txn, int branch)
+{
+    Etcd__RequestOp *operation = add_operation(txn, branch);
+    Etcd__RangeRequest *range = &txn->ranges[branch][operation - txn->operations[branch]];
+    etcd__range_request__init(range);
+    operation->request_case = ETCD__REQUEST_OP__REQUEST_RANGE;
+    operation->range = range;
+    return range;
+}
+
+/* The oldest or the newest key of the group. */
+static Etcd__RangeRequest *add_end_of_queue(struct txn *txn, int branch, Etcd__RangeRequest__SortOrder order)
+{
+    Etcd__RangeRequest *range = add_range(txn, branch);
+    range->key = bytes(txn->group, txn->group_length);
+    range->range_end = bytes(txn->end, txn->group_length);
+    range->limit = 1;
+    range->sort_order = order;
+    range->sort_target = ETCD__RANGE_REQUEST__SORT_TARGET__CREATE;
+    return range;
+}
+
+static void add_put(struct txn *txn, const char *note)
+{
+    Etcd__RequestOp *operation = add_operation(txn, 0);
+    const int length = snprintf(txn->value, sizeof txn->value, "%s %s", txn->store->who, note);
+    etcd__put_request__init(&txn->put);
+    txn->put.key = bytes(txn->key, txn->key_length);
+    txn->put.value = bytes(txn->value, (size_t)length);
+    txn->put.lease = txn->lock->lease->id;
+    operation->request_case = ETCD__REQUEST_OP__REQUEST_PUT;
+    operation->put = &txn->put;
+    txn->question.writes = true;
+}
+
+static void add_delete(struct txn *txn)
+{
+    Etcd__RequestOp *operation = add_operation(txn, 0);
+    etcd__delete_range_request__init(&txn->remove);
+    txn->remove.key = bytes(txn->key, txn->key_length);
+    operation->request_case = ETCD__REQUEST_OP__REQUEST_DELETE_RANGE;
+    operation->delete_range = &txn->remove;
+    txn->question.writes = true;
+}
+
+/* Asks, and in the same write to keep the lease if that was not asked for some time: whoever gets the lock then has it
+ * for nearly its whole time-to-live. */
+static hf_status run(struct txn *txn, struct etcd_store *store, bool keep, const Etcd__TxnResponse **answer,
+                     hf_error *err)
+{
+    struct etcd_lease *lease = txn->lock->lease;
+    if (keep && hfi_etcd_lease_is_stale(store, lease, store->env->now_ns())) {
+        etcd__lease_request__init(&txn->keep);
+        txn->keep.id = lease->id;
+        txn->calls[txn->question.count++] = (struct etcd_call){ .path = KEEP_ALIVE,
+                                                                .request = &txn->keep.base,
+                                                                .type = &etcd__lease_keep_alive_response__descriptor };
+    }
+    const hf_status status = hfi_etcd_ask(store, &txn->question, err);
+    if (status == HF_OK && txn->question.count > 1)
+        hfi_etcd_lease_kept(store, lease, &txn->calls[1], txn->question.sent_ns);
+    if (txn->question.lease_missing)
+        hfi_etcd_lease_gone(store, lease);
+    *answer = status == HF_OK ? (const Etcd__TxnResponse *)txn->calls[0].answer : NULL;
+    return status;
+}
+
+static void end(struct txn *txn)
+{
+    hfi_etcd_answers_free(&txn->question);
+}
+
+/* --- answers --- */
+
+/* The keys that the operation `index` has read; NULL: the answer makes no sense. */
+static const Etcd__RangeResponse *range_of(const Etcd__TxnResponse *answer, size_t index)
+{
+    if (index >= answer->n_responses || answer->responses[index]->response_case != ETCD__RESPONSE_OP__RESPONSE_RANGE)
+        return NULL;
+    return answer->responses[index]->range;
+}
+
+static const Etcd__KeyValue *only_key(const Etcd__RangeResponse *range)
+{
+    return range && range->n_kvs ? range->kvs[0] : NULL;
+}
+
+static hf_status nonsense(hf_error *err)
+{
+    return hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
+}
+
+void hfi_etcd_say_who(char out[160], const ProtobufCBinaryData *value)
+{
+    char text[HFI_ETCD_VALUE_MAX], host[65], pid[24];
+    snprintf(text, sizeof text, "%.*s", (int)(value->len < sizeof text ? value->len : sizeof text - 1),
+             value->data ? (const char *)value->data : "");
+    out[0] = 0;
+    if (sscanf(text, "%64s %23s", host, pid) == 2)
+        snprintf(out, 160, "%s:%s", host, pid);
+}
+
+static hf_status keep_before(struct etcd_view *view, const Etcd__KeyValue *one, hf_error *err)
+{
+    view->before = hfi_alloc(one->key.len + 1);
+    if (!view->before)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
+    memcpy(view->before, one->key.data, one->key.len);
+    view->before_length = one->key.len;
+    return HF_OK;
+}
+
+void hfi_etcd_view_free(struct etcd_view *view)
+{
+    hfi_free(view->before);
+    view->before = NULL;
+}
+
+static void note_revision(struct etcd_view *view, const Etcd__TxnResponse *answer)
+{
+    *view = (struct etcd_view){ .revision = answer->header ? answer->header->revision : 0 };
+}
+
+/* A key that is there already was made by a request of ours whose answer was lost. */
+static hf_status find_own(struct etcd_view *view, const Etcd__KeyValue *oldest, const Etcd__KeyValue *own,
+                          hf_error *err)
+{
+    if (!oldest || !own)
+        return nonsense(err);
+    view->placed = true;
+    view->own_revision = own->create_revision;
+    view->first = oldest->create_revision == own->create_revision;
+    hfi_etcd_say_who(view->holder, &oldest->value);
+    return HF_OK;
+}
+
+static bool is_own(const struct txn *txn, const Etcd__KeyValue *one)
+{
+    return one->key.len == txn->key_length && memcmp(one->key.data, txn->key, txn->key_length) == 0;
+}
+
+/* --- questions --- */
+
+hf_status hfi_etcd_ask_if_free(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                               struct etcd_view *view, hf_error *err)
+{
+    struct txn txn;
+    const Etcd__TxnResponse *answer;
+    begin(&txn, store, lock, request->deadline_ns);
+    only_if(&txn, true, ETCD__COMPARE__RESULT__EQUAL, 0);
+    add_put(&txn, request->note);
+    add_end_of_queue(&txn, 1, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
+    hf_status status = run(&txn, store, true, &answer, err);
+    lock->haunted = lock->haunted || txn.question.unsure;
+    if (status == HF_OK) {
+        note_revision(view, answer);
+        const Etcd__KeyValue *oldest = answer->succeeded ? NULL : only_key(range_of(answer, 0));
+        if (answer->succeeded) {
+            view->placed = view->first = true;
+            view->own_revision = view->revision;
+        } else if (!oldest) {
+            status = nonsense(err);
+        } else if (is_own(&txn, oldest)) {
+            status = find_own(view, oldest, oldest, err);
+        } else {
+            hfi_etcd_say_who(view->holder, &oldest->value);
+        }
+    }
+    end(&txn);
+    return status;
+}
+
+hf_status hfi_etcd_ask_to_line_up(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                                  struct etcd_view *view, hf_error *err)
+{
+    struct txn txn;
+    const Etcd__TxnResponse *answer;
+    begin(&txn, store, lock, request->deadline_ns);
+    only_if(&txn, false, ETCD__COMPARE__RESULT__EQUAL, 0);
+    add_end_of_queue(&txn, 0, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
+    add_end_of_queue(&txn, 0, ETCD__RANGE_REQUEST__SORT_ORDER__DESCEND)->keys_only = true;
+    add_put(&txn, request->note);
+    add_end_of_queue(&txn, 1, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
+    add_range(&txn, 1)->key = bytes(txn.key, txn.key_length);
+    hf_status status = run(&txn, store, true, &answer, err);
+    lock->haunted = lock->haunted || txn.question.unsure;
+    if (status == HF_OK) {
+        note_revision(view, answer);
+        const Etcd__KeyValue *oldest = only_key(range_of(answer, 0)), *other = only_key(range_of(answer, 1));
+        if (!answer->succeeded) {
+            status = find_own(view, oldest, other, err);
+        } else {
+            view->placed = true;
+            view->first = !oldest;
+            view->own_revision = view->revision;
+            if (oldest)
+                hfi_etcd_say_who(view->holder, &oldest->value);
+            if (other)
+                status = keep_before(view, other, err);
+        }
+    }
+    end(&txn);
+    return status;
+}
+
+hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                                  struct etcd_view *view, hf_error *err)
+{
+    struct txn txn;
+    const Etcd__TxnResponse *answer;
+    begin(&txn, store, lock, request->deadline_ns);
+    only_if(&txn, false, ETCD__COMPARE__RESULT__EQUAL, lock->own_revision);
+    Etcd__RangeRequest *before = add_end_of_queue(&txn, 0, ETCD__RANGE_REQUEST__SORT_ORDER__DESCEND);
+    before->max_create_revision = lock->own_revision - 1;
+    before->keys_only = true;
+    add_end_of_queue(&txn, 0, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
+    hf_status status = run(&txn, store, true, &answer, err);
+    if (status == HF_OK) {
+        note_revision(view, answer);
+        view->placed = answer->succeeded;
+        view->own_revision = lock->own_revision;
+        const Etcd__KeyValue *other = only_key(range_of(answer, 0)), *oldest = only_key(range_of(answer, 1));
+        view->first = view->placed && !other;
+        if (view->placed && !oldest)
+            status = nonsense(err);
+        else if (oldest)
+            hfi_etcd_say_who(view->holder, &oldest->value);
+        if (status == HF_OK && other)
+            status = keep_before(view, other, err);
+    }
+    end(&txn);
+    return status;
+}
+
+hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                                 hf_error *err)
+{
+    struct txn txn;
+    const Etcd__TxnResponse *answer;
+    begin(&txn, store, lock, request->deadline_ns);
+    /* Not the key by its name alone: a request that comes late would delete what was made anew under that name. */
+    if (lock->own_revision)
+        only_if(&txn, false, ETCD__COMPARE__RESULT__EQUAL, lock->own_revision);
+    else
+        only_if(&txn, false, ETCD__COMPARE__RESULT__NOT_EQUAL, 0);
+    add_delete(&txn);
+    hf_status status = run(&txn, store, false, &answer, err);
+    /* Whether it was gone before, or by this very request whose first answer was lost, nobody can tell. */
+    if (status == HF_OK && !answer->succeeded && !txn.question.unsure && lock->own_revision)
+        status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
+    end(&txn);
+    return status;
+}
