@@ -12,9 +12,20 @@
 
 #define SECOND_PATIENCE (20 * HFI_MS)
 
-hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns, hf_error *err)
+/* A session that listens holds an advisory lock for as long as it lives: that is how others tell. */
+static hf_status begin_to_listen(struct postgres_store *store, struct postgres_connection *connection,
+                                 hfi_time deadline_ns, hf_error *err)
 {
     char text[48];
+    hf_status status = hfi_postgres_say(store, connection, HFI_POSTGRES_LIVE, NULL, 0, NULL, deadline_ns, err);
+    snprintf(text, sizeof text, "LISTEN holdfast_%016llx", (unsigned long long)store->env->client);
+    if (status == HF_OK)
+        status = hfi_postgres_say(store, connection, text, NULL, 0, NULL, deadline_ns, err);
+    return hfi_postgres_not_unknown(status, err);
+}
+
+hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns, hf_error *err)
+{
     struct postgres_connection *connection = NULL;
     pthread_mutex_lock(&store->mutex);
     const bool there = store->ear.connection != NULL;
@@ -24,13 +35,7 @@ hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns
     hf_status status = hfi_postgres_connect(store, &connection, deadline_ns, err);
     if (status != HF_OK)
         return status;
-    snprintf(text, sizeof text, "LISTEN holdfast_%016llx", (unsigned long long)store->env->client);
-    status = hfi_postgres_say(store, connection, text, NULL, 0, NULL, deadline_ns, err);
-    if (status == HF_UNKNOWN) { /* nothing but a subscription is unknown */
-        status = HF_UNAVAILABLE;
-        if (err)
-            err->status = status;
-    }
+    status = begin_to_listen(store, connection, deadline_ns, err);
     pthread_mutex_lock(&store->mutex);
     if (status == HF_OK && !store->ear.connection) { /* else another thread was faster */
         store->ear.connection = connection;

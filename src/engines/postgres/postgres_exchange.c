@@ -275,30 +275,37 @@ hf_status hfi_postgres_say(struct postgres_store *store, struct postgres_connect
     return refusal;
 }
 
-/* The tables are gone: they were dropped, or the database is another one after a failover. */
-static hf_status make_tables(struct postgres_store *store, struct postgres_connection *connection, hfi_time deadline_ns,
-                             hf_error *err)
+/* The answer was no, and nothing was changed. True: what was wrong has been mended, and the connection is still good
+ * or marked as broken. */
+static bool mend(struct postgres_store *store, struct postgres_connection *connection, unsigned tries,
+                 hf_status *status, hfi_time deadline_ns, hf_error *trouble)
 {
-    const hf_status status = hfi_postgres_prepare_tables(store, connection, deadline_ns, err);
-    return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
+    if (hfi_postgres_is_conflict(trouble))
+        return tries < CONFLICTS_MOST;
+    if (hfi_postgres_is_read_only(trouble)) { /* it was a primary: another one may be by now */
+        connection->broken = true;
+        return tries == 0;
+    }
+    if (tries > 0 || !hfi_postgres_is_missing(trouble))
+        return false;
+    /* Dropped; or it is another database, after a failover. */
+    *status = hfi_postgres_prepare_tables(store, connection, deadline_ns, trouble);
+    *status = hfi_postgres_not_unknown(*status, trouble);
+    return *status == HF_OK;
 }
 
 hf_status hfi_postgres_ask(struct postgres_store *store, struct postgres_call *calls, size_t count,
                            hfi_time deadline_ns, hf_error *err)
 {
     hf_error local = { .native = 0 };
-    hf_error *trouble = err ? err : &local; /* what it was decides whether to ask again */
+    hf_error *trouble = err ? err : &local;
     for (unsigned tries = 0;; tries++) {
         struct postgres_connection *connection;
         hf_status status = hfi_postgres_borrow(store, &connection, deadline_ns, trouble);
         if (status != HF_OK)
             return status;
         status = hfi_postgres_exchange(store, connection, calls, count, deadline_ns, trouble);
-        bool again = status != HF_OK && tries < CONFLICTS_MOST && hfi_postgres_is_conflict(trouble);
-        if (status != HF_OK && tries == 0 && hfi_postgres_is_missing_table(trouble)) {
-            status = make_tables(store, connection, deadline_ns, trouble);
-            again = status == HF_OK;
-        }
+        const bool again = status != HF_OK && mend(store, connection, tries, &status, deadline_ns, trouble);
         hfi_postgres_give_back(store, connection);
         if (!again)
             return status;

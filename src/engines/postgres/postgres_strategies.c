@@ -10,7 +10,7 @@
  * one + 1 and the server's microseconds, and is drawn while the row is locked: one that is drawn before could be
  * overtaken.
  */
-#include "postgres.h"
+#include "postgres_sql.h"
 #include <string.h>
 
 #define NOW "clock_timestamp()"
@@ -19,8 +19,9 @@
 #define CLAIM "interval '1 second'"
 #define LEFT_MS(end) "(extract(epoch FROM " end " - clock_timestamp()) * 1000)::bigint"
 #define HELD_MS "greatest(0, (extract(epoch FROM clock_timestamp() - since) * 1000)::bigint)"
-/* A waiter whose connection has ended is not served. */
-#define LIVES "EXISTS (SELECT FROM pg_stat_get_activity(w.backend))"
+/* A waiter whose listening session has ended is not served: nobody else has the lock that this session had. (To look
+ * for the process among the server's would cost as much as the rest of the statement.) */
+#define LIVES "NOT pg_try_advisory_xact_lock_shared(" HFI_POSTGRES_LIVE_CLASS ", w.backend)"
 #define NOTIFY(row, word)                                                                                              \
     "pg_notify('holdfast_' || lpad(to_hex(" row ".client), 16, '0'), " row ".serial::text || " word ")"
 /* 64 bits of a name: the first eight bytes of its SHA-256, most significant first. */
@@ -28,9 +29,9 @@
 
 /* The second in line is told to look after the first, which may have died this very moment. */
 #define HEIR                                                                                                           \
-    "heir AS (SELECT w.place, w.client, w.serial, w.host, w.pid, w.note FROM {W} w WHERE w.name = $1 AND " LIVES       \
-    " ORDER BY w.place LIMIT 1), second AS (SELECT w.client, w.serial FROM {W} w, heir h WHERE w.name = $1"            \
-    " AND w.place > h.place AND " LIVES " ORDER BY w.place LIMIT 1)"
+    "line AS (SELECT w.place, w.client, w.serial, w.host, w.pid, w.note FROM {W} w WHERE w.name = $1 AND " LIVES       \
+    " ORDER BY w.place LIMIT 2), heir AS (SELECT * FROM line ORDER BY place LIMIT 1),"                                 \
+    " second AS (SELECT * FROM line ORDER BY place OFFSET 1)"
 #define NOTIFY_BOTH                                                                                                    \
     " SELECT " NOTIFY("given", "''") " FROM given WHERE given.client IS NOT NULL"                                      \
                                      " UNION ALL SELECT " NOTIFY(                                                      \
@@ -62,7 +63,8 @@ static const char version_swap[] =
     ", host = $5, pid = $6, note = $7 WHERE l.name = $1 AND l.token = $8 AND NOT l.queued AND " IS_FREE
     " RETURNING token";
 
-static const char lease_lock[] = "UPDATE {L} SET queued = true WHERE name = $1";
+static const char lease_lock[] =
+    "INSERT INTO {L} (name, queued) VALUES ($1, true) ON CONFLICT (name) DO UPDATE SET queued = true";
 
 static const char enter[] =
     "INSERT INTO {W} (name, client, serial, backend, host, pid, note) SELECT $1, $2, $3, $4, $5, $6, $7"
@@ -195,12 +197,14 @@ static const char update_evict[] =
 
 /* --- the table --- */
 
+static const char show_token[] = "SELECT {H}($1, $2)";
+
 #define ROW_CAPS                                                                                                       \
     (HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |       \
-     HF_CAP_INSPECT | HF_CAP_BREAK)
+     HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD)
 #define BOUND_CAPS                                                                                                     \
     (HF_CAP_BOUND | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT |     \
-     HF_CAP_BREAK)
+     HF_CAP_BREAK | HF_CAP_GUARD)
 
 static const struct postgres_strategy strategies[] = {
     { .name = "lease",
@@ -213,7 +217,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_RENEW] = { renew, "ncst" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
                [POSTGRES_EVICT] = { lease_evict, "n" },
-               [POSTGRES_INSPECT] = { row_inspect, "n" } },
+               [POSTGRES_INSPECT] = { row_inspect, "n" },
+               [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_TAKE },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE },
       .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_TAKE },
@@ -233,7 +238,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_RENEW] = { renew, "ncst" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
                [POSTGRES_EVICT] = { lease_evict, "n" },
-               [POSTGRES_INSPECT] = { row_inspect, "n" } },
+               [POSTGRES_INSPECT] = { row_inspect, "n" },
+               [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_LOOK },
       .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_LOOK },
@@ -252,7 +258,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_RENEW] = { renew, "ncst" },
                [POSTGRES_FREE] = { insert_free, "ncs" },
                [POSTGRES_EVICT] = { insert_evict, "n" },
-               [POSTGRES_INSPECT] = { row_inspect, "n" } },
+               [POSTGRES_INSPECT] = { row_inspect, "n" },
+               [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_LOCK, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
@@ -269,7 +276,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_FREE] = { advisory_unlock, "n" },
                [POSTGRES_CANCEL] = { cancel, "b" },
                [POSTGRES_EVICT] = { advisory_evict, "nb" },
-               [POSTGRES_INSPECT] = { advisory_inspect, "n" } },
+               [POSTGRES_INSPECT] = { advisory_inspect, "n" },
+               [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_TAKE },
       .release = { POSTGRES_CLEAR, POSTGRES_FREE } },
     { .name = "for-update",
@@ -286,7 +294,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_CLEAR] = { clear, "ncs" },
                [POSTGRES_CANCEL] = { cancel, "b" },
                [POSTGRES_EVICT] = { update_evict, "nb" },
-               [POSTGRES_INSPECT] = { update_inspect, "n" } },
+               [POSTGRES_INSPECT] = { update_inspect, "n" },
+               [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_TAKE },
       .release = { POSTGRES_CLEAR, POSTGRES_COMMIT } },
 };
