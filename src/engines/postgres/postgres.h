@@ -17,10 +17,15 @@
 #include "postgres_connection.h"
 #include <pthread.h>
 
-/* For so long a waiter that was handed the lock may take to ask for the whole of it. The statements know it too. */
+/* For so long a lock that was handed to a waiter stays its own unless it is renewed. The statements know it too. */
 #define HFI_POSTGRES_CLAIM_MS 1000
 
 enum postgres_state { POSTGRES_NEW, POSTGRES_CALLED, POSTGRES_HELD };
+
+/* What a notification says of the grant; no token: it is worth asking. */
+struct postgres_gift {
+    int64_t token, server_us;
+};
 
 struct postgres_lock {
     /* row strategies */
@@ -31,6 +36,9 @@ struct postgres_lock {
     bool waiting;              /* is in the ear's list */
     uint64_t ear_number;
     hfi_time ask_again_ns;
+    hfi_time sent_ns;  /* a request, which was answered … */
+    int64_t server_us; /* … at this time of the server; -1 if it does not say */
+    struct postgres_gift gift;
     struct hfi_waker *waker;
     struct postgres_lock *next; /* in the list of those who wait, or who are bound */
     /* bound strategies */

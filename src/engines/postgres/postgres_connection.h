@@ -57,9 +57,11 @@ hf_status hfi_postgres_set_up(struct postgres_store *store, struct postgres_conn
 
 /* --- postgres_exchange.c: HF_UNKNOWN if no answer came in time, or the connection broke before it --- */
 
+typedef char postgres_digits[24];
+
 struct postgres_values {
     const char *name, *note;
-    char client[24], serial[24], ttl[16], backend[16], version[24];
+    postgres_digits client, serial, ttl, backend, version;
 };
 
 struct postgres_call {
@@ -69,6 +71,7 @@ struct postgres_call {
     bool prepares;    /* set by send: an answer about its preparation comes first */
 };
 
+void hfi_postgres_put(postgres_digits out, int64_t value);
 void hfi_postgres_values(struct postgres_values *values, const struct hfi_request *request);
 
 /* One round trip: all calls in one transaction, unless they end it themselves. HF_OK: all were done. */

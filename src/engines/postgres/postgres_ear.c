@@ -9,6 +9,7 @@
 #include "postgres.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define SECOND_PATIENCE (20 * HFI_MS)
 
@@ -64,7 +65,8 @@ static void unlink_lock(struct postgres_ear *ear, struct postgres_lock *lock)
     lock->waiting = false;
 }
 
-/* "serial": it was served. "serial second": the one before it was, and should be looked after. */
+/* "serial token microseconds": it was given the lock. "serial": the same, but it must ask for the token. "serial second":
+ * the one before it was, and should be looked after. */
 static void call(const struct postgres_store *store, const struct postgres_lock *listener, const char *text)
 {
     char *rest;
@@ -75,10 +77,13 @@ static void call(const struct postgres_store *store, const struct postgres_lock 
     if (!lock) /* it has left: its release() has given the lock back, or is going to */
         return;
     const hfi_time claim_over = store->env->now_ns() + HFI_POSTGRES_CLAIM_MS * HFI_MS + SECOND_PATIENCE;
-    if (!*rest)
+    if (strcmp(rest, " second") != 0) {
         lock->state = POSTGRES_CALLED;
-    else if (claim_over < lock->ask_again_ns)
+        lock->gift.token = strtoll(rest, &rest, 10);
+        lock->gift.server_us = strtoll(rest, NULL, 10);
+    } else if (claim_over < lock->ask_again_ns) {
         lock->ask_again_ns = claim_over;
+    }
     if (lock->waker && lock != listener)
         hfi_waker_wake(lock->waker);
 }

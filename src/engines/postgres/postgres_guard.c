@@ -8,7 +8,6 @@
  */
 #include "postgres.h"
 #include <inttypes.h>
-#include <stdio.h>
 
 /* The function's own names are those of the schema in which its table is, whatever path its caller has. The refusal
  * undoes the row's change, too. The same text is in sql/holdfast-postgres.sql. */
@@ -44,7 +43,7 @@ hf_status hfi_postgres_guard(void *memory, const char *resource, uint64_t token,
     struct postgres_values values = { .name = resource, .note = "" };
     struct postgres_answer answer = { .counted = POSTGRES_END };
     hf_error trouble = { .native = 0 };
-    snprintf(values.version, sizeof values.version, "%" PRIu64, token);
+    hfi_postgres_put(values.version, (int64_t)token);
     const hf_status status = hfi_postgres_run(store, show, &values, &answer, deadline_ns, &trouble);
     PQclear(answer.last);
     if (status == HF_LOST)

@@ -27,6 +27,7 @@ static const struct setting settings[] = {
     { 0, "idle_in_transaction_session_timeout", "0" },
     { 140000, "idle_session_timeout", "0" },
     { 170000, "transaction_timeout", "0" },
+    { 120000, "plan_cache_mode", "force_generic_plan" }, /* a name's value makes no other plan */
     /* A client that is gone must not keep its connection, nor a statement that waits. */
     { 0, "tcp_keepalives_idle", "5" },
     { 0, "tcp_keepalives_interval", "2" },

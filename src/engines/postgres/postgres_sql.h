@@ -88,6 +88,7 @@ struct postgres_config {
     bool session_pooler; /* the user vouches that a pooler keeps sessions together */
     char where[160];     /* for messages */
     char *sql[POSTGRES_STATEMENTS];
+    char prepared[POSTGRES_STATEMENTS][16]; /* their names */
 };
 
 hf_status hfi_postgres_config_read(struct postgres_config *config, const struct hfi_url *url, char **shown,

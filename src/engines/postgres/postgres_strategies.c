@@ -32,8 +32,8 @@
     "line AS (SELECT w.place, w.client, w.serial, w.host, w.pid, w.note FROM {W} w WHERE w.name = $1 AND " LIVES       \
     " ORDER BY w.place LIMIT 2), heir AS (SELECT * FROM line ORDER BY place LIMIT 1),"                                 \
     " second AS (SELECT * FROM line ORDER BY place OFFSET 1)"
-#define NOTIFY_BOTH                                                                                                    \
-    " SELECT " NOTIFY("given", "''") " FROM given WHERE given.client IS NOT NULL"                                      \
+#define NOTIFY_BOTH(gift)                                                                                              \
+    " SELECT " NOTIFY("given", gift) " FROM given WHERE given.client IS NOT NULL"                                      \
                                      " UNION ALL SELECT " NOTIFY(                                                      \
                                          "second", "' second'") " FROM second WHERE EXISTS (SELECT FROM given)"
 
@@ -51,12 +51,12 @@ static const char lease_take[] =
     " since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW " END,"
     " expires = " NOW " + " TTL ", host = $5, pid = $6, note = $7"
     " WHERE " IS_MINE " OR (NOT l.queued AND " IS_FREE ") RETURNING token)"
-    " SELECT token, NULL::text, NULL::int, NULL::bigint, false FROM taken"
+    " SELECT token, NULL::text, NULL::int, NULL::bigint, false, NULL::bigint FROM taken"
     " UNION ALL SELECT 0, l.host, l.pid, " LEFT_MS(
-        "l.expires") ", " IS_FREE " FROM {L} l WHERE l.name = $1 AND NOT EXISTS (SELECT FROM taken)";
+        "l.expires") ", " IS_FREE ", " MICROSECONDS " FROM {L} l WHERE l.name = $1 AND NOT EXISTS (SELECT FROM taken)";
 
 static const char lease_look[] = "SELECT CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
-    "l.expires") ", " IS_FREE ", l.token, l.queued FROM {L} l WHERE l.name = $1";
+    "l.expires") ", " IS_FREE ", " MICROSECONDS ", l.token, l.queued FROM {L} l WHERE l.name = $1";
 
 static const char version_swap[] =
     "UPDATE {L} l SET client = $2, serial = $3, token = " NEXT_TOKEN ", since = " NOW ", expires = " NOW " + " TTL
@@ -77,9 +77,10 @@ static const char lease_serve[] =
     " + " CLAIM ", host = h.host, pid = h.pid, note = h.note,"
     " queued = EXISTS (SELECT FROM {W} w WHERE w.name = $1 AND w.place > h.place)"
     " FROM (SELECT 1) one LEFT JOIN heir h ON true WHERE l.name = $1 AND l.queued AND " IS_FREE
-    " RETURNING l.client, l.serial),"
+    " RETURNING l.client, l.serial, l.token, (extract(epoch FROM l.since) * 1000000)::bigint AS at),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND EXISTS (SELECT FROM given)"
-    " AND w.place <= coalesce((SELECT place FROM heir), 9223372036854775807))" NOTIFY_BOTH;
+    " AND w.place <= coalesce((SELECT place FROM heir), 9223372036854775807))" NOTIFY_BOTH(
+        "' ' || given.token || ' ' || given.at");
 
 static const char leave[] = "DELETE FROM {W} WHERE client = $1 AND serial = $2";
 
@@ -126,7 +127,7 @@ static const char insert_serve[] =
     " since = excluded.since, expires = " NOW " + " CLAIM ", host = excluded.host, pid = excluded.pid,"
     " note = excluded.note WHERE l.expires <= " NOW " RETURNING l.client, l.serial),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND ((EXISTS (SELECT FROM given)"
-    " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))" NOTIFY_BOTH;
+    " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))" NOTIFY_BOTH("''");
 
 static const char insert_free[] = "DELETE FROM {L} WHERE name = $1 AND client = $2 AND serial = $3";
 

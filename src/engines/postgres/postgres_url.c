@@ -169,6 +169,7 @@ static hf_status expand_all(struct postgres_config *config, hf_error *err)
 {
     for (size_t i = 0; i < POSTGRES_STATEMENTS; i++) {
         const char *text = config->strategy->sql[i].text;
+        snprintf(config->prepared[i], sizeof config->prepared[i], "holdfast%zu", i);
         config->sql[i] = text ? hfi_postgres_expand(&config->names, text) : NULL;
         if (text && !config->sql[i])
             return no_memory(err);
