@@ -307,6 +307,39 @@ void postgres_server_stop(struct postgres_server *server)
     free(server);
 }
 
+/* ------------------------------------------------------------------------------------------------------------- TLS */
+
+/* Into the server's data, as its own. */
+static void install_file(const struct postgres_server *server, const char *name, const char *suffix, const char *as)
+{
+    char path[400], text[8000];
+    struct stat owner;
+    const char *folder = getenv("TEST_CERTIFICATES");
+    REQUIRE(folder != NULL);
+    snprintf(path, sizeof path, "%s/%s%s", folder, name, suffix);
+    FILE *file = fopen(path, "re");
+    REQUIRE(file != NULL);
+    const size_t size = fread(text, 1, sizeof text, file);
+    fclose(file);
+    snprintf(path, sizeof path, "%s/data/%s", server->directory, as);
+    file = fopen(path, "we");
+    REQUIRE(file != NULL && size > 0 && size < sizeof text);
+    REQUIRE_INT(0, stat(server->directory, &owner));
+    REQUIRE_INT(0, fchmod(fileno(file), 0600));
+    REQUIRE_INT(0, fchown(fileno(file), owner.st_uid, owner.st_gid));
+    REQUIRE_INT(size, fwrite(text, 1, size, file));
+    REQUIRE_INT(0, fclose(file));
+}
+
+void postgres_server_use_tls(struct postgres_server *server, const char *name)
+{
+    install_file(server, name, ".pem", "server.crt");
+    install_file(server, name, ".key", "server.key");
+    postgres_server_do(server, "ALTER SYSTEM SET ssl = on");
+    postgres_server_do(server, "SELECT pg_reload_conf()");
+    postgres_server_await(server, 1, "SELECT (current_setting('ssl') = 'on')::int");
+}
+
 void postgres_server_pause_backend(pid_t backend)
 {
     CHECK_INT(0, kill(backend, SIGSTOP));

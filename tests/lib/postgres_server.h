@@ -51,6 +51,8 @@ void postgres_server_restart(struct postgres_server *server);
 void postgres_server_pause_backend(pid_t backend);
 void postgres_server_continue_backend(pid_t backend);
 
+/* From now on it speaks TLS, with the certificate NAME.pem of the folder TEST_CERTIFICATES. */
+void postgres_server_use_tls(struct postgres_server *server, const char *name);
 /* Starts a program of PostgreSQL, or one with a path, as the server's user, in its folder and on its host; what it says
  * goes to the server's log. It ends with the test. */
 pid_t postgres_server_launch(const struct postgres_server *server, const char *command);

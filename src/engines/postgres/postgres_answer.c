@@ -85,12 +85,13 @@ static const char *find_state(const char *text)
     return NULL;
 }
 
-/* TLS fails without a number. */
+/* What libpq itself, or TLS, does not like has no number. */
 static hf_status status_of_words(const char *text)
 {
-    if (strstr(text, "certificate") && (strstr(text, "does not exist") || strstr(text, "could not")))
-        return HF_INVALID; /* a file of ours */
-    return strstr(text, "certificate") ? HF_DENIED : HF_UNAVAILABLE;
+    const bool certificate = strstr(text, "certificate") != NULL;
+    if (strstr(text, "invalid") || (certificate && (strstr(text, "does not exist") || strstr(text, "could not"))))
+        return HF_INVALID; /* an option, or a file of ours */
+    return certificate ? HF_DENIED : HF_UNAVAILABLE;
 }
 
 hf_status hfi_postgres_unreachable(const struct postgres_store *store, PGconn *pq, hf_error *err)

@@ -89,7 +89,7 @@ static hf_status split_options(struct own_options *own, char *rest, const char *
     PQconninfoOption *defaults = PQconndefaults();
     if (!defaults)
         return no_memory(err);
-    snprintf(rest, URL_MOST, "postgresql:%.*s", (int)length, length ? url : "//");
+    snprintf(rest, URL_MOST, "postgresql:%s%.*s", length ? "" : "//", (int)length, url);
     hf_status status = HF_OK;
     while (*query && status == HF_OK) {
         const size_t one = strcspn(query, "&");
@@ -192,6 +192,13 @@ const char *hfi_postgres_option(const struct postgres_config *config, const char
     return value ? value : "";
 }
 
+static void swap_values(PQconninfoOption *a, PQconninfoOption *b)
+{
+    char *value = a->val;
+    a->val = b->val;
+    b->val = value;
+}
+
 /* What libpq adds to the URL from its environment variables and its service file. It reads those only on the way to
  * connect, so it is given a value that stops it there. */
 #define STOP "ssl_max_protocol_version"
@@ -215,10 +222,9 @@ static PQconninfoOption *complete(PQconninfoOption *given, hf_error *err)
     if (!all) {
         no_memory(err);
     } else if (strstr(words, STOP)) {
-        /* Its own value is that of the URL, or what libpq finds when it does connect. */
-        char *stop = find(all, STOP)->val;
-        find(all, STOP)->val = find(given, STOP)->val;
-        find(given, STOP)->val = stop;
+        /* Its own value is that of the URL; or what libpq finds when it does connect, so it must know the service. */
+        swap_values(find(all, STOP), find(given, STOP));
+        swap_values(find(all, "service"), find(given, "service"));
     } else {
         hfi_fail(err, HF_INVALID, 0, "libpq refuses: %.*s", (int)strcspn(words, "\r\n"), words);
         wipe(all);
