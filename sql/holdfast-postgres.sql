@@ -1,26 +1,35 @@
 -- SPDX-License-Identifier: MIT
 --
--- The tables of the postgres: engine, for those whose programs may not create tables themselves. PostgreSQL 11 or newer.
+-- The tables and the guard of the postgres: engine, for those whose programs may not create them. PostgreSQL 11 or
+-- newer. Running it again does no harm.
 --
 --     psql -f holdfast-postgres.sql                         holdfast_locks
 --     psql -v table=jobs -f holdfast-postgres.sql           for URLs with ?table=jobs
 --     psql -v table=jobs -v role=worker -f …                and lets that role use them
+--     psql -v schema=app -f holdfast-postgres.sql           in that schema: for URLs with ?table=app.holdfast_locks
 --
--- This is all that a program needs: SELECT, INSERT, UPDATE and DELETE on the three, and for `holdfast break` on the
--- strategies that are bound to a connection the same role as the holder, or membership in pg_signal_backend.
+-- What is granted to the role at the end is all that a program needs; and for `holdfast break` on the strategies that
+-- are bound to a connection the same role as the holder, or membership in pg_signal_backend.
 
+\set ON_ERROR_STOP on
 \if :{?table}
 \else
 \set table holdfast_locks
 \endif
+\if :{?schema}
+\else
+SELECT current_schema() AS schema \gset
+\endif
 \set waiters :table '_waiters'
 \set grants :table '_grants'
+\set fences :table '_fences'
+SELECT CASE :'table' WHEN 'holdfast_locks' THEN 'holdfast_guard' ELSE :'table' || '_guard' END AS guard \gset
 
 BEGIN;
 
 -- One row for each name. lease, version: kept for ever, and with it the last token. insert: there only while the lock is
 -- held. for-update: kept, and locked while the lock is held.
-CREATE TABLE IF NOT EXISTS :"table" (
+CREATE TABLE IF NOT EXISTS :"schema".:"table" (
     name text COLLATE "C" PRIMARY KEY,      -- the unique index without which this would be no lock
     token bigint NOT NULL DEFAULT 0,
     client bigint,                          -- the owner; NULL: free
@@ -34,7 +43,7 @@ CREATE TABLE IF NOT EXISTS :"table" (
 ) WITH (fillfactor = 50);
 
 -- Who waits, in order. Unlogged: whoever waits lines up again after a crash.
-CREATE UNLOGGED TABLE IF NOT EXISTS :"waiters" (
+CREATE UNLOGGED TABLE IF NOT EXISTS :"schema".:"waiters" (
     name text COLLATE "C" NOT NULL,
     place bigint GENERATED ALWAYS AS IDENTITY,
     client bigint NOT NULL,
@@ -48,7 +57,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS :"waiters" (
 );
 
 -- The last token of each name where the lock itself does not keep it (insert, for-update, advisory), and who holds it.
-CREATE TABLE IF NOT EXISTS :"grants" (
+CREATE TABLE IF NOT EXISTS :"schema".:"grants" (
     name text COLLATE "C" PRIMARY KEY,
     token bigint NOT NULL DEFAULT 0,
     client bigint,
@@ -60,8 +69,36 @@ CREATE TABLE IF NOT EXISTS :"grants" (
     note text
 ) WITH (fillfactor = 50);
 
+-- The highest token that was shown for each resource.
+CREATE TABLE IF NOT EXISTS :"schema".:"fences" (
+    resource text COLLATE "C" PRIMARY KEY,
+    token bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- Fencing where the data lives: call it first in the transaction that writes. It raises HF001 unless the token is at
+-- least as great as every one that was shown for the resource, and keeps others waiting until the transaction ends, so
+-- that none with an older token can commit after it.
+--
+--     BEGIN; SELECT holdfast_guard('accounts', 1731668400000001); UPDATE accounts …; COMMIT;
+SELECT format($text$CREATE OR REPLACE FUNCTION %1$s.%2$I(resource text, token bigint) RETURNS void LANGUAGE plpgsql AS $body$
+#variable_conflict use_column
+DECLARE
+    highest bigint;
+BEGIN
+    INSERT INTO %1$s.%3$I AS f (resource, token) VALUES ($1, $2)
+    ON CONFLICT (resource) DO UPDATE SET token = greatest(f.token, excluded.token) RETURNING f.token INTO highest;
+    IF highest > $2 THEN
+        RAISE EXCEPTION 'token %% for %% is too old: %% was shown before', $2, $1, highest
+            USING ERRCODE = 'HF001', HINT = 'The lock was lost, and somebody else has had it since.';
+    END IF;
+END
+$body$$text$, quote_ident(:'schema'), :'guard', :'fences') \gexec
+
 \if :{?role}
-GRANT SELECT, INSERT, UPDATE, DELETE ON :"table", :"waiters", :"grants" TO :"role";
+GRANT USAGE ON SCHEMA :"schema" TO :"role";
+GRANT SELECT, INSERT, UPDATE, DELETE ON :"schema".:"table", :"schema".:"waiters", :"schema".:"grants" TO :"role";
+GRANT SELECT, INSERT, UPDATE ON :"schema".:"fences" TO :"role";
+GRANT EXECUTE ON FUNCTION :"schema".:"guard"(text, bigint) TO :"role";
 \endif
 
 COMMIT;

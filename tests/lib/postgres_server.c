@@ -37,8 +37,7 @@ static pid_t starter; /* atexit() handlers are inherited by forked children, the
 
 /* ------------------------------------------------------------------------------------------------ places and users */
 
-/* Not one of those that the kernel gives to outgoing connections. */
-static int free_port(void)
+int postgres_server_free_port(void)
 {
     static unsigned last;
     if (last == 0)
@@ -118,8 +117,7 @@ static int split(char **out, char *text)
     return count;
 }
 
-/* Starts a program of PostgreSQL as a user that is not root; what it says goes to the server's log. */
-static pid_t launch(const struct postgres_server *server, const char *command)
+pid_t postgres_server_launch(const struct postgres_server *server, const char *command)
 {
     char text[1500], path[300], log[220];
     char *arguments[ARGUMENTS_MOST];
@@ -128,7 +126,8 @@ static pid_t launch(const struct postgres_server *server, const char *command)
     REQUIRE(programs != NULL);
     snprintf(text, sizeof text, "%s", command);
     REQUIRE(split(arguments, text) > 0);
-    snprintf(path, sizeof path, "%s/%s", programs, arguments[0]);
+    snprintf(path, sizeof path, "%s%s%s", *arguments[0] == '/' ? "" : programs, *arguments[0] == '/' ? "" : "/",
+             arguments[0]);
     snprintf(log, sizeof log, "%s/log", server->directory);
     fflush(stdout);
     const pid_t pid = fork();
@@ -150,10 +149,10 @@ static pid_t launch(const struct postgres_server *server, const char *command)
     _exit(127);
 }
 
-static void run(const struct postgres_server *server, const char *command)
+void postgres_server_run(const struct postgres_server *server, const char *command)
 {
     int status = 1;
-    const pid_t pid = launch(server, command);
+    const pid_t pid = postgres_server_launch(server, command);
     REQUIRE_INT(pid, waitpid(pid, &status, 0));
     if (status != 0) {
         FAIL("%.200s: see %s/log", command, server->directory);
@@ -186,11 +185,11 @@ static void boot(struct postgres_server *server)
     const int64_t end_ns = test_now_ns() + START_S * 1000000000LL * test_slowness();
     snprintf(command, sizeof command, "postgres -D %s/data -p %d -k %s %s", server->directory, server->port,
              server->directory, server->settings);
-    server->pid = launch(server, command);
+    server->pid = postgres_server_launch(server, command);
     while (!answers(server)) {
         /* What a crash left in shared memory may be in its way for a moment. */
         if (waitpid(server->pid, NULL, WNOHANG) == server->pid)
-            server->pid = launch(server, command);
+            server->pid = postgres_server_launch(server, command);
         REQUIRE(test_now_ns() < end_ns);
         nanosleep(&pause, NULL);
     }
@@ -224,7 +223,7 @@ static struct postgres_server *new_server(struct netns *place)
     REQUIRE_INT(0, mkdir(server->directory, 0700));
     if (geteuid() == 0)
         REQUIRE_INT(0, chown(server->directory, plain_user()->pw_uid, plain_user()->pw_gid));
-    server->port = free_port();
+    server->port = postgres_server_free_port();
     server->place = place;
     snprintf(server->url, sizeof server->url, "postgres://postgres@%s:%d/postgres",
              place ? place->address : "127.0.0.1", server->port);
@@ -258,7 +257,7 @@ struct postgres_server *postgres_server_start_at(struct netns *place, const char
     struct postgres_server *server = new_server(place);
     snprintf(command, sizeof command, "initdb -D %s/data -U postgres -A trust -E UTF8 --locale=C --no-sync",
              server->directory);
-    run(server, command);
+    postgres_server_run(server, command);
     write_access(server);
     snprintf(server->settings, sizeof server->settings,
              "-c listen_addresses=%s -c max_connections=450 -c shared_buffers=24MB -c fsync=off "
@@ -275,7 +274,7 @@ struct postgres_server *postgres_server_start_standby(struct postgres_server *pr
     struct postgres_server *server = new_server(NULL);
     snprintf(command, sizeof command, "pg_basebackup -D %s/data -h %s -p %d -U postgres -R -X stream -c fast --no-sync",
              server->directory, primary->directory, primary->port);
-    run(server, command);
+    postgres_server_run(server, command);
     snprintf(server->settings, sizeof server->settings, "%s", primary->settings);
     boot(server);
     return server;
@@ -306,6 +305,39 @@ void postgres_server_stop(struct postgres_server *server)
         link = &(*link)->next;
     *link = server->next;
     free(server);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- TLS */
+
+/* Into the server's data, as its own. */
+static void install_file(const struct postgres_server *server, const char *name, const char *suffix, const char *as)
+{
+    char path[400], text[8000];
+    struct stat owner;
+    const char *folder = getenv("TEST_CERTIFICATES");
+    REQUIRE(folder != NULL);
+    snprintf(path, sizeof path, "%s/%s%s", folder, name, suffix);
+    FILE *file = fopen(path, "re");
+    REQUIRE(file != NULL);
+    const size_t size = fread(text, 1, sizeof text, file);
+    fclose(file);
+    snprintf(path, sizeof path, "%s/data/%s", server->directory, as);
+    file = fopen(path, "we");
+    REQUIRE(file != NULL && size > 0 && size < sizeof text);
+    REQUIRE_INT(0, stat(server->directory, &owner));
+    REQUIRE_INT(0, fchmod(fileno(file), 0600));
+    REQUIRE_INT(0, fchown(fileno(file), owner.st_uid, owner.st_gid));
+    REQUIRE_INT(size, fwrite(text, 1, size, file));
+    REQUIRE_INT(0, fclose(file));
+}
+
+void postgres_server_use_tls(struct postgres_server *server, const char *name)
+{
+    install_file(server, name, ".pem", "server.crt");
+    install_file(server, name, ".key", "server.key");
+    postgres_server_do(server, "ALTER SYSTEM SET ssl = on");
+    postgres_server_do(server, "SELECT pg_reload_conf()");
+    postgres_server_await(server, 1, "SELECT (current_setting('ssl') = 'on')::int");
 }
 
 void postgres_server_pause_backend(pid_t backend)

@@ -51,6 +51,16 @@ void postgres_server_restart(struct postgres_server *server);
 void postgres_server_pause_backend(pid_t backend);
 void postgres_server_continue_backend(pid_t backend);
 
+/* From now on it speaks TLS, with the certificate NAME.pem of the folder TEST_CERTIFICATES. */
+void postgres_server_use_tls(struct postgres_server *server, const char *name);
+/* Starts a program of PostgreSQL, or one with a path, as the server's user, in its folder and on its host; what it says
+ * goes to the server's log. It ends with the test. */
+pid_t postgres_server_launch(const struct postgres_server *server, const char *command);
+/* The same, and waits until it has done what it should. */
+void postgres_server_run(const struct postgres_server *server, const char *command);
+/* A port that nobody uses, and that the kernel does not give to outgoing connections. */
+int postgres_server_free_port(void);
+
 /* SQL as the superuser; the format is that of printf. It must succeed. */
 void postgres_server_do(struct postgres_server *server, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The first column of the first row; -1 if there is none. */

@@ -10,6 +10,7 @@
 
 struct cut_off {
     char url[200];
+    const char *name;
     struct gate held, told, healed;
 };
 
@@ -21,7 +22,7 @@ static void hold_while_cut_off(void *arg)
     store_url = it->url;
     hf_client *client = open_client();
     record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(client, "x", &options);
+    hf_lock *lock = must_acquire(client, it->name, &options);
     const uint64_t token = hf_token(lock);
     gate_pass(&it->held);
     /* The user does nothing, and is told. */
@@ -30,35 +31,55 @@ static void hold_while_cut_off(void *arg)
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
     gate_pass(&it->told);
     gate_await(&it->healed, 1);
-    lock = must_acquire(client, "x", NULL);
+    lock = must_acquire(client, it->name, NULL);
     CHECK(hf_token(lock) > token);
     must_release(lock);
     hf_close(client);
 }
 
-static void check_cut(const char *strategy)
+/* Both at once: it takes as long as it takes. */
+TEST_LIMIT(a_cut_network_ends_bound_locks_on_both_sides, 90)
 {
+    static const char *const strategies[] = { "advisory", "for-update" };
     struct netns *here = netns_new(), *there = netns_new();
     struct postgres_server *server = postgres_server_start_at(there, "");
-    struct cut_off *it = shared_new(sizeof *it);
-    snprintf(it->url, sizeof it->url, "%s?strategy=%s", server->url, strategy);
-    pid_t holder = netns_helper_start(here, hold_while_cut_off, it);
-    gate_await(&it->held, 1);
+    struct cut_off *it[2];
+    pid_t holders[2];
+    for (int i = 0; i < 2; i++) {
+        it[i] = shared_new(sizeof *it[i]);
+        snprintf(it[i]->url, sizeof it[i]->url, "%s?strategy=%s", server->url, strategies[i]);
+        it[i]->name = strategies[i]; /* a name has one strategy */
+        holders[i] = netns_helper_start(here, hold_while_cut_off, it[i]);
+        gate_await(&it[i]->held, 1);
+    }
     netns_cut(here);
-    gate_await(&it->told, 1);
-    /* Nor does the server keep it. */
+    for (int i = 0; i < 2; i++)
+        gate_await(&it[i]->told, 1);
+    /* Nor does the server keep them. */
     postgres_server_await(server, 0, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'");
     netns_heal(here);
-    gate_pass(&it->healed);
-    helper_join(holder);
+    for (int i = 0; i < 2; i++) {
+        gate_pass(&it[i]->healed);
+        helper_join(holders[i]);
+    }
 }
 
-TEST_LIMIT(a_cut_network_ends_an_advisory_lock_on_both_sides, 90)
+static void find_the_other(void *arg)
 {
-    check_cut("advisory");
+    store_url = arg;
+    hf_client *client = open_client();
+    must_release(must_acquire(client, "x", NULL));
+    hf_close(client);
 }
 
-TEST_LIMIT(a_cut_network_ends_a_row_lock_on_both_sides, 90)
+/* A primary whose machine is gone does not refuse connections, it swallows them: the next host must still be asked. */
+TEST_LIMIT(a_host_that_swallows_everything_is_passed_over, 60)
 {
-    check_cut("for-update");
+    struct netns *here = netns_new(), *there = netns_new(), *gone = netns_new();
+    const struct postgres_server *server = postgres_server_start_at(there, "");
+    char *url = shared_new(200);
+    snprintf(url, 200, "postgres://postgres@%s:%d,%s:%d/postgres", gone->address, server->port, there->address,
+             server->port);
+    netns_cut(gone);
+    helper_join(netns_helper_start(here, find_the_other, url));
 }

@@ -6,9 +6,7 @@
 #include "postgres_support.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 TEST(urls_that_make_no_sense)
 {
@@ -63,23 +61,6 @@ TEST_LIMIT(roles_and_databases, 60)
     }
 }
 
-TEST_LIMIT(a_password_file_is_used, 60)
-{
-    char url[300], path[300];
-    struct postgres_server *server = start_store("lease", "");
-    postgres_server_do(server, "GRANT ALL ON ALL TABLES IN SCHEMA public TO guest");
-    snprintf(url, sizeof url, "postgres://guest@127.0.0.1:%d/postgres", server->port);
-    snprintf(path, sizeof path, "%s.pgpass", server->directory);
-    FILE *file = fopen(path, "wex");
-    REQUIRE(file != NULL);
-    REQUIRE_INT(0, fchmod(fileno(file), 0600)); /* libpq reads no file that others may read too */
-    fprintf(file, "127.0.0.1:*:*:guest:open-sesame\n");
-    REQUIRE_INT(0, fclose(file));
-    REQUIRE_INT(0, setenv("PGPASSFILE", path, 1));
-    check_open(url, HF_OK, "");
-    CHECK_INT(0, remove(path));
-}
-
 TEST_LIMIT(tables_that_are_missing, 60)
 {
     char url[300];
@@ -109,27 +90,6 @@ TEST_LIMIT(a_table_without_a_unique_index_is_refused, 60)
     snprintf(url, sizeof url, "%s?table=public.others", server->url);
     check_open(url, HF_OK, "");
     CHECK_INT(1, postgres_server_number(server, "SELECT count(*) FROM pg_tables WHERE tablename = 'others_grants'"));
-}
-
-TEST_LIMIT(a_standby_is_refused_until_it_is_promoted, 90)
-{
-    struct postgres_server *primary = start_store("lease", "");
-    hf_client *client = open_client();
-    hf_lock *lock = must_acquire(client, "x", NULL);
-    const uint64_t token = hf_token(lock);
-    must_release(lock);
-    struct postgres_server *standby = postgres_server_start_standby(primary);
-    check_open(standby->url, HF_UNAVAILABLE, "standby");
-    postgres_server_await(standby, 1, "SELECT (pg_last_wal_replay_lsn() IS NOT NULL)::int");
-    postgres_server_kill(primary);
-    postgres_server_do(standby, "SELECT pg_promote()");
-    use_strategy(standby, "lease");
-    hf_client *next = open_client();
-    lock = must_acquire(next, "x", NULL);
-    CHECK(hf_token(lock) > token);
-    must_release(lock);
-    hf_close(next);
-    hf_close(client);
 }
 
 TEST_LIMIT(a_session_that_may_only_read, 60)

@@ -2,7 +2,7 @@
  *
  * with_postgres.c: runs a program on a PostgreSQL server that is started for it and ended after it.
  *
- *     with_postgres [--settings TEXT] tcp|unix STRATEGY PROGRAM [ARGUMENT…]    the URL goes in front of the arguments
+ *     with_postgres [--settings TEXT] tcp|unix|tls STRATEGY PROGRAM [ARGUMENT…]    the URL goes in front of the arguments
  */
 #include "postgres_server.h"
 #include "test.h"
@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -34,14 +35,20 @@ int main(int argc, char **argv)
     const int first = settings ? 3 : 1;
     char url[500];
     if (argc - first < 3) {
-        fprintf(stderr, "usage: with_postgres [--settings TEXT] tcp|unix STRATEGY PROGRAM [ARGUMENT...]\n");
+        fprintf(stderr, "usage: with_postgres [--settings TEXT] tcp|unix|tls STRATEGY PROGRAM [ARGUMENT...]\n");
         return 64;
     }
-    const struct postgres_server *server = postgres_server_start(settings ? argv[2] : "");
-    if (strcmp(argv[first], "unix") == 0)
+    struct postgres_server *server = postgres_server_start(settings ? argv[2] : "");
+    const char *certificates = getenv("TEST_CERTIFICATES");
+    if (strcmp(argv[first], "unix") == 0) {
         snprintf(url, sizeof url, "%s&strategy=%s", server->unix_url, argv[first + 1]);
-    else
+    } else if (strcmp(argv[first], "tls") == 0) {
+        postgres_server_use_tls(server, "server");
+        snprintf(url, sizeof url, "%s?sslmode=verify-full&sslrootcert=%s/ca.pem&strategy=%s", server->url,
+                 certificates ? certificates : "", argv[first + 1]);
+    } else {
         snprintf(url, sizeof url, "%s?strategy=%s", server->url, argv[first + 1]);
+    }
     const pid_t parent = getpid();
     fflush(stdout);
     const pid_t child = fork();

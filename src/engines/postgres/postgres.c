@@ -30,9 +30,7 @@ static hf_status connect_first(struct postgres_store *store, struct hfi_opened *
         opened->caps &= ~(uint32_t)(HF_CAP_FAIR | HF_CAP_WAKE_ONE);
     status = hfi_postgres_prepare_tables(store, connection, deadline, err);
     hfi_postgres_give_back(store, connection);
-    if (status == HF_UNKNOWN && err)
-        err->status = HF_UNAVAILABLE;
-    return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
+    return hfi_postgres_not_unknown(status, err);
 }
 
 static hf_status postgres_open(void *memory, const struct hfi_url *url, const struct hfi_env *env,
@@ -114,7 +112,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "postgres: postgresql:",
     .summary = "machines that share a PostgreSQL database",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
-            HF_CAP_INSPECT | HF_CAP_BREAK,
+            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD,
     .store_size = sizeof(struct postgres_store),
     .lock_size = sizeof(struct postgres_lock),
     .open = postgres_open,
@@ -125,6 +123,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = postgres_release,
     .inspect = hfi_postgres_inspect,
     .evict = hfi_postgres_evict,
+    .guard = hfi_postgres_guard,
     .ear = postgres_ear,
     .hear = postgres_hear,
 };

@@ -28,6 +28,7 @@ static hf_status status_of(const char *state)
         const char *class;
         hf_status status;
     } known[] = {
+        { "HF001", HF_LOST },        /* the guard's own */
         { "28", HF_DENIED },         /* wrong password, unknown role */
         { "42501", HF_DENIED },      /* insufficient privilege */
         { "3D000", HF_INVALID },     /* no such database */
@@ -51,7 +52,7 @@ static hf_status status_of(const char *state)
     return HF_INTERNAL;
 }
 
-void hfi_postgres_first_line(char *out, size_t size, const char *text)
+static void first_line(char *out, size_t size, const char *text)
 {
     snprintf(out, size, "%.*s", (int)strcspn(text, "\r\n"), text);
 }
@@ -66,7 +67,7 @@ hf_status hfi_postgres_refusal(const struct postgres_store *store, const PGresul
     const char *primary = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
     if (!state)
         return hfi_fail(err, HF_INTERNAL, 0, "%s gave an answer that makes no sense", store->config.where);
-    hfi_postgres_first_line(words, sizeof words, primary ? primary : "no reason given");
+    first_line(words, sizeof words, primary ? primary : "no reason given");
     return hfi_fail(err, status_of(state), state_number(state), "%s refused: %s (%s)", store->config.where, words,
                     state);
 }
@@ -84,25 +85,48 @@ static const char *find_state(const char *text)
     return NULL;
 }
 
+/* What libpq itself, or TLS, does not like has no number. */
+static hf_status status_of_words(const char *text)
+{
+    const bool certificate = strstr(text, "certificate") != NULL;
+    if (strstr(text, "invalid") || (certificate && (strstr(text, "does not exist") || strstr(text, "could not"))))
+        return HF_INVALID; /* an option, or a file of ours */
+    return certificate ? HF_DENIED : HF_UNAVAILABLE;
+}
+
 hf_status hfi_postgres_unreachable(const struct postgres_store *store, PGconn *pq, hf_error *err)
 {
     char words[160];
     const char *text = PQerrorMessage(pq);
     const char *state = find_state(text);
     if (state) {
-        hfi_postgres_first_line(words, sizeof words, strncmp(state + 5, ": ", 2) == 0 ? state + 7 : state);
+        first_line(words, sizeof words, strncmp(state + 5, ": ", 2) == 0 ? state + 7 : state);
         return hfi_fail(err, status_of(state), state_number(state), "%s refused: %s (%.5s)", store->config.where, words,
                         state);
     }
-    hfi_postgres_first_line(words, sizeof words, text);
+    first_line(words, sizeof words, text);
     if (PQconnectionNeedsPassword(pq))
         return hfi_fail(err, HF_DENIED, 0, "%s wants a password", store->config.where);
-    return hfi_fail(err, HF_UNAVAILABLE, 0, "cannot connect to %.60s: %s", store->config.where, words);
+    return hfi_fail(err, status_of_words(words), 0, "cannot connect to %.60s: %s", store->config.where, words);
 }
 
-bool hfi_postgres_is_missing_table(const hf_error *err)
+hf_status hfi_postgres_not_unknown(hf_status status, hf_error *err)
 {
-    return err->native == state_number("42P01");
+    if (status != HF_UNKNOWN)
+        return status;
+    if (err)
+        err->status = HF_UNAVAILABLE;
+    return HF_UNAVAILABLE;
+}
+
+bool hfi_postgres_is_missing(const hf_error *err)
+{
+    return err->native == state_number("42P01") || err->native == state_number("42883");
+}
+
+bool hfi_postgres_is_read_only(const hf_error *err)
+{
+    return err->native == state_number("25006");
 }
 
 bool hfi_postgres_is_conflict(const hf_error *err)

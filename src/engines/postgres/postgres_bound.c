@@ -189,7 +189,7 @@ hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgr
         status = hfi_postgres_borrow(store, &lock->connection, request->deadline_ns, err);
     if (status != HF_OK)
         return status;
-    snprintf(values.backend, sizeof values.backend, "%d", lock->connection->backend);
+    hfi_postgres_put(values.backend, lock->connection->backend);
     if (lock->blocking)
         status = look_at_wait(store, lock, err);
     else
@@ -259,7 +259,7 @@ static bool stop_blocking(struct postgres_store *store, struct postgres_connecti
     struct postgres_call cancel = { .statement = POSTGRES_CANCEL, .values = &values };
     struct postgres_call block = { .statement = POSTGRES_BLOCK };
     hf_error answer = { .native = 0 };
-    snprintf(values.backend, sizeof values.backend, "%d", connection->backend);
+    hfi_postgres_put(values.backend, connection->backend);
     hf_status status = hfi_postgres_poll(store, connection, &block, &answer);
     if (status == HF_BUSY) {
         status = hfi_postgres_ask(store, &cancel, 1, deadline_ns, NULL);

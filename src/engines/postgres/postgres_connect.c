@@ -3,26 +3,22 @@
  * postgres_connect.c: getting in, in steps that do not wait past the deadline, and the pool of connections.
  *
  * libpq opens and closes its sockets by itself, so every step that may do so runs between hfi_fd_begin() and
- * hfi_fd_end(): a forked child must find all of them in the list, and none that is closed. Names are looked up before
- * that, because libpq would wait for the answer inside of a step.
+ * hfi_fd_end(): a forked child must find all of them in the list, and none that is closed.
  */
 #include "postgres.h"
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OPTIONS_MOST 80
-#define LIST_MOST 2000
 #define IDLE_MOST 16
 #define A_MOMENT (5 * HFI_MS)
 /* What libpq may open beside its socket: password, service and certificate files. */
 #define SPARE_DESCRIPTORS 4
-#define OLDEST_SERVER 110000
 
 /* libpq says that a file is not there when it cannot be opened, and then that a password is missing. */
 static hf_status check_descriptors(hf_error *err)
@@ -48,17 +44,7 @@ static hf_status check_descriptors(hf_error *err)
 struct parameters {
     const char *keywords[OPTIONS_MOST], *values[OPTIONS_MOST];
     size_t count;
-    char hosts[LIST_MOST], addresses[LIST_MOST], ports[LIST_MOST];
 };
-
-static const char *given(const struct parameters *parameters, const char *keyword)
-{
-    for (size_t i = 0; i < parameters->count; i++) {
-        if (strcmp(parameters->keywords[i], keyword) == 0)
-            return parameters->values[i];
-    }
-    return NULL;
-}
 
 static void set(struct parameters *parameters, const char *keyword, const char *value)
 {
@@ -73,97 +59,35 @@ static void set(struct parameters *parameters, const char *keyword, const char *
         parameters->count++;
 }
 
-static void set_unless(struct parameters *parameters, const char *keyword, const char *variable, const char *value)
+static void collect(struct parameters *parameters, const struct postgres_config *config,
+                    const struct postgres_address *address)
 {
-    if (!given(parameters, keyword) && !(variable && getenv(variable)))
-        set(parameters, keyword, value);
-}
-
-static void append(char *list, const char *item)
-{
-    const size_t used = strlen(list);
-    snprintf(list + used, LIST_MOST - used, "%s%s", used ? "," : "", item);
-}
-
-/* All addresses of one host, in the form that libpq takes. False: it has none. */
-static bool look_up(struct parameters *parameters, const char *host, const char *port)
-{
-    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
-    struct addrinfo *found = NULL;
-    if (getaddrinfo(host, NULL, &hints, &found) != 0)
-        return false;
-    for (const struct addrinfo *one = found; one; one = one->ai_next) {
-        char address[NI_MAXHOST];
-        if (getnameinfo(one->ai_addr, one->ai_addrlen, address, sizeof address, NULL, 0, NI_NUMERICHOST) != 0)
-            continue;
-        append(parameters->hosts, host);
-        append(parameters->addresses, address);
-        append(parameters->ports, port);
-    }
-    freeaddrinfo(found);
-    return *parameters->addresses != 0;
-}
-
-/* The item of a list that is separated by commas; the only one, if there is one for all. */
-static void pick(char *out, size_t size, const char *list, size_t index)
-{
-    const char *at = list;
-    for (size_t i = 0; i < index && strchr(at, ','); i++)
-        at = strchr(at, ',') + 1;
-    snprintf(out, size, "%.*s", (int)strcspn(at, ","), at);
-}
-
-static hf_status look_up_hosts(struct parameters *parameters, hf_error *err)
-{
-    const char *hosts = given(parameters, "host");
-    const char *ports = given(parameters, "port");
-    if (given(parameters, "service") || getenv("PGSERVICE") || given(parameters, "hostaddr") || getenv("PGHOSTADDR"))
-        return HF_OK;
-    if (!hosts)
-        hosts = getenv("PGHOST");
-    if (!ports)
-        ports = getenv("PGPORT");
-    if (!hosts || !*hosts || hosts[0] == '/' || hosts[0] == '@')
-        return HF_OK;
-    if (strchr(hosts, ','))
-        set_unless(parameters, "target_session_attrs", "PGTARGETSESSIONATTRS", "read-write");
-    for (size_t i = 0;; i++) {
-        char host[256], port[16];
-        pick(host, sizeof host, hosts, i);
-        pick(port, sizeof port, ports ? ports : "", i);
-        look_up(parameters, host, *port ? port : "5432");
-        const char *rest = hosts;
-        for (size_t j = 0; j <= i && rest; j++)
-            rest = strchr(rest, ',') ? strchr(rest, ',') + 1 : NULL;
-        if (!rest)
-            break;
-    }
-    if (!*parameters->addresses)
-        return hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s", hosts);
-    set(parameters, "host", parameters->hosts);
-    set(parameters, "hostaddr", parameters->addresses);
-    set(parameters, "port", parameters->ports);
-    return HF_OK;
-}
-
-static hf_status collect(struct parameters *parameters, const struct postgres_config *config, hf_error *err)
-{
+    static const struct {
+        const char *keyword, *value;
+    } unless_given[] = {
+        { "fallback_application_name", "holdfast" },
+        /* A network that swallows everything is noticed after seconds, not hours. */
+        { "keepalives_idle", "5" },
+        { "keepalives_interval", "2" },
+        { "keepalives_count", "3" },
+        { "tcp_user_timeout", "10000" },
+    };
+    for (size_t i = 0; i < sizeof unless_given / sizeof unless_given[0]; i++)
+        set(parameters, unless_given[i].keyword, unless_given[i].value);
     for (const PQconninfoOption *one = config->options; one->keyword; one++) {
         if (one->val)
             set(parameters, one->keyword, one->val);
     }
-    const hf_status status = look_up_hosts(parameters, err);
+    if (config->session_attributes)
+        set(parameters, "target_session_attrs", config->session_attributes);
+    if (config->gss_mode)
+        set(parameters, "gssencmode", config->gss_mode);
+    set(parameters, "host", address->host);
+    set(parameters, "hostaddr", address->address);
+    set(parameters, "port", address->port);
     set(parameters, "client_encoding", "UTF8");
-    set_unless(parameters, "fallback_application_name", NULL, "holdfast");
-    set_unless(parameters, "gssencmode", "PGGSSENCMODE", "disable"); /* its handshake may wait for other servers */
-    /* A network that swallows everything is noticed after seconds, not hours. */
-    set_unless(parameters, "keepalives_idle", NULL, "5");
-    set_unless(parameters, "keepalives_interval", NULL, "2");
-    set_unless(parameters, "keepalives_count", NULL, "3");
-    set_unless(parameters, "tcp_user_timeout", NULL, "10000");
     parameters->keywords[parameters->count] = NULL;
     parameters->values[parameters->count] = NULL;
-    return status;
 }
 
 /* --- one connection --- */
@@ -216,95 +140,63 @@ static hf_status finish_connecting(struct postgres_store *store, PGconn *pq, hfi
     return HF_OK;
 }
 
-static hf_status start(struct postgres_store *store, struct postgres_connection *connection, hf_error *err)
+static hf_status start(struct postgres_store *store, struct postgres_connection *connection,
+                       const struct postgres_address *address, hf_error *err)
 {
-    struct parameters *parameters = hfi_alloc(sizeof *parameters);
-    if (!parameters)
+    struct parameters parameters = { .count = 0 };
+    collect(&parameters, &store->config, address);
+    hfi_fd_begin();
+    connection->pq = PQconnectStartParams(parameters.keywords, parameters.values, 0);
+    const int fd = connection->pq ? PQsocket(connection->pq) : -1;
+    const bool noted = connection->pq && (fd < 0 || hfi_fd_note(fd) >= 0);
+    hfi_fd_end(-1);
+    if (!noted)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
-    hf_status status = collect(parameters, &store->config, err);
-    if (status == HF_OK) {
-        hfi_fd_begin();
-        connection->pq = PQconnectStartParams(parameters->keywords, parameters->values, 0);
-        const int fd = connection->pq ? PQsocket(connection->pq) : -1;
-        if (!connection->pq || (fd >= 0 && hfi_fd_note(fd) < 0))
-            status = hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
-        hfi_fd_end(-1);
-    }
-    hfi_free(parameters);
-    if (status == HF_OK && PQstatus(connection->pq) == CONNECTION_BAD)
-        status = hfi_postgres_unreachable(store, connection->pq, err);
+    if (PQstatus(connection->pq) == CONNECTION_BAD)
+        return hfi_postgres_unreachable(store, connection->pq, err);
+    PQsetErrorVerbosity(connection->pq, PQERRORS_VERBOSE); /* so that a refusal comes with its number */
+    return HF_OK;
+}
+
+static hf_status connect_to(struct postgres_store *store, struct postgres_connection **out,
+                            const struct postgres_address *address, hfi_time deadline_ns, hf_error *err)
+{
+    struct postgres_connection *connection = hfi_alloc(sizeof *connection);
+    if (!connection)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    hf_status status = start(store, connection, address, err);
+    if (status == HF_OK)
+        status = finish_connecting(store, connection->pq, deadline_ns, err);
+    if (status == HF_OK)
+        status = hfi_postgres_set_up(store, connection, deadline_ns, err);
+    if (status == HF_OK)
+        *out = connection;
+    else
+        hfi_postgres_disconnect(connection);
     return status;
 }
 
-/* --- the session --- */
-
-static void ignore_notice(void *arg, const PGresult *result)
+/* Begins with the address that was good the last time. One that does not answer costs its share of the time, so that
+ * there is some left for the others. */
+static hf_status try_all(struct postgres_store *store, struct postgres_connection **out,
+                         const struct postgres_addresses *addresses, hfi_time deadline_ns, hf_error *err)
 {
-    (void)arg;
-    (void)result;
-}
-
-/* Whatever a role, a database or a server has as its defaults, a lock must not end or wait because of it. Nothing is
- * set through a pooler: it would be set for others. */
-static void compose_setup(char *out, size_t size, const struct postgres_store *store, int version)
-{
-    const bool bound = store->config.strategy->bound;
-    const long long patience_ms = bound ? 0 : store->env->timeout_ns / HFI_MS + 1;
-    int used = snprintf(out, size,
-                        "SELECT pg_backend_pid(), pg_is_in_recovery(), CASE WHEN pg_backend_pid() = $1::int OR $2::bool"
-                        " THEN set_config('default_transaction_isolation', 'read committed', false)"
-                        " || set_config('statement_timeout', '0', false)"
-                        " || set_config('lock_timeout', '%lld', false)"
-                        " || set_config('idle_in_transaction_session_timeout', '0', false)"
-                        " || set_config('tcp_keepalives_idle', '5', false)"
-                        " || set_config('tcp_keepalives_interval', '2', false)"
-                        " || set_config('tcp_keepalives_count', '3', false)",
-                        patience_ms);
-    if (version >= 120000)
-        used += snprintf(out + used, size - (size_t)used, " || set_config('tcp_user_timeout', '10000', false)");
-    if (version >= 140000)
-        used += snprintf(out + used, size - (size_t)used,
-                         " || set_config('idle_session_timeout', '0', false)"
-                         " || set_config('client_connection_check_interval', '1000', false)");
-    snprintf(out + used, size - (size_t)used, " END");
-}
-
-static hf_status set_up(struct postgres_store *store, struct postgres_connection *connection, hfi_time deadline_ns,
-                        hf_error *err)
-{
-    char text[1200], backend[16];
-    PGresult *result = NULL;
-    const int version = PQserverVersion(connection->pq);
-    if (version < OLDEST_SERVER)
-        return hfi_fail(err, HF_UNSUPPORTED, version, "%s runs PostgreSQL %d; this engine needs 11 or newer",
-                        store->config.where, version / 10000);
-    PQsetNoticeReceiver(connection->pq, ignore_notice, NULL);
-    if (PQsetnonblocking(connection->pq, 1) != 0 || PQenterPipelineMode(connection->pq) != 1)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
-    compose_setup(text, sizeof text, store, version);
-    snprintf(backend, sizeof backend, "%d", PQbackendPID(connection->pq));
-    const char *const parameters[] = { backend, store->config.session_pooler ? "true" : "false" };
-    hf_status status = hfi_postgres_say(store, connection, text, parameters, 2, &result, deadline_ns, err);
-    if (status == HF_UNKNOWN) { /* nothing but a session is unknown */
-        status = HF_UNAVAILABLE;
-        if (err)
-            err->status = status;
+    hf_status status = HF_UNAVAILABLE;
+    pthread_mutex_lock(&store->mutex);
+    const size_t first = store->address;
+    pthread_mutex_unlock(&store->mutex);
+    for (size_t i = 0; i < addresses->count && status == HF_UNAVAILABLE; i++) {
+        const size_t index = (first + i) % addresses->count;
+        const hfi_time now = store->env->now_ns();
+        const hfi_time share = (deadline_ns - now) / (hfi_time)(addresses->count - i);
+        status = connect_to(store, out, &addresses->list[index], now + share, err);
+        if (status != HF_OK)
+            continue;
+        pthread_mutex_lock(&store->mutex);
+        store->address = index;
+        pthread_mutex_unlock(&store->mutex);
     }
-    if (status != HF_OK)
-        return status;
-    connection->backend = (int)hfi_postgres_number(result, 0, 0, 0);
-    connection->pooled = connection->backend != PQbackendPID(connection->pq) && !store->config.session_pooler;
-    connection->recovering = PQgetvalue(result, 0, 1)[0] == 't';
-    PQclear(result);
-    if (connection->recovering)
-        return hfi_fail(err, HF_UNAVAILABLE, 0, "%s is a standby, on which nothing can be written",
-                        store->config.where);
-    if (connection->pooled && store->config.strategy->bound)
-        return hfi_fail(err, HF_UNSUPPORTED, 0,
-                        "there is a pooler before %.60s, which may give a lock's connection to others; connect "
-                        "directly, or say pooler=session if it keeps sessions together",
-                        store->config.where);
-    return HF_OK;
+    return status;
 }
 
 hf_status hfi_postgres_connect(struct postgres_store *store, struct postgres_connection **out, hfi_time deadline_ns,
@@ -314,20 +206,13 @@ hf_status hfi_postgres_connect(struct postgres_store *store, struct postgres_con
     hf_status status = check_descriptors(err);
     if (status != HF_OK)
         return status;
-    struct postgres_connection *connection = hfi_alloc(sizeof *connection);
-    if (!connection)
+    struct postgres_addresses *addresses = hfi_alloc(sizeof *addresses);
+    if (!addresses)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
-    status = start(store, connection, err);
-    if (status == HF_OK) {
-        PQsetErrorVerbosity(connection->pq, PQERRORS_VERBOSE); /* so that a refusal comes with its number */
-        status = finish_connecting(store, connection->pq, deadline_ns, err);
-    }
+    status = hfi_postgres_look_up(addresses, &store->config, err);
     if (status == HF_OK)
-        status = set_up(store, connection, deadline_ns, err);
-    if (status == HF_OK)
-        *out = connection;
-    else
-        hfi_postgres_disconnect(connection);
+        status = try_all(store, out, addresses, deadline_ns, err);
+    hfi_free(addresses);
     return status;
 }
 

@@ -9,12 +9,24 @@
 #include "postgres.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define SECOND_PATIENCE (20 * HFI_MS)
 
-hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns, hf_error *err)
+/* A session that listens holds an advisory lock for as long as it lives: that is how others tell. */
+static hf_status begin_to_listen(struct postgres_store *store, struct postgres_connection *connection,
+                                 hfi_time deadline_ns, hf_error *err)
 {
     char text[48];
+    hf_status status = hfi_postgres_say(store, connection, HFI_POSTGRES_LIVE, NULL, 0, NULL, deadline_ns, err);
+    snprintf(text, sizeof text, "LISTEN holdfast_%016llx", (unsigned long long)store->env->client);
+    if (status == HF_OK)
+        status = hfi_postgres_say(store, connection, text, NULL, 0, NULL, deadline_ns, err);
+    return hfi_postgres_not_unknown(status, err);
+}
+
+hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns, hf_error *err)
+{
     struct postgres_connection *connection = NULL;
     pthread_mutex_lock(&store->mutex);
     const bool there = store->ear.connection != NULL;
@@ -24,13 +36,7 @@ hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns
     hf_status status = hfi_postgres_connect(store, &connection, deadline_ns, err);
     if (status != HF_OK)
         return status;
-    snprintf(text, sizeof text, "LISTEN holdfast_%016llx", (unsigned long long)store->env->client);
-    status = hfi_postgres_say(store, connection, text, NULL, 0, NULL, deadline_ns, err);
-    if (status == HF_UNKNOWN) { /* nothing but a subscription is unknown */
-        status = HF_UNAVAILABLE;
-        if (err)
-            err->status = status;
-    }
+    status = begin_to_listen(store, connection, deadline_ns, err);
     pthread_mutex_lock(&store->mutex);
     if (status == HF_OK && !store->ear.connection) { /* else another thread was faster */
         store->ear.connection = connection;
@@ -59,7 +65,8 @@ static void unlink_lock(struct postgres_ear *ear, struct postgres_lock *lock)
     lock->waiting = false;
 }
 
-/* "serial": it was served. "serial second": the one before it was, and should be looked after. */
+/* "serial token microseconds": it was given the lock. "serial": the same, but it must ask for the token. "serial second":
+ * the one before it was, and should be looked after. */
 static void call(const struct postgres_store *store, const struct postgres_lock *listener, const char *text)
 {
     char *rest;
@@ -70,10 +77,13 @@ static void call(const struct postgres_store *store, const struct postgres_lock 
     if (!lock) /* it has left: its release() has given the lock back, or is going to */
         return;
     const hfi_time claim_over = store->env->now_ns() + HFI_POSTGRES_CLAIM_MS * HFI_MS + SECOND_PATIENCE;
-    if (!*rest)
+    if (strcmp(rest, " second") != 0) {
         lock->state = POSTGRES_CALLED;
-    else if (claim_over < lock->ask_again_ns)
+        lock->gift.token = strtoll(rest, &rest, 10);
+        lock->gift.server_us = strtoll(rest, NULL, 10);
+    } else if (claim_over < lock->ask_again_ns) {
         lock->ask_again_ns = claim_over;
+    }
     if (lock->waker && lock != listener)
         hfi_waker_wake(lock->waker);
 }

@@ -6,24 +6,39 @@
  * Only the end of the pipeline says that the transaction was committed: an answer before it may still be undone.
  */
 #include "postgres.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define PARAMETERS_MOST 9
-#define STATEMENT_NAME "holdfast%d"
 #define CONFLICTS_MOST 5
 
 enum { TYPE_INT8 = 20, TYPE_INT4 = 23, TYPE_TEXT = 25 };
+
+/* snprintf() would be a good part of what an exchange costs. */
+void hfi_postgres_put(postgres_digits out, int64_t value)
+{
+    char digits[24];
+    size_t count = 0;
+    uint64_t rest = value < 0 ? -(uint64_t)value : (uint64_t)value;
+    do {
+        digits[count++] = (char)('0' + rest % 10);
+        rest /= 10;
+    } while (rest > 0);
+    if (value < 0)
+        digits[count++] = '-';
+    for (size_t i = 0; i < count; i++)
+        out[i] = digits[count - 1 - i];
+    out[count] = 0;
+}
 
 void hfi_postgres_values(struct postgres_values *values, const struct hfi_request *request)
 {
     values->name = request->name;
     values->note = request->note;
-    snprintf(values->client, sizeof values->client, "%lld", (long long)request->owner.client);
-    snprintf(values->serial, sizeof values->serial, "%lld", (long long)request->owner.serial);
-    snprintf(values->ttl, sizeof values->ttl, "%u", request->ttl_ms);
+    hfi_postgres_put(values->client, (int64_t)request->owner.client);
+    hfi_postgres_put(values->serial, (int64_t)request->owner.serial);
+    hfi_postgres_put(values->ttl, request->ttl_ms);
     values->backend[0] = values->version[0] = 0;
 }
 
@@ -73,7 +88,7 @@ static bool send_call(const struct postgres_store *store, struct postgres_connec
     const char *text = store->config.sql[call->statement];
     const char *values[PARAMETERS_MOST];
     Oid types[PARAMETERS_MOST];
-    char name[16];
+    const char *name = store->config.prepared[call->statement];
     const int count = (int)strlen(letters);
     for (int i = 0; i < count; i++) {
         values[i] = value_of(store, call->values, letters[i]);
@@ -81,7 +96,6 @@ static bool send_call(const struct postgres_store *store, struct postgres_connec
     }
     if (connection->pooled)
         return PQsendQueryParams(connection->pq, text, count, types, values, NULL, NULL, 0) == 1;
-    snprintf(name, sizeof name, STATEMENT_NAME, (int)call->statement);
     if (call->prepares && PQsendPrepare(connection->pq, name, text, count, types) != 1)
         return false;
     return PQsendQueryPrepared(connection->pq, name, count, values, NULL, NULL, 0) == 1;
@@ -236,11 +250,10 @@ hf_status hfi_postgres_prepare(struct postgres_store *store, struct postgres_con
         return HF_OK;
     const char *letters = store->config.strategy->sql[statement].parameters;
     Oid types[PARAMETERS_MOST];
-    char name[16];
     for (size_t i = 0; letters[i]; i++)
         types[i] = type_of(letters[i]);
-    snprintf(name, sizeof name, STATEMENT_NAME, (int)statement);
-    if (PQsendPrepare(connection->pq, name, store->config.sql[statement], (int)strlen(letters), types) != 1 ||
+    if (PQsendPrepare(connection->pq, store->config.prepared[statement], store->config.sql[statement],
+                      (int)strlen(letters), types) != 1 ||
         PQpipelineSync(connection->pq) != 1 || PQflush(connection->pq) < 0)
         return fail_sending(connection, err);
     PGresult *result = receive(store, connection, deadline_ns);
@@ -275,30 +288,37 @@ hf_status hfi_postgres_say(struct postgres_store *store, struct postgres_connect
     return refusal;
 }
 
-/* The tables are gone: they were dropped, or the database is another one after a failover. */
-static hf_status make_tables(struct postgres_store *store, struct postgres_connection *connection, hfi_time deadline_ns,
-                             hf_error *err)
+/* The answer was no, and nothing was changed. True: what was wrong has been mended, and the connection is still good
+ * or marked as broken. */
+static bool mend(struct postgres_store *store, struct postgres_connection *connection, unsigned tries,
+                 hf_status *status, hfi_time deadline_ns, hf_error *trouble)
 {
-    const hf_status status = hfi_postgres_prepare_tables(store, connection, deadline_ns, err);
-    return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
+    if (hfi_postgres_is_conflict(trouble))
+        return tries < CONFLICTS_MOST;
+    if (hfi_postgres_is_read_only(trouble)) { /* it was a primary: another one may be by now */
+        connection->broken = true;
+        return tries == 0;
+    }
+    if (tries > 0 || !hfi_postgres_is_missing(trouble))
+        return false;
+    /* Dropped; or it is another database, after a failover. */
+    *status = hfi_postgres_prepare_tables(store, connection, deadline_ns, trouble);
+    *status = hfi_postgres_not_unknown(*status, trouble);
+    return *status == HF_OK;
 }
 
 hf_status hfi_postgres_ask(struct postgres_store *store, struct postgres_call *calls, size_t count,
                            hfi_time deadline_ns, hf_error *err)
 {
     hf_error local = { .native = 0 };
-    hf_error *trouble = err ? err : &local; /* what it was decides whether to ask again */
+    hf_error *trouble = err ? err : &local;
     for (unsigned tries = 0;; tries++) {
         struct postgres_connection *connection;
         hf_status status = hfi_postgres_borrow(store, &connection, deadline_ns, trouble);
         if (status != HF_OK)
             return status;
         status = hfi_postgres_exchange(store, connection, calls, count, deadline_ns, trouble);
-        bool again = status != HF_OK && tries < CONFLICTS_MOST && hfi_postgres_is_conflict(trouble);
-        if (status != HF_OK && tries == 0 && hfi_postgres_is_missing_table(trouble)) {
-            status = make_tables(store, connection, deadline_ns, trouble);
-            again = status == HF_OK;
-        }
+        const bool again = status != HF_OK && mend(store, connection, tries, &status, deadline_ns, trouble);
         hfi_postgres_give_back(store, connection);
         if (!again)
             return status;

@@ -4,7 +4,6 @@
  */
 #include "postgres.h"
 #include <poll.h>
-#include <stdio.h>
 
 /* How often it is looked whether a backend that was told to end has done so. */
 #define END_PAUSE_MS 5
@@ -44,7 +43,7 @@ static hf_status end_holder(struct postgres_store *store, struct postgres_values
                             hf_error *err)
 {
     static const postgres_sequence evict = { POSTGRES_EVICT };
-    snprintf(values->backend, sizeof values->backend, "0");
+    hfi_postgres_put(values->backend, 0);
     for (;;) {
         struct postgres_answer answer = { .counted = POSTGRES_END };
         const hf_status status = hfi_postgres_run(store, evict, values, &answer, deadline_ns, err);
@@ -56,7 +55,7 @@ static hf_status end_holder(struct postgres_store *store, struct postgres_values
             return HF_OK;
         if (store->env->now_ns() >= deadline_ns)
             return hfi_fail(err, HF_UNAVAILABLE, 0, "the holder of %.100s does not end", values->name);
-        snprintf(values->backend, sizeof values->backend, "%lld", holder);
+        hfi_postgres_put(values->backend, holder);
         poll(NULL, 0, END_PAUSE_MS);
     }
 }

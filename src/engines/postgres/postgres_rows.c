@@ -3,8 +3,10 @@
  * postgres_rows.c: lease, insert and version: the lock is a row with an owner and an end.
  *
  * Who finds the lock held lines up in a table; who frees it hands it to the first in line, in the same transaction, for
- * a short claim time, and notifies that one client. The waiter then asks, which makes the time whole: a notification is
- * never believed by itself, since a waiter that was paused may read it long after the claim has ended.
+ * a short claim time, and notifies that one client. The first renewal makes the time whole.
+ *
+ * A notification is not an answer to a request: a waiter that was paused may read it long after the claim has ended. How
+ * far it is to be trusted is reckoned from the last answered request, see is_fresh(); in doubt the waiter asks.
  */
 #include "postgres.h"
 #include <stdio.h>
@@ -17,9 +19,12 @@
 /* Behind a pooler nothing can be heard. */
 #define POLL_PAUSE (100 * HFI_MS)
 #define SWAPS_MOST 4
+/* Two clocks may run apart by a hundredth; after half a minute that is too much beside the claim time. */
+#define TRUSTED_WAIT (30 * HFI_SECOND)
+#define CLAIM_NS (HFI_POSTGRES_CLAIM_MS * HFI_MS)
 
 /* The columns of the statement that tells who has it. */
-enum { COLUMN_TOKEN, COLUMN_HOST, COLUMN_PID, COLUMN_LEFT, COLUMN_FREE, COLUMN_VERSION, COLUMN_QUEUED };
+enum { COLUMN_TOKEN, COLUMN_HOST, COLUMN_PID, COLUMN_LEFT, COLUMN_FREE, COLUMN_CLOCK, COLUMN_VERSION, COLUMN_QUEUED };
 
 static bool is_true(const PGresult *result, int column)
 {
@@ -33,16 +38,6 @@ static void set_backstop(struct postgres_store *store, struct postgres_lock *loc
     pthread_mutex_lock(&store->mutex); /* a notification may be coming in */
     lock->ask_again_ns = store->env->now_ns() + left * HFI_MS + BACKSTOP_FIRST + spread;
     pthread_mutex_unlock(&store->mutex);
-}
-
-static void say_who(const PGresult *result, struct hfi_grant *grant)
-{
-    const char *host = PQntuples(result) > 0 ? PQgetvalue(result, 0, COLUMN_HOST) : "";
-    const long long left = hfi_postgres_number(result, 0, COLUMN_LEFT, -1);
-    if (*host)
-        snprintf(grant->holder, sizeof grant->holder, "%.100s:%lld", host,
-                 hfi_postgres_number(result, 0, COLUMN_PID, 0));
-    grant->holder_left_ms = left < 0 ? -1 : left;
 }
 
 /* --- compare and set --- */
@@ -64,7 +59,7 @@ static hf_status swap(struct postgres_store *store, struct postgres_values *valu
             break;
         PQclear(*result);
         *result = NULL;
-        snprintf(values->version, sizeof values->version, "%lld", version);
+        hfi_postgres_put(values->version, version);
         const unsigned char *sequence = version < 0 ? add : mine ? extend : compare_and_set;
         status = hfi_postgres_run(store, sequence, values, &answer, deadline_ns, err);
         const bool swapped = status == HF_OK && sequence == compare_and_set && PQntuples(answer.last) > 0;
@@ -98,6 +93,47 @@ static hf_status ask(struct postgres_store *store, const unsigned char *sequence
     return status;
 }
 
+/* With the mutex. A gift made at server time G, of which we know that server time T was not before our time s: it lasts
+ * until s + (G - T) + claim, less what clocks may run apart. If that is near, or cannot be reckoned, the waiter must
+ * ask. */
+static bool is_fresh(const struct postgres_store *store, const struct postgres_lock *lock, struct hfi_grant *grant)
+{
+    const hfi_time now = store->env->now_ns(), waited = now - lock->sent_ns;
+    const struct postgres_gift *gift = &lock->gift;
+    /* With several servers a message may come from one that is not asked any more. */
+    if (gift->token <= 0 || lock->server_us < 0 || gift->server_us < lock->server_us || waited > TRUSTED_WAIT ||
+        store->config.session_attributes)
+        return false;
+    if (gift->server_us - lock->server_us > waited / 1000) /* the server's clock was set */
+        return false;
+    const hfi_time between = (gift->server_us - lock->server_us) * 1000;
+    grant->counted_from_ns = lock->sent_ns + between - between / 100;
+    grant->valid_ms = HFI_POSTGRES_CLAIM_MS;
+    grant->token = (uint64_t)gift->token;
+    return grant->counted_from_ns + CLAIM_NS / 2 > now;
+}
+
+static void take_up(struct postgres_store *store, struct postgres_lock *lock)
+{
+    hfi_postgres_expect_no_more(store, lock, POSTGRES_HELD);
+    lock->queued = lock->unsure = false;
+}
+
+static void stay_outside(struct postgres_store *store, struct postgres_lock *lock, const PGresult *result, bool called,
+                         struct hfi_grant *grant)
+{
+    const long long left = hfi_postgres_number(result, 0, COLUMN_LEFT, -1);
+    const char *host = PQntuples(result) > 0 ? PQgetvalue(result, 0, COLUMN_HOST) : "";
+    if (*host)
+        snprintf(grant->holder, sizeof grant->holder, "%.100s:%lld", host,
+                 hfi_postgres_number(result, 0, COLUMN_PID, 0));
+    grant->holder_left_ms = left < 0 ? -1 : left;
+    lock->server_us = hfi_postgres_number(result, 0, COLUMN_CLOCK, -1);
+    set_backstop(store, lock, left);
+    if (called)
+        hfi_postgres_expect_no_more(store, lock, POSTGRES_NEW);
+}
+
 hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres_lock *lock,
                                    const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
 {
@@ -105,14 +141,20 @@ hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres
     struct postgres_values values;
     PGresult *result = NULL;
     int backend = 0;
-    hfi_postgres_values(&values, request);
     pthread_mutex_lock(&store->mutex);
     const bool called = lock->state == POSTGRES_CALLED;
+    const bool given = called && is_fresh(store, lock, grant);
     pthread_mutex_unlock(&store->mutex);
+    if (given) {
+        take_up(store, lock);
+        return HF_OK;
+    }
+    grant->valid_ms = 0;
+    hfi_postgres_values(&values, request);
     /* Whoever lines up without being able to hear would be handed a lock that it never takes. */
     const bool line_up =
         request->queue && lock->wants_place && !called && hfi_postgres_expect(store, lock, request->owner, &backend);
-    snprintf(values.backend, sizeof values.backend, "%d", backend);
+    hfi_postgres_put(values.backend, backend);
     hfi_time sent_ns = store->env->now_ns();
     hf_status status =
         ask(store, line_up ? strategy->line_up : strategy->attempt, &values, &result, request->deadline_ns, err);
@@ -125,21 +167,17 @@ hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres
         lock->unsure = true;
     if (status != HF_OK)
         return status;
-    const long long token = hfi_postgres_number(result, 0, COLUMN_TOKEN, 0);
-    if (token > 0) {
-        hfi_postgres_expect_no_more(store, lock, POSTGRES_HELD);
-        lock->queued = lock->unsure = false;
-        grant->token = (uint64_t)token;
-        grant->counted_from_ns = sent_ns;
+    grant->token = (uint64_t)hfi_postgres_number(result, 0, COLUMN_TOKEN, 0);
+    grant->counted_from_ns = sent_ns;
+    if (grant->token > 0) {
+        take_up(store, lock);
     } else {
         lock->queued = line_up || (lock->queued && !called); /* a call that came to nothing used up the place */
-        say_who(result, grant);
-        set_backstop(store, lock, hfi_postgres_number(result, 0, COLUMN_LEFT, 0));
-        if (called)
-            hfi_postgres_expect_no_more(store, lock, POSTGRES_NEW);
+        lock->sent_ns = sent_ns;
+        stay_outside(store, lock, result, called, grant);
     }
     PQclear(result);
-    return token > 0 ? HF_OK : HF_BUSY;
+    return grant->token > 0 ? HF_OK : HF_BUSY;
 }
 
 /* --- wait --- */

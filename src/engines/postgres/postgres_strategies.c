@@ -10,7 +10,7 @@
  * one + 1 and the server's microseconds, and is drawn while the row is locked: one that is drawn before could be
  * overtaken.
  */
-#include "postgres.h"
+#include "postgres_sql.h"
 #include <string.h>
 
 #define NOW "clock_timestamp()"
@@ -19,8 +19,9 @@
 #define CLAIM "interval '1 second'"
 #define LEFT_MS(end) "(extract(epoch FROM " end " - clock_timestamp()) * 1000)::bigint"
 #define HELD_MS "greatest(0, (extract(epoch FROM clock_timestamp() - since) * 1000)::bigint)"
-/* A waiter whose connection has ended is not served. */
-#define LIVES "EXISTS (SELECT FROM pg_stat_get_activity(w.backend))"
+/* A waiter whose listening session has ended is not served: nobody else has the lock that this session had. (To look
+ * for the process among the server's would cost as much as the rest of the statement.) */
+#define LIVES "NOT pg_try_advisory_xact_lock_shared(" HFI_POSTGRES_LIVE_CLASS ", w.backend)"
 #define NOTIFY(row, word)                                                                                              \
     "pg_notify('holdfast_' || lpad(to_hex(" row ".client), 16, '0'), " row ".serial::text || " word ")"
 /* 64 bits of a name: the first eight bytes of its SHA-256, most significant first. */
@@ -28,11 +29,11 @@
 
 /* The second in line is told to look after the first, which may have died this very moment. */
 #define HEIR                                                                                                           \
-    "heir AS (SELECT w.place, w.client, w.serial, w.host, w.pid, w.note FROM {W} w WHERE w.name = $1 AND " LIVES       \
-    " ORDER BY w.place LIMIT 1), second AS (SELECT w.client, w.serial FROM {W} w, heir h WHERE w.name = $1"            \
-    " AND w.place > h.place AND " LIVES " ORDER BY w.place LIMIT 1)"
-#define NOTIFY_BOTH                                                                                                    \
-    " SELECT " NOTIFY("given", "''") " FROM given WHERE given.client IS NOT NULL"                                      \
+    "line AS (SELECT w.place, w.client, w.serial, w.host, w.pid, w.note FROM {W} w WHERE w.name = $1 AND " LIVES       \
+    " ORDER BY w.place LIMIT 2), heir AS (SELECT * FROM line ORDER BY place LIMIT 1),"                                 \
+    " second AS (SELECT * FROM line ORDER BY place OFFSET 1)"
+#define NOTIFY_BOTH(gift)                                                                                              \
+    " SELECT " NOTIFY("given", gift) " FROM given WHERE given.client IS NOT NULL"                                      \
                                      " UNION ALL SELECT " NOTIFY(                                                      \
                                          "second", "' second'") " FROM second WHERE EXISTS (SELECT FROM given)"
 
@@ -50,19 +51,20 @@ static const char lease_take[] =
     " since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW " END,"
     " expires = " NOW " + " TTL ", host = $5, pid = $6, note = $7"
     " WHERE " IS_MINE " OR (NOT l.queued AND " IS_FREE ") RETURNING token)"
-    " SELECT token, NULL::text, NULL::int, NULL::bigint, false FROM taken"
+    " SELECT token, NULL::text, NULL::int, NULL::bigint, false, NULL::bigint FROM taken"
     " UNION ALL SELECT 0, l.host, l.pid, " LEFT_MS(
-        "l.expires") ", " IS_FREE " FROM {L} l WHERE l.name = $1 AND NOT EXISTS (SELECT FROM taken)";
+        "l.expires") ", " IS_FREE ", " MICROSECONDS " FROM {L} l WHERE l.name = $1 AND NOT EXISTS (SELECT FROM taken)";
 
 static const char lease_look[] = "SELECT CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
-    "l.expires") ", " IS_FREE ", l.token, l.queued FROM {L} l WHERE l.name = $1";
+    "l.expires") ", " IS_FREE ", " MICROSECONDS ", l.token, l.queued FROM {L} l WHERE l.name = $1";
 
 static const char version_swap[] =
     "UPDATE {L} l SET client = $2, serial = $3, token = " NEXT_TOKEN ", since = " NOW ", expires = " NOW " + " TTL
     ", host = $5, pid = $6, note = $7 WHERE l.name = $1 AND l.token = $8 AND NOT l.queued AND " IS_FREE
     " RETURNING token";
 
-static const char lease_lock[] = "UPDATE {L} SET queued = true WHERE name = $1";
+static const char lease_lock[] =
+    "INSERT INTO {L} (name, queued) VALUES ($1, true) ON CONFLICT (name) DO UPDATE SET queued = true";
 
 static const char enter[] =
     "INSERT INTO {W} (name, client, serial, backend, host, pid, note) SELECT $1, $2, $3, $4, $5, $6, $7"
@@ -75,9 +77,10 @@ static const char lease_serve[] =
     " + " CLAIM ", host = h.host, pid = h.pid, note = h.note,"
     " queued = EXISTS (SELECT FROM {W} w WHERE w.name = $1 AND w.place > h.place)"
     " FROM (SELECT 1) one LEFT JOIN heir h ON true WHERE l.name = $1 AND l.queued AND " IS_FREE
-    " RETURNING l.client, l.serial),"
+    " RETURNING l.client, l.serial, l.token, (extract(epoch FROM l.since) * 1000000)::bigint AS at),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND EXISTS (SELECT FROM given)"
-    " AND w.place <= coalesce((SELECT place FROM heir), 9223372036854775807))" NOTIFY_BOTH;
+    " AND w.place <= coalesce((SELECT place FROM heir), 9223372036854775807))" NOTIFY_BOTH(
+        "' ' || given.token || ' ' || given.at");
 
 static const char leave[] = "DELETE FROM {W} WHERE client = $1 AND serial = $2";
 
@@ -124,7 +127,7 @@ static const char insert_serve[] =
     " since = excluded.since, expires = " NOW " + " CLAIM ", host = excluded.host, pid = excluded.pid,"
     " note = excluded.note WHERE l.expires <= " NOW " RETURNING l.client, l.serial),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND ((EXISTS (SELECT FROM given)"
-    " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))" NOTIFY_BOTH;
+    " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))" NOTIFY_BOTH("''");
 
 static const char insert_free[] = "DELETE FROM {L} WHERE name = $1 AND client = $2 AND serial = $3";
 
@@ -195,12 +198,14 @@ static const char update_evict[] =
 
 /* --- the table --- */
 
+static const char show_token[] = "SELECT {H}($1, $2)";
+
 #define ROW_CAPS                                                                                                       \
     (HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |       \
-     HF_CAP_INSPECT | HF_CAP_BREAK)
+     HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD)
 #define BOUND_CAPS                                                                                                     \
     (HF_CAP_BOUND | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT |     \
-     HF_CAP_BREAK)
+     HF_CAP_BREAK | HF_CAP_GUARD)
 
 static const struct postgres_strategy strategies[] = {
     { .name = "lease",
@@ -213,7 +218,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_RENEW] = { renew, "ncst" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
                [POSTGRES_EVICT] = { lease_evict, "n" },
-               [POSTGRES_INSPECT] = { row_inspect, "n" } },
+               [POSTGRES_INSPECT] = { row_inspect, "n" },
+               [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_TAKE },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE },
       .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_TAKE },
@@ -233,7 +239,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_RENEW] = { renew, "ncst" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
                [POSTGRES_EVICT] = { lease_evict, "n" },
-               [POSTGRES_INSPECT] = { row_inspect, "n" } },
+               [POSTGRES_INSPECT] = { row_inspect, "n" },
+               [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_LOOK },
       .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_LOOK },
@@ -252,7 +259,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_RENEW] = { renew, "ncst" },
                [POSTGRES_FREE] = { insert_free, "ncs" },
                [POSTGRES_EVICT] = { insert_evict, "n" },
-               [POSTGRES_INSPECT] = { row_inspect, "n" } },
+               [POSTGRES_INSPECT] = { row_inspect, "n" },
+               [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_LOCK, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
@@ -269,7 +277,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_FREE] = { advisory_unlock, "n" },
                [POSTGRES_CANCEL] = { cancel, "b" },
                [POSTGRES_EVICT] = { advisory_evict, "nb" },
-               [POSTGRES_INSPECT] = { advisory_inspect, "n" } },
+               [POSTGRES_INSPECT] = { advisory_inspect, "n" },
+               [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_TAKE },
       .release = { POSTGRES_CLEAR, POSTGRES_FREE } },
     { .name = "for-update",
@@ -286,7 +295,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_CLEAR] = { clear, "ncs" },
                [POSTGRES_CANCEL] = { cancel, "b" },
                [POSTGRES_EVICT] = { update_evict, "nb" },
-               [POSTGRES_INSPECT] = { update_inspect, "n" } },
+               [POSTGRES_INSPECT] = { update_inspect, "n" },
+               [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_TAKE },
       .release = { POSTGRES_CLEAR, POSTGRES_COMMIT } },
 };

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: MIT
  *
- * postgres_tables.c: the three tables: checked when a client is opened, and made if they are missing and the user may.
- * The same statements are in sql/holdfast-postgres.sql.
+ * postgres_tables.c: the tables: checked when a client is opened, and made if they are missing and the user may. The
+ * same statements are in sql/holdfast-postgres.sql.
  */
 #include "postgres.h"
 #include <stdio.h>
 #include <string.h>
 
-/* Are they there; and does a unique index on the name alone guard the first of them? Without one, two rows of a name
- * would be two locks. */
-static const char check[] =
-    "SELECT to_regclass($1) IS NOT NULL, to_regclass($2) IS NOT NULL AND to_regclass($3) IS NOT NULL,"
-    " EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
-    " WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indnatts = 1"
-    " AND i.indpred IS NULL AND a.attname = 'name')";
+/* A unique index on the name alone, which is in force. Without one, two rows of a name would be two locks. */
+#define HAS_INDEX(table)                                                                                               \
+    "EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"         \
+    " WHERE i.indrelid = to_regclass(" table ") AND i.indisunique AND i.indimmediate AND i.indisvalid"                 \
+    " AND i.indnatts = 1 AND i.indpred IS NULL AND a.attname = 'name')"
 
-/* One after the other: two clients that make the same table at once would both be told that it exists. */
-static const char *const create[] = {
-    "BEGIN",
-    "SELECT pg_advisory_xact_lock(x'686f6c6466617374'::bigint)",
+/* What is there; what has its index, or is not there. */
+static const char check[] =
+    "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AND to_regclass($3) IS NOT NULL,"
+    " to_regclass($4) IS NOT NULL AND to_regprocedure($5 || '(text, bigint)') IS NOT NULL,"
+    " to_regclass($1) IS NULL OR " HAS_INDEX("$1") ", to_regclass($3) IS NULL OR " HAS_INDEX("$3");
+
+static const char *const make_tables[] = {
     "CREATE TABLE IF NOT EXISTS {L} (name text COLLATE \"C\" PRIMARY KEY, token bigint NOT NULL DEFAULT 0,"
     " client bigint, serial bigint, since timestamptz, expires timestamptz, host text, pid int, note text,"
     " queued boolean NOT NULL DEFAULT false) WITH (fillfactor = 50)",
@@ -28,64 +29,84 @@ static const char *const create[] = {
     "CREATE TABLE IF NOT EXISTS {G} (name text COLLATE \"C\" PRIMARY KEY, token bigint NOT NULL DEFAULT 0,"
     " client bigint, serial bigint, backend int, since timestamptz, host text, pid int, note text)"
     " WITH (fillfactor = 50)",
-    "COMMIT",
+    NULL,
 };
 
-static hf_status make(struct postgres_store *store, struct postgres_connection *connection, hfi_time deadline_ns,
-                      hf_error *err)
+static hf_status say(struct postgres_store *store, struct postgres_connection *connection, const char *text,
+                     hfi_time deadline_ns, hf_error *err)
 {
-    hf_status status = HF_OK;
-    for (size_t i = 0; i < sizeof create / sizeof create[0] && status == HF_OK; i++) {
-        char *text = hfi_postgres_expand(&store->config, create[i]);
-        if (!text)
-            return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-        status = hfi_postgres_say(store, connection, text, NULL, 0, NULL, deadline_ns, err);
-        hfi_free(text);
-    }
-    if (status != HF_OK && !connection->broken)
-        hfi_postgres_say(store, connection, "ROLLBACK", NULL, 0, NULL, deadline_ns, NULL);
+    char *expanded = hfi_postgres_expand(&store->config.names, text);
+    if (!expanded)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    const hf_status status = hfi_postgres_say(store, connection, expanded, NULL, 0, NULL, deadline_ns, err);
+    hfi_free(expanded);
     return status;
 }
 
-static hf_status look(struct postgres_store *store, struct postgres_connection *connection, bool *there, bool *guarded,
+/* All or nothing; and one client after the other: of two that make the same table at once one would be told that it
+ * exists. */
+static hf_status make(struct postgres_store *store, struct postgres_connection *connection,
+                      const char *const *statements, hfi_time deadline_ns, hf_error *err)
+{
+    hf_status status = say(store, connection, "BEGIN", deadline_ns, err);
+    if (status == HF_OK)
+        status = say(store, connection, "SELECT pg_advisory_xact_lock(x'686f6c6466617374'::bigint)", deadline_ns, err);
+    for (size_t i = 0; statements[i] && status == HF_OK; i++)
+        status = say(store, connection, statements[i], deadline_ns, err);
+    if (status == HF_OK)
+        status = say(store, connection, "COMMIT", deadline_ns, err);
+    else if (!connection->broken)
+        say(store, connection, "ROLLBACK", deadline_ns, NULL);
+    return status;
+}
+
+struct findings {
+    bool tables, guard, locks_index, grants_index;
+};
+
+static hf_status look(struct postgres_store *store, struct postgres_connection *connection, struct findings *found,
                       hfi_time deadline_ns, hf_error *err)
 {
-    const struct postgres_config *config = &store->config;
-    const char *const parameters[] = { config->locks, config->waiters, config->grants };
+    const struct postgres_names *names = &store->config.names;
+    const char *const parameters[] = { names->locks, names->waiters, names->grants, names->fences, names->guard };
     PGresult *result = NULL;
-    const hf_status status = hfi_postgres_say(store, connection, check, parameters, 3, &result, deadline_ns, err);
+    const hf_status status = hfi_postgres_say(store, connection, check, parameters, 5, &result, deadline_ns, err);
     if (status != HF_OK)
         return status;
-    const bool first = PQgetvalue(result, 0, 0)[0] == 't';
-    *there = first && PQgetvalue(result, 0, 1)[0] == 't';
-    *guarded = !first || PQgetvalue(result, 0, 2)[0] == 't';
+    found->tables = PQgetvalue(result, 0, 0)[0] == 't';
+    found->guard = PQgetvalue(result, 0, 1)[0] == 't';
+    found->locks_index = PQgetvalue(result, 0, 2)[0] == 't';
+    found->grants_index = PQgetvalue(result, 0, 3)[0] == 't';
     PQclear(result);
     return HF_OK;
 }
 
-static hf_status refuse_missing(const struct postgres_config *config, const char *why, hf_error *err)
+static hf_status refuse_missing(const struct postgres_names *names, const char *why, hf_error *err)
 {
-    return hfi_fail(err, HF_INVALID, 0,
-                    "the table %.60s or one of its companions is missing%s; have its owner run: psql -v table=%.60s -f "
-                    "holdfast-postgres.sql",
-                    config->table, why, config->table);
+    return hfi_fail(err, HF_INVALID, 0, "%.120s or one of its companions is missing%s; have an administrator run: %s",
+                    names->locks, why, names->remedy);
 }
 
 hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postgres_connection *connection,
                                       hfi_time deadline_ns, hf_error *err)
 {
-    bool there = false, guarded = true;
-    hf_status status = look(store, connection, &there, &guarded, deadline_ns, err);
-    if (status == HF_OK && !there && guarded) {
-        if (!store->config.create)
-            return refuse_missing(&store->config, "", err);
-        status = make(store, connection, deadline_ns, err);
-        if (status == HF_DENIED)
-            return refuse_missing(&store->config, " and this user may not create it", err);
-    }
-    if (status == HF_OK && !guarded)
+    const struct postgres_names *names = &store->config.names;
+    struct findings found;
+    hf_status status = look(store, connection, &found, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    if (!found.locks_index || !found.grants_index)
         return hfi_fail(err, HF_INVALID, 0,
-                        "the table %.60s has no unique index on its column name; without one it cannot hold locks",
-                        store->config.table);
+                        "the table %.120s has no unique index on its column name; without one it cannot hold locks",
+                        found.locks_index ? names->grants : names->locks);
+    if (!found.tables && !store->config.create)
+        return refuse_missing(names, "", err);
+    if (!found.tables)
+        status = make(store, connection, make_tables, deadline_ns, err);
+    if (status == HF_DENIED)
+        return refuse_missing(names, " and this user may not create it", err);
+    /* Locks work without it; whoever calls the guard is told. */
+    if (status == HF_OK && !found.guard && store->config.create)
+        make(store, connection, hfi_postgres_make_guard, deadline_ns, NULL);
     return status;
 }

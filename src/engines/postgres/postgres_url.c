@@ -3,12 +3,14 @@
  * postgres_url.c: postgres://[user[:password]@][host][:port][,…][/database][?options]. All that is not an option of
  * ours goes to libpq, with its environment variables, password and service files.
  */
-#include "postgres.h"
+#include "postgres_sql.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define URL_MOST 4000
+#define OPTIONS_MOST 80
+#define DEFAULT_TABLE "holdfast_locks"
 #define SHAPE "postgres://[user[:password]@][host][:port][/database][?option=value&...]"
 
 struct own_options {
@@ -18,6 +20,16 @@ struct own_options {
 static hf_status no_memory(hf_error *err)
 {
     return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+}
+
+/* Frees options, which may hold a password. */
+static void wipe(PQconninfoOption *options)
+{
+    for (PQconninfoOption *one = options; one && one->keyword; one++) {
+        if (one->val)
+            explicit_bzero(one->val, strlen(one->val));
+    }
+    PQconninfoFree(options);
 }
 
 /* --- options --- */
@@ -77,7 +89,7 @@ static hf_status split_options(struct own_options *own, char *rest, const char *
     PQconninfoOption *defaults = PQconndefaults();
     if (!defaults)
         return no_memory(err);
-    snprintf(rest, URL_MOST, "postgresql:%.*s", (int)length, length ? url : "//");
+    snprintf(rest, URL_MOST, "postgresql:%s%.*s", length ? "" : "//", (int)length, url);
     hf_status status = HF_OK;
     while (*query && status == HF_OK) {
         const size_t one = strcspn(query, "&");
@@ -97,8 +109,8 @@ static bool is_identifier(const char *text, size_t length)
     return length > 0 && length <= 50 && strspn(text, letters) >= length && !(text[0] >= '0' && text[0] <= '9');
 }
 
-/* [schema.]table becomes three quoted names. */
-static hf_status name_tables(struct postgres_config *config, const char *table, hf_error *err)
+/* [schema.]table becomes the quoted names of the tables and of the guard. */
+static hf_status name_tables(struct postgres_names *names, const char *table, hf_error *err)
 {
     const char *dot = strchr(table, '.');
     const char *last = dot ? dot + 1 : table;
@@ -108,25 +120,43 @@ static hf_status name_tables(struct postgres_config *config, const char *table, 
     char prefix[64] = "";
     if (dot)
         snprintf(prefix, sizeof prefix, "\"%.*s\".", (int)schema, table);
-    snprintf(config->locks, sizeof config->locks, "%s\"%s\"", prefix, last);
-    snprintf(config->waiters, sizeof config->waiters, "%s\"%s_waiters\"", prefix, last);
-    snprintf(config->grants, sizeof config->grants, "%s\"%s_grants\"", prefix, last);
-    snprintf(config->table, sizeof config->table, "%s", table);
+    snprintf(names->locks, sizeof names->locks, "%s\"%s\"", prefix, last);
+    snprintf(names->waiters, sizeof names->waiters, "%s\"%s_waiters\"", prefix, last);
+    snprintf(names->grants, sizeof names->grants, "%s\"%s_grants\"", prefix, last);
+    snprintf(names->fences, sizeof names->fences, "%s\"%s_fences\"", prefix, last);
+    snprintf(names->guard, sizeof names->guard, "%s\"%s_guard\"", prefix,
+             strcmp(last, DEFAULT_TABLE) == 0 ? "holdfast" : last);
+    snprintf(names->remedy, sizeof names->remedy, "psql%s%.*s -v table=%s -f holdfast-postgres.sql",
+             dot ? " -v schema=" : "", (int)schema, table, last);
     return HF_OK;
 }
 
-char *hfi_postgres_expand(const struct postgres_config *config, const char *text)
+static const char *name_of(const struct postgres_names *names, char letter)
+{
+    switch (letter) {
+    case 'L':
+        return names->locks;
+    case 'W':
+        return names->waiters;
+    case 'G':
+        return names->grants;
+    case 'F':
+        return names->fences;
+    default:
+        return names->guard;
+    }
+}
+
+char *hfi_postgres_expand(const struct postgres_names *names, const char *text)
 {
     size_t braces = 0;
     for (const char *at = text; *at; at++)
         braces += *at == '{';
-    char *out = hfi_alloc(strlen(text) + braces * sizeof config->grants + 1);
+    char *out = hfi_alloc(strlen(text) + braces * HFI_POSTGRES_TABLE_MAX + 1);
     char *end = out;
     for (const char *at = text; out && *at;) {
-        const bool name = at[0] == '{' && at[1] && at[2] == '}';
-        if (name) {
-            const char *table = at[1] == 'L' ? config->locks : at[1] == 'W' ? config->waiters : config->grants;
-            end = stpcpy(end, table);
+        if (at[0] == '{' && at[1] && at[2] == '}') {
+            end = stpcpy(end, name_of(names, at[1]));
             at += 3;
         } else {
             *end++ = *at++;
@@ -139,23 +169,97 @@ static hf_status expand_all(struct postgres_config *config, hf_error *err)
 {
     for (size_t i = 0; i < POSTGRES_STATEMENTS; i++) {
         const char *text = config->strategy->sql[i].text;
-        config->sql[i] = text ? hfi_postgres_expand(config, text) : NULL;
+        snprintf(config->prepared[i], sizeof config->prepared[i], "holdfast%zu", i);
+        config->sql[i] = text ? hfi_postgres_expand(&config->names, text) : NULL;
         if (text && !config->sql[i])
             return no_memory(err);
     }
     return HF_OK;
 }
 
-/* --- what is shown --- */
+/* --- what libpq makes of it --- */
 
-static const char *value_of(const PQconninfoOption *options, const char *keyword, const char *otherwise)
+static PQconninfoOption *find(PQconninfoOption *options, const char *keyword)
 {
-    for (const PQconninfoOption *one = options; one->keyword; one++) {
-        if (strcmp(one->keyword, keyword) == 0 && one->val && *one->val)
-            return one->val;
-    }
-    return otherwise;
+    while (options->keyword && strcmp(options->keyword, keyword) != 0)
+        options++;
+    return options;
 }
+
+const char *hfi_postgres_option(const struct postgres_config *config, const char *keyword)
+{
+    const char *value = find(config->options, keyword)->val;
+    return value ? value : "";
+}
+
+static void swap_values(PQconninfoOption *a, PQconninfoOption *b)
+{
+    char *value = a->val;
+    a->val = b->val;
+    b->val = value;
+}
+
+/* What libpq adds to the URL from its environment variables and its service file. It reads those only on the way to
+ * connect, so it is given a value that stops it there. */
+#define STOP "ssl_max_protocol_version"
+static PQconninfoOption *complete(PQconninfoOption *given, hf_error *err)
+{
+    const char *keywords[OPTIONS_MOST] = { NULL }, *values[OPTIONS_MOST] = { NULL };
+    size_t count = 0;
+    for (const PQconninfoOption *one = given; one->keyword && count + 2 < OPTIONS_MOST; one++) {
+        if (one->val && strcmp(one->keyword, STOP) != 0) {
+            keywords[count] = one->keyword;
+            values[count++] = one->val;
+        }
+    }
+    keywords[count] = STOP;
+    values[count] = "stop";
+    hfi_fd_begin(); /* it opens files */
+    PGconn *pq = PQconnectStartParams(keywords, values, 0);
+    hfi_fd_end(-1);
+    PQconninfoOption *all = pq ? PQconninfo(pq) : NULL;
+    const char *words = pq ? PQerrorMessage(pq) : "";
+    if (!all) {
+        no_memory(err);
+    } else if (strstr(words, STOP)) {
+        /* Its own value is that of the URL; or what libpq finds when it does connect, so it must know the service. */
+        swap_values(find(all, STOP), find(given, STOP));
+        swap_values(find(all, "service"), find(given, "service"));
+    } else {
+        hfi_fail(err, HF_INVALID, 0, "libpq refuses: %.*s", (int)strcspn(words, "\r\n"), words);
+        wipe(all);
+        all = NULL;
+    }
+    PQfinish(pq);
+    return all;
+}
+
+static hf_status read_libpq(struct postgres_config *config, const char *url, hf_error *err)
+{
+    hf_error trouble = { .status = HF_OK };
+    char *why = NULL;
+    PQconninfoOption *given = PQconninfoParse(url, &why);
+    PQfreemem(why); /* unread: it may quote a password that should have been percent-encoded */
+    if (!given)
+        return hfi_fail(err, HF_INVALID, 0, "libpq cannot read the URL; it looks like this: " SHAPE);
+    config->options = complete(given, &trouble);
+    const bool chose_gss = find(given, "gssencmode")->val != NULL;
+    wipe(given);
+    if (!config->options) {
+        if (err)
+            *err = trouble;
+        return trouble.status;
+    }
+    if (strchr(hfi_postgres_option(config, "host"), ',') &&
+        strcmp(hfi_postgres_option(config, "target_session_attrs"), "any") == 0)
+        config->session_attributes = "read-write";
+    /* A handshake that may wait for other servers, if nobody has asked for it. */
+    if (!chose_gss && strcmp(hfi_postgres_option(config, "gssencmode"), "prefer") == 0)
+        config->gss_mode = "disable";
+    return HF_OK;
+}
+
+/* --- what is shown --- */
 
 /* The URL without passwords, wherever they stand: libpq also takes them as options. */
 static char *without_passwords(const char *rest)
@@ -199,14 +303,14 @@ static hf_status read_own(struct postgres_config *config, const struct own_optio
         return hfi_fail(err, HF_INVALID, 0, "create is yes or no");
     if (!config->session_pooler && *own->pooler)
         return hfi_fail(err, HF_INVALID, 0, "pooler is session, or left out");
-    const hf_status status = name_tables(config, own->table, err);
+    const hf_status status = name_tables(&config->names, own->table, err);
     return status == HF_OK ? expand_all(config, err) : status;
 }
 
 hf_status hfi_postgres_config_read(struct postgres_config *config, const struct hfi_url *url, char **shown,
                                    hf_error *err)
 {
-    struct own_options own = { .strategy = "lease", .table = "holdfast_locks", .create = "yes" };
+    struct own_options own = { .strategy = "lease", .table = DEFAULT_TABLE, .create = "yes" };
     char rest[URL_MOST];
     if (strlen(url->rest) > URL_MOST - 100)
         return hfi_fail(err, HF_INVALID, 0, "the URL is too long");
@@ -217,16 +321,17 @@ hf_status hfi_postgres_config_read(struct postgres_config *config, const struct 
         status = read_own(config, &own, err);
     if (status != HF_OK)
         return status;
-    char *why = NULL;
-    config->options = PQconninfoParse(rest, &why);
-    PQfreemem(why); /* unread: it may quote a password that should have been percent-encoded */
+    status = read_libpq(config, rest, err);
     explicit_bzero(rest, sizeof rest);
-    if (!config->options)
-        return hfi_fail(err, HF_INVALID, 0, "libpq cannot read the URL; it looks like this: " SHAPE);
-    const char *host = value_of(config->options, "host", value_of(config->options, "hostaddr", getenv("PGHOST")));
-    const char *port = value_of(config->options, "port", getenv("PGPORT"));
-    snprintf(config->where, sizeof config->where, "%.100s%s%.20s", host ? host : "the local PostgreSQL",
-             port ? ":" : "", port ? port : "");
+    if (status != HF_OK)
+        return status;
+    const char *host = hfi_postgres_option(config, "host"), *address = hfi_postgres_option(config, "hostaddr");
+    const char *port = hfi_postgres_option(config, "port");
+    snprintf(config->where, sizeof config->where, "%.100s:%.20s",
+             *host      ? host
+             : *address ? address
+                        : "localhost",
+             port);
     *shown = without_passwords(url->rest);
     return *shown ? HF_OK : no_memory(err);
 }
@@ -235,9 +340,5 @@ void hfi_postgres_config_free(struct postgres_config *config)
 {
     for (size_t i = 0; i < POSTGRES_STATEMENTS; i++)
         hfi_free(config->sql[i]);
-    for (PQconninfoOption *one = config->options; one && one->keyword; one++) {
-        if (one->val)
-            explicit_bzero(one->val, strlen(one->val));
-    }
-    PQconninfoFree(config->options);
+    wipe(config->options);
 }

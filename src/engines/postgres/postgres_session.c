@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * postgres_session.c: what a connection is told, and asked, before it is used: one round trip.
+ *
+ * Whatever a server, a database or a role has as its defaults, a lock must not end or wait because of it.
+ */
+#include "postgres.h"
+#include <stdio.h>
+#include <string.h>
+
+#define OLDEST_SERVER 110000
+
+static void ignore_notice(void *arg, const PGresult *result)
+{
+    (void)arg;
+    (void)result;
+}
+
+struct setting {
+    int since; /* PQserverVersion() */
+    const char *name, *value;
+};
+
+static const struct setting settings[] = {
+    { 0, "default_transaction_isolation", "read committed" },
+    { 0, "statement_timeout", "0" },
+    { 0, "idle_in_transaction_session_timeout", "0" },
+    { 140000, "idle_session_timeout", "0" },
+    { 170000, "transaction_timeout", "0" },
+    { 120000, "plan_cache_mode", "force_generic_plan" }, /* a name's value makes no other plan */
+    /* A client that is gone must not keep its connection, nor a statement that waits. */
+    { 0, "tcp_keepalives_idle", "5" },
+    { 0, "tcp_keepalives_interval", "2" },
+    { 0, "tcp_keepalives_count", "3" },
+    { 120000, "tcp_user_timeout", "10000" },
+    { 140000, "client_connection_check_interval", "1000" },
+};
+
+/* Asks who and what the server is; and, unless there is a pooler, sets everything: through one it would be set for
+ * others. Bound strategies wait in the server, for as long as they like. */
+static void compose(char *out, size_t size, const struct postgres_store *store, int version)
+{
+    const long long patience_ms = store->config.strategy->bound ? 0 : store->env->timeout_ns / HFI_MS + 1;
+    int used = snprintf(out, size,
+                        "SELECT pg_backend_pid(), pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time()),"
+                        " CASE WHEN pg_backend_pid() = $1::int OR $2::bool"
+                        " THEN set_config('lock_timeout', '%lld', false)",
+                        patience_ms);
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        if (version >= settings[i].since)
+            used += snprintf(out + used, size - (size_t)used, " || set_config('%s', '%s', false)", settings[i].name,
+                             settings[i].value);
+    }
+    snprintf(out + used, size - (size_t)used, " END");
+}
+
+/* Another server in the place of one, or the same after a crash, may have forgotten some of our locks. */
+static void recognise(struct postgres_store *store, const char *started)
+{
+    pthread_mutex_lock(&store->mutex);
+    const bool another = *store->started && strcmp(store->started, started) != 0;
+    snprintf(store->started, sizeof store->started, "%s", started);
+    pthread_mutex_unlock(&store->mutex);
+    if (another)
+        store->env->recheck(store->env->core);
+}
+
+static hf_status judge(struct postgres_store *store, struct postgres_connection *connection, const PGresult *answer,
+                       hf_error *err)
+{
+    const struct postgres_config *config = &store->config;
+    if (PQgetvalue(answer, 0, 1)[0] == 't')
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "%s is a standby, on which nothing can be written", config->where);
+    connection->backend = (int)hfi_postgres_number(answer, 0, 0, 0);
+    connection->pooled = connection->backend != PQbackendPID(connection->pq) && !config->session_pooler;
+    if (connection->pooled && config->strategy->bound)
+        return hfi_fail(err, HF_UNSUPPORTED, 0,
+                        "there is a pooler before %.60s, which may give a lock's connection to others; connect "
+                        "directly, or say pooler=session if it keeps sessions together",
+                        config->where);
+    recognise(store, PQgetvalue(answer, 0, 2));
+    return HF_OK;
+}
+
+hf_status hfi_postgres_set_up(struct postgres_store *store, struct postgres_connection *connection,
+                              hfi_time deadline_ns, hf_error *err)
+{
+    char text[1500], backend[16];
+    PGresult *answer = NULL;
+    const int version = PQserverVersion(connection->pq);
+    if (version < OLDEST_SERVER)
+        return hfi_fail(err, HF_UNSUPPORTED, version, "%s runs PostgreSQL %d; this engine needs 11 or newer",
+                        store->config.where, version / 10000);
+    PQsetNoticeReceiver(connection->pq, ignore_notice, NULL);
+    if (PQsetnonblocking(connection->pq, 1) != 0 || PQenterPipelineMode(connection->pq) != 1)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    compose(text, sizeof text, store, version);
+    snprintf(backend, sizeof backend, "%d", PQbackendPID(connection->pq));
+    const char *const parameters[] = { backend, store->config.session_pooler ? "true" : "false" };
+    hf_status status = hfi_postgres_not_unknown(
+        hfi_postgres_say(store, connection, text, parameters, 2, &answer, deadline_ns, err), err);
+    if (status == HF_OK)
+        status = judge(store, connection, answer, err);
+    PQclear(answer);
+    return status;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * postgres_sql.h: what is said to the server: the statements, the strategies that put them in order, and the URL, which
+ * chooses the strategy and the names of the tables.
+ */
+#ifndef HFI_POSTGRES_SQL_H
+#define HFI_POSTGRES_SQL_H
+
+#include "engine.h"
+#include <libpq-fe.h>
+
+#define HFI_POSTGRES_TABLE_MAX 130 /* schema.table, quoted, with what is put behind it */
+
+/* --- postgres_strategies.c --- */
+
+enum postgres_statement {
+    POSTGRES_END, /* of a sequence */
+    POSTGRES_TAKE,
+    POSTGRES_COUNT, /* gives a row that was just taken its token */
+    POSTGRES_LOOK,
+    POSTGRES_SWAP,
+    POSTGRES_ADD,
+    POSTGRES_LOCK,  /* the row that stands for the name, until the end of the sequence */
+    POSTGRES_ENTER, /* the line of those who wait */
+    POSTGRES_SERVE, /* the first of them */
+    POSTGRES_LEAVE,
+    POSTGRES_RENEW,
+    POSTGRES_FREE,
+    POSTGRES_EVICT,
+    POSTGRES_INSPECT,
+    POSTGRES_GUARD,
+    POSTGRES_BEGIN,
+    POSTGRES_BLOCK, /* waits in the server */
+    POSTGRES_GRANT, /* writes down who was given the lock, and draws the token */
+    POSTGRES_CLEAR,
+    POSTGRES_CANCEL,
+    POSTGRES_COMMIT,
+    POSTGRES_ROLLBACK,
+    POSTGRES_STATEMENTS
+};
+
+/* Parameters by a letter each, in the order $1, $2, …: name, client, serial, ttl, host, pid, note (k), backend, version
+ * (or the token of a guard). */
+struct postgres_sql {
+    const char *text; /* {L} {W} {G} {F} stand for the tables of locks, waiters, grants and fences, {H} for the guard */
+    const char *parameters;
+};
+
+#define POSTGRES_SEQUENCE_MAX 8
+typedef unsigned char postgres_sequence[POSTGRES_SEQUENCE_MAX];
+
+struct postgres_strategy {
+    const char *name;
+    uint32_t caps;
+    bool bound;       /* to a connection of its own */
+    bool transaction; /* … in which a transaction stays open */
+    bool swap;        /* looks first, then compares and sets */
+    struct postgres_sql sql[POSTGRES_STATEMENTS];
+    postgres_sequence attempt; /* row strategies: the last statement tells who has it */
+    postgres_sequence line_up;
+    postgres_sequence help; /* the lock is free, but others wait for it: they are served first */
+    postgres_sequence release;
+    postgres_sequence leave;
+    postgres_sequence evict;
+};
+
+/* What a session that listens says first, so that others can tell whether it lives: the lock is in a space of its own,
+ * which no strategy uses. */
+#define HFI_POSTGRES_LIVE_CLASS "1751346276"
+#define HFI_POSTGRES_LIVE "SELECT pg_advisory_lock(" HFI_POSTGRES_LIVE_CLASS ", pg_backend_pid())"
+
+const struct postgres_strategy *hfi_postgres_strategy(const char *name);
+
+/* --- postgres_url.c --- */
+
+struct postgres_names {
+    char locks[HFI_POSTGRES_TABLE_MAX], waiters[HFI_POSTGRES_TABLE_MAX], grants[HFI_POSTGRES_TABLE_MAX],
+        fences[HFI_POSTGRES_TABLE_MAX], guard[HFI_POSTGRES_TABLE_MAX]; /* quoted */
+    char remedy[200];                                                  /* the command that makes all of them */
+};
+
+struct postgres_config {
+    PQconninfoOption *options;                 /* for libpq, password included */
+    const char *session_attributes, *gss_mode; /* instead of what they say, unless NULL */
+    const struct postgres_strategy *strategy;
+    struct postgres_names names;
+    bool create;         /* the tables, if they are missing */
+    bool session_pooler; /* the user vouches that a pooler keeps sessions together */
+    char where[160];     /* for messages */
+    char *sql[POSTGRES_STATEMENTS];
+    char prepared[POSTGRES_STATEMENTS][16]; /* their names */
+};
+
+hf_status hfi_postgres_config_read(struct postgres_config *config, const struct hfi_url *url, char **shown,
+                                   hf_error *err);
+void hfi_postgres_config_free(struct postgres_config *config);
+/* What libpq is told for `keyword`; "" if nothing. */
+const char *hfi_postgres_option(const struct postgres_config *config, const char *keyword);
+/* `text` with the names put in; allocated. */
+char *hfi_postgres_expand(const struct postgres_names *names, const char *text);
+
+#endif

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_postgres_pooler.c: PgBouncer between the engine and the server. In transaction mode it gives the server's
+ * sessions to others after each transaction: nothing may be kept in them, neither a lock nor a setting nor a prepared
+ * statement.
+ */
+#include "pooler.h"
+#include "postgres_support.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void use_pooler(const struct pooler *pooler, const char *options)
+{
+    static char url[200];
+    snprintf(url, sizeof url, "%s?%s", pooler->url, options);
+    store_url = url;
+    hf_client *client = open_client();
+    store_caps = hf_capabilities(client);
+    hf_close(client);
+}
+
+TEST_LIMIT(bound_strategies_are_refused_in_transaction_mode, 60)
+{
+    char url[200];
+    struct postgres_server *server = postgres_server_start("");
+    const struct pooler pooler = pooler_start(server, "transaction", 4);
+    snprintf(url, sizeof url, "%s?strategy=advisory", pooler.url);
+    check_open(url, HF_UNSUPPORTED, "pooler");
+    snprintf(url, sizeof url, "%s?strategy=for-update", pooler.url);
+    check_open(url, HF_UNSUPPORTED, "pooler=session");
+    pooler_stop(&pooler);
+}
+
+struct crowd {
+    struct witness witness;
+};
+
+static void visit(void *arg, uint32_t index)
+{
+    struct crowd *crowd = arg;
+    hf_client *client = open_client();
+    for (int i = 0; i < 15; i++) {
+        hf_lock *lock = must_acquire(client, "counter", NULL);
+        witness_visit(&crowd->witness, index + 1, hf_token(lock));
+        must_release(lock);
+    }
+    hf_close(client);
+}
+
+/* Fewer sessions than clients, so that every statement may come to another one. */
+static void check_rows(struct postgres_server *server)
+{
+    static const char *const rows[] = { "strategy=lease", "strategy=insert", "strategy=version" };
+    const struct pooler pooler = pooler_start(server, "transaction", 3);
+    for (size_t i = 0; i < 3; i++) {
+        use_pooler(&pooler, rows[i]);
+        CHECK(!store_can(HF_CAP_FAIR) && !store_can(HF_CAP_WAKE_ONE)); /* nobody can be notified */
+        struct crowd *crowd = shared_new(sizeof *crowd);
+        run_processes(6, visit, crowd);
+        witness_check(&crowd->witness);
+        CHECK_INT(6 * 15, atomic_load(&crowd->witness.entries));
+        hf_client *client = open_client();
+        hf_error err = { 0 };
+        CHECK_STATUS(HF_OK, hf_guard(client, "r", 2 * i + 2, &err), &err);
+        CHECK_STATUS(HF_LOST, hf_guard(client, "r", 2 * i + 1, &err), &err);
+        hf_close(client);
+        postgres_server_do(server, "TRUNCATE holdfast_locks, holdfast_locks_grants");
+    }
+    /* Nothing of ours is left in sessions that are others' now. */
+    PGconn *user = PQconnectdb(pooler.url);
+    for (int i = 0; i < 6; i++) {
+        PGresult *result = PQexec(user, "SELECT count(*) FROM pg_prepared_statements");
+        CHECK_STR("0", PQgetvalue(result, 0, 0));
+        PQclear(result);
+        result = PQexec(user, "SHOW lock_timeout");
+        CHECK_STR("0", PQgetvalue(result, 0, 0));
+        PQclear(result);
+    }
+    PQfinish(user);
+    pooler_stop(&pooler);
+}
+
+TEST_LIMIT(row_strategies_work_in_transaction_mode, 90)
+{
+    check_rows(postgres_server_start(""));
+}
+
+/* Nor can the isolation level be set through it: conflicts are then retried. */
+TEST_LIMIT(row_strategies_work_in_transaction_mode_where_all_is_serializable, 90)
+{
+    check_rows(postgres_server_start("-c default_transaction_isolation=serializable"));
+}
+
+/* The user vouches for it with pooler=session. */
+TEST_LIMIT(all_strategies_work_in_session_mode, 90)
+{
+    char options[100];
+    struct postgres_server *server = postgres_server_start("");
+    const struct pooler pooler = pooler_start(server, "session", 60);
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        snprintf(options, sizeof options, "pooler=session&strategy=%s", strategy_names[i]);
+        use_pooler(&pooler, options);
+        CHECK(store_can(is_bound(strategy_names[i]) ? HF_CAP_BOUND : HF_CAP_FAIR));
+        hf_client *client = open_client(), *other = open_client();
+        struct waiter waiter;
+        hf_lock *lock = must_acquire(client, strategy_names[i], NULL);
+        check_busy(other, strategy_names[i]);
+        waiter_start(&waiter, other, strategy_names[i], NULL);
+        await_waiters(client, strategy_names[i], 1);
+        must_release(lock);
+        waiter_join(&waiter, HF_OK);
+        must_release(waiter.lock);
+        hf_close(client);
+        hf_close(other);
+    }
+    pooler_stop(&pooler);
+}
