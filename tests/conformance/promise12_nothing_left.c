@@ -202,7 +202,9 @@ PROMISE(p12_many_names_and_failed_waits_leave_no_descriptors, 0)
         if (i == 10)
             descriptors = each_descriptor(count_it);
     }
-    CHECK(each_descriptor(count_it) <= descriptors);
+    /* A connection to listen on, and one for the keeper, are made when they are first needed, which may be later than
+     * in the tenth round. */
+    CHECK(each_descriptor(count_it) <= descriptors + (store_can(HF_CAP_MACHINES) ? 2 : 0));
     must_release(lock);
     hf_close(client);
     hf_close(other);
