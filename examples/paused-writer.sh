@@ -40,10 +40,11 @@ sqlite()
 
 create()
 {
+    table='DROP TABLE IF EXISTS paused_writer; CREATE TABLE paused_writer AS SELECT 42 AS stock'
     case $url in
     redis*) redis SET 'stock:{paused-writer}' 42 ;;
-    postgres*) postgres -c 'CREATE TABLE paused_writer AS SELECT 42 AS stock' ;;
-    sqlite*) sqlite 'CREATE TABLE paused_writer AS SELECT 42 AS stock' ;;
+    postgres*) postgres -c "SET client_min_messages = warning; $table" ;;
+    sqlite*) sqlite "$table" ;;
     *) echo "paused-writer.sh: not with $url" >&2 && exit 64 ;;
     esac >/dev/null
 }
