@@ -113,8 +113,9 @@ fail()
 }
 
 create
-# By default holdfast ends a command whose lock is lost. Here it is left running, as nothing must depend on that.
-"$holdfast" run -t 500ms --on-lost ignore paused-writer -- "$0" "$url" Anna 1 "$here" &
+# By default holdfast ends a command whose lock is lost. Here it is left running, as nothing must depend on that. The
+# lock is not renewed: whoever is stopped in the middle of that leaves a file of SQLite locked for everybody.
+"$holdfast" run -t 500ms --no-renew --on-lost ignore paused-writer -- "$0" "$url" Anna 1 "$here" &
 anna=$!
 read -r holder paused <"$here/taken"
 echo 'Anna has read the stock, and is stopped'
