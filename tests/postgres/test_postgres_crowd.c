@@ -18,6 +18,7 @@
 struct crowd {
     _Atomic bool over;
     _Atomic uint32_t inside, entries, overlaps, disorders, late;
+    _Atomic uint32_t doomed; /* is being killed: the server may know of its end before there is nobody of that number */
     _Atomic uint64_t counter; /* read, pause, write: wrong unless protected */
     struct fenced_register place;
     uint32_t ttl_ms;
@@ -85,6 +86,7 @@ static void check_crowd(const char *strategy)
         await_entries(crowd, atomic_load(&crowd->entries) + BETWEEN_BLOWS);
         random_pause(20000);
         const uint32_t victim = random_below(PROCESSES);
+        atomic_store(&crowd->doomed, (uint32_t)pids[victim]);
         helper_kill(pids[victim]);
         pids[victim] = helper_start(compete, crowd);
     }
