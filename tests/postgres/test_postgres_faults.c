@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_postgres_faults.c: a server that crashes, connections that are ended, statements that are cut off, and eight
- * processes that are killed at random, on every strategy.
+ * test_postgres_faults.c: a server that crashes, connections that are ended, statements that are cut off, what others
+ * have set, deadlocks, and a clock that is wrong, on every strategy.
  */
 #include "postgres_support.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -160,79 +164,139 @@ TEST_LIMIT(a_client_killed_within_its_statement, 60)
     }
 }
 
-/* ------------------------------------------------------------------------------------ a counter, and random deaths */
+/* ------------------------------------------------------------------------------------------ what others have set */
 
-struct crowd {
-    _Atomic bool over;
-    _Atomic uint32_t inside, entries, overlaps, disorders;
-    struct fenced_register place;
-    uint32_t ttl_ms;
-};
-
-static void compete(void *arg)
+static void visit(void *arg, uint32_t index)
 {
-    struct crowd *crowd = arg;
-    hf_options options = HF_OPTIONS_INIT;
-    options.ttl_ms = crowd->ttl_ms;
+    struct witness *witness = arg;
     hf_client *client = open_client();
-    while (!atomic_load(&crowd->over)) {
-        hf_lock *lock = NULL;
-        hf_error err = { 0 };
-        const hf_status status = hf_acquire(&lock, client, "counter", &options, &err);
-        if (status == HF_UNAVAILABLE || status == HF_UNKNOWN)
-            continue;
-        REQUIRE_STATUS(HF_OK, status, &err);
-        /* Who was here before has left, or was killed. */
-        const uint32_t me = (uint32_t)getpid();
-        const uint32_t before = atomic_exchange(&crowd->inside, me);
-        if (before != 0 && kill((pid_t)before, 0) == 0 && hf_remaining_ms(lock) > 0)
-            atomic_fetch_add(&crowd->overlaps, 1);
-        if (!fenced_write(&crowd->place, hf_token(lock)) && hf_remaining_ms(lock) > 0)
-            atomic_fetch_add(&crowd->disorders, 1);
-        atomic_fetch_add(&crowd->entries, 1);
-        uint32_t expected = me;
-        atomic_compare_exchange_strong(&crowd->inside, &expected, 0);
-        hf_release(lock, NULL);
+    for (int i = 0; i < 10; i++) {
+        hf_lock *lock = must_acquire(client, "counter", NULL);
+        witness_visit(witness, index + 1, hf_token(lock));
+        must_release(lock);
     }
     hf_close(client);
 }
 
-static void check_crowd(const char *strategy, int blows)
+#define PATIENCE_MS 1000
+
+/* Whatever ends statements, transactions and sessions of others: a lock is held and waited for longer than that. */
+TEST_LIMIT(defaults_of_servers_and_roles_do_not_disturb, 90)
 {
-    enum { PROCESSES = 8 };
-    pid_t pids[PROCESSES];
-    struct crowd *crowd = shared_new(sizeof *crowd);
-    crowd->ttl_ms = short_ttl_ms();
-    for (int i = 0; i < PROCESSES; i++)
-        pids[i] = helper_start(compete, crowd);
-    for (int blow = 0; blow < blows; blow++) {
-        const uint32_t seen = atomic_load(&crowd->entries);
-        const struct timespec pause = { .tv_nsec = 1000000 };
-        while (atomic_load(&crowd->entries) < seen + 20) {
-            REQUIRE(test_now_ns() < test_deadline_ns() - 2000000000LL);
-            nanosleep(&pause, NULL);
-        }
-        random_pause(20000);
-        const uint32_t victim = random_below(PROCESSES);
-        helper_kill(pids[victim]);
-        pids[victim] = helper_start(compete, crowd);
+    static const char *const limits[] = { "statement_timeout", "lock_timeout", "idle_session_timeout",
+                                          "idle_in_transaction_session_timeout" };
+    char urls[STRATEGIES][300];
+    struct waiter waiters[STRATEGIES];
+    hf_client *clients[STRATEGIES];
+    hf_lock *locks[STRATEGIES];
+    hf_options options = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    struct postgres_server *server = start_store("lease", "");
+    postgres_server_do(server, "GRANT ALL ON ALL TABLES IN SCHEMA public TO guest");
+    postgres_server_do(server, "ALTER ROLE guest SET default_transaction_isolation = 'serializable'");
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        postgres_server_do(server, "ALTER ROLE guest SET %s = '%d ms'", limits[i], PATIENCE_MS);
+    record_loss(&options, &loss);
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        snprintf(urls[i], sizeof urls[i], "postgres://guest:open-sesame@127.0.0.1:%d/postgres?strategy=%s",
+                 server->port, strategy_names[i]);
+        store_url = urls[i];
+        clients[i] = open_client();
+        locks[i] = must_acquire(clients[i], strategy_names[i], &options);
+        waiter_start(&waiters[i], clients[i], strategy_names[i], NULL);
     }
-    atomic_store(&crowd->over, true);
-    for (int i = 0; i < PROCESSES; i++)
-        helper_join(pids[i]);
-    CHECK_INT(0, atomic_load(&crowd->overlaps));
-    CHECK_INT(0, atomic_load(&crowd->disorders));
-    test_note("%s: %u entries", strategy, atomic_load(&crowd->entries));
+    CHECK(!gate_await_for(&loss.told, 1, 2 * PATIENCE_MS));
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        must_release(locks[i]);
+        waiter_join(&waiters[i], HF_OK);
+        must_release(waiters[i].lock);
+        hf_close(clients[i]);
+        store_url = urls[i];
+        struct witness *witness = shared_new(sizeof *witness);
+        run_processes(4, visit, witness);
+        witness_check(witness);
+        /* A name has one strategy. */
+        postgres_server_do(server, "DELETE FROM holdfast_locks WHERE name = 'counter'");
+        postgres_server_do(server, "DELETE FROM holdfast_locks_grants WHERE name = 'counter'");
+    }
 }
 
-#define CROWD(name_, strategy_)                                                                                        \
-    TEST_LIMIT(counter_with_random_deaths_##name_, 90)                                                                 \
-    {                                                                                                                  \
-        start_store(strategy_, "");                                                                                    \
-        check_crowd(strategy_, 12);                                                                                    \
+/* A user's transaction and ours want the same two things in different orders: the server ends ours, which begins anew. */
+TEST_LIMIT(a_deadlock_is_tried_again, 60)
+{
+    struct postgres_server *server = start_store("lease", "-c deadlock_timeout=50ms");
+    hf_client *client = open_client(), *other = open_client();
+    struct waiter waiter;
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    postgres_server_do(server, "SET deadlock_timeout = '20s'"); /* it is not the one to find out */
+    postgres_server_do(server, "BEGIN");
+    postgres_server_do(server, "LOCK TABLE holdfast_locks_waiters IN EXCLUSIVE MODE");
+    waiter_start(&waiter, other, "x", NULL);
+    postgres_server_await(server, 1, "SELECT least(1, count(*)) FROM pg_locks WHERE NOT granted");
+    postgres_server_do(server, "SELECT FROM holdfast_locks WHERE name = 'x' FOR UPDATE");
+    postgres_server_do(server, "COMMIT");
+    await_waiters(client, "x", 1);
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(client);
+    hf_close(other);
+    postgres_server_await(server, 1,
+                          "SELECT least(1, deadlocks) FROM pg_stat_database"
+                          " WHERE datname = current_database()");
+}
+
+/* ------------------------------------------------------------------------------------- a client with a wrong clock */
+
+static int see(const hf_info *info, void *arg)
+{
+    (void)info;
+    *(bool *)arg = true;
+    return 0;
+}
+
+/* The command, with a clock that is wrong; its child reads from the pipe, so that it ends with it. */
+static pid_t hold_with_clock(const char *offset_s, int *pipe_end)
+{
+    int ends[2];
+    const char *command = getenv("TEST_COMMAND"), *wrong_clock = getenv("TEST_WRONG_CLOCK");
+    REQUIRE(command != NULL && wrong_clock != NULL);
+    REQUIRE_INT(0, pipe2(ends, O_CLOEXEC));
+    const pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+        setenv("LD_PRELOAD", wrong_clock, 1);
+        setenv("WRONG_CLOCK_S", offset_s, 1);
+        dup2(ends[0], STDIN_FILENO);
+        execl(command, command, "-u", store_url, "run", "-t", "3s", "x", "--", "cat", (char *)NULL);
+        _exit(127);
     }
-CROWD(lease, "lease")
-CROWD(insert, "insert")
-CROWD(version, "version")
-CROWD(for_update, "for-update")
-CROWD(advisory, "advisory")
+    close(ends[0]);
+    *pipe_end = ends[1];
+    return pid;
+}
+
+TEST_LIMIT(a_client_whose_clock_is_wrong_by_an_hour, 60)
+{
+    int behind_end = -1, ahead_end = -1, status = -1;
+    bool seen = false;
+    start_store("lease", "");
+    hf_client *client = open_client();
+    const pid_t ahead = hold_with_clock("3600", &ahead_end);
+    for (; !seen; hf_inspect(client, "x", see, &seen, NULL))
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+    /* It renews, and nobody else gets it for longer than it lasts: neither we nor one whose clock says another hour. */
+    const pid_t behind = hold_with_clock("-3600", &behind_end);
+    await_waiters(client, "x", 1);
+    for (const int64_t until = test_now_ns() + 3500000000LL; test_now_ns() < until; random_pause(20000))
+        check_busy(client, "x");
+    close(ahead_end);
+    REQUIRE_INT(ahead, waitpid(ahead, &status, 0));
+    CHECK_INT(0, status);
+    check_busy(client, "x"); /* the other one's, which it was given in time */
+    close(behind_end);
+    REQUIRE_INT(behind, waitpid(behind, &status, 0));
+    CHECK_INT(0, status);
+    check_free(client, "x");
+    hf_close(client);
+}

@@ -304,7 +304,7 @@ TEST_LIMIT(a_guard_needs_rights_on_its_table_alone, 60)
     /* Gone, and this role cannot make it; the owner of the tables can, and the next call does. */
     postgres_server_do(server, "DROP FUNCTION holdfast_guard");
     CHECK_STATUS(HF_INVALID, hf_guard(client, NAME, 3, &err), &err);
-    CHECK(strstr(err.message, "psql -v table=holdfast_locks -f holdfast-postgres.sql") != NULL);
+    CHECK(strstr(err.message, "psql -v table=holdfast_locks -v role=guest -f holdfast-postgres.sql") != NULL);
     hf_client *owner = open_client();
     CHECK_STATUS(HF_OK, hf_guard(owner, NAME, 3, &err), &err);
     postgres_server_do(server, "DROP TABLE holdfast_locks_fences");

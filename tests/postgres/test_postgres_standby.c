@@ -13,10 +13,15 @@ struct pair {
     char url[200]; /* of both */
 };
 
-static void start_pair(struct pair *pair, const char *strategy)
+static void start_pair(struct pair *pair)
 {
-    pair->primary = start_store(strategy, "");
+    pair->primary = start_store("lease", "");
     pair->standby = postgres_server_start_standby(pair->primary);
+}
+
+/* open_client() goes to whichever of them can be written to. */
+static void use_pair(struct pair *pair, const char *strategy)
+{
     snprintf(pair->url, sizeof pair->url, "postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?strategy=%s",
              pair->primary->port, pair->standby->port, strategy);
     store_url = pair->url;
@@ -47,7 +52,8 @@ static void promote(const struct pair *pair)
 TEST_LIMIT(a_standby_is_refused_until_it_is_promoted, 90)
 {
     struct pair pair;
-    start_pair(&pair, "lease");
+    start_pair(&pair);
+    use_pair(&pair, "lease");
     check_open(pair.standby->url, HF_UNAVAILABLE, "standby");
     hf_client *client = open_client();
     hf_lock *lock = must_acquire(client, "x", NULL);
@@ -65,91 +71,110 @@ TEST_LIMIT(a_standby_is_refused_until_it_is_promoted, 90)
     hf_close(client);
 }
 
+#define ROWS 3
+
+struct lagger {
+    hf_client *client, *other;
+    hf_lock *received, *forgotten;
+    char names[3][40]; /* of these, and of one to ask for later: a name has one strategy */
+    struct loss loss, none;
+};
+
+static void hold_both(struct lagger *it, const char *strategy, struct pair *pair)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    use_pair(pair, strategy);
+    it->client = open_client();
+    it->other = open_client();
+    snprintf(it->names[0], sizeof it->names[0], "received-%s", strategy);
+    snprintf(it->names[1], sizeof it->names[1], "forgotten-%s", strategy);
+    snprintf(it->names[2], sizeof it->names[2], "else-%s", strategy);
+    options.ttl_ms = endless_ttl_ms();
+    record_loss(&options, &it->none);
+    it->received = must_acquire(it->client, it->names[0], &options);
+}
+
 /* The holder has nothing to renew for minutes; it asks for something else, finds another server in the place of the one
  * it knew, and has all its locks renewed at once. */
-static void check_lag(const char *strategy)
+static void check_forgotten(struct lagger *it)
 {
-    struct pair pair;
-    hf_options options = HF_OPTIONS_INIT;
-    struct loss loss = { 0 }, none = { 0 };
+    const char *resource = it->names[1];
+    const uint64_t token = hf_token(it->forgotten);
     hf_error err = { 0 };
-    start_pair(&pair, strategy);
-    hf_client *client = open_client(), *other = open_client();
-    options.ttl_ms = endless_ttl_ms();
-    record_loss(&options, &none);
-    hf_lock *received = must_acquire(client, "received", &options);
-    CHECK_STATUS(HF_OK, hf_guard(client, "r", hf_token(received), &err), &err);
+    /* Nobody waits for the end of a time that the new primary knows nothing of. */
+    hf_lock *lock = must_acquire(it->other, it->names[1], NULL);
+    CHECK(hf_token(lock) > token);
+    CHECK_STATUS(HF_OK, hf_guard(it->other, resource, hf_token(lock), &err), &err);
+    must_release(must_acquire(it->client, it->names[2], NULL));
+    gate_await(&it->loss.told, 1);
+    CHECK_STATUS(HF_LOST, hf_guard(it->client, resource, token, &err), &err);
+    CHECK_STATUS(HF_LOST, hf_release(it->forgotten, NULL), NULL);
+    /* What the standby had received is still held. */
+    CHECK_INT(0, gate_count(&it->none.told));
+    check_busy(it->other, it->names[0]);
+    must_release(it->received);
+    must_release(lock);
+    hf_close(it->client);
+    hf_close(it->other);
+}
+
+TEST_LIMIT(a_lagging_standby_forgets_the_last_rows, 90)
+{
+    static struct lagger all[ROWS];
+    struct pair pair;
+    start_pair(&pair);
+    for (size_t i = 0; i < ROWS; i++)
+        hold_both(&all[i], strategy_names[i], &pair);
     cut_off(&pair);
-    record_loss(&options, &loss);
-    hf_lock *forgotten = must_acquire(client, "forgotten", &options);
-    const uint64_t token = hf_token(forgotten);
+    for (size_t i = 0; i < ROWS; i++) {
+        hf_options options = HF_OPTIONS_INIT;
+        options.ttl_ms = endless_ttl_ms();
+        record_loss(&options, &all[i].loss);
+        all[i].forgotten = must_acquire(all[i].client, all[i].names[1], &options);
+    }
     postgres_server_kill(pair.primary);
     promote(&pair);
-    /* Nobody waits for the end of a time that the new primary knows nothing of. */
-    hf_lock *lock = must_acquire(other, "forgotten", NULL);
-    CHECK(hf_token(lock) > token);
-    CHECK_STATUS(HF_OK, hf_guard(other, "r", hf_token(lock), &err), &err);
-    must_release(must_acquire(client, "else", NULL));
-    gate_await(&loss.told, 1);
-    CHECK_STATUS(HF_LOST, hf_guard(client, "r", token, &err), &err);
-    CHECK_STATUS(HF_LOST, hf_release(forgotten, NULL), NULL);
-    /* What the standby had received is still held. */
-    CHECK_INT(0, gate_count(&none.told));
-    check_busy(other, "received");
-    must_release(received);
-    must_release(lock);
-    hf_close(client);
-    hf_close(other);
+    for (size_t i = 0; i < ROWS; i++)
+        check_forgotten(&all[i]);
 }
 
-TEST_LIMIT(a_lagging_standby_forgets_the_last_lease, 90)
-{
-    check_lag("lease");
-}
-
-TEST_LIMIT(a_lagging_standby_forgets_the_last_insert, 90)
-{
-    check_lag("insert");
-}
-
-TEST_LIMIT(a_lagging_standby_forgets_the_last_version, 90)
-{
-    check_lag("version");
-}
-
-static void check_bound(const char *strategy)
+TEST_LIMIT(bound_locks_survive_no_failover, 90)
 {
     struct pair pair;
-    hf_options options = HF_OPTIONS_INIT;
-    struct loss loss = { 0 };
-    start_pair(&pair, strategy);
-    hf_client *client = open_client(), *other = open_client();
-    record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(client, "x", &options);
-    const uint64_t token = hf_token(lock);
+    struct loss losses[2] = { 0 };
+    hf_client *clients[2];
+    hf_lock *locks[2];
+    uint64_t tokens[2];
+    start_pair(&pair);
+    for (size_t i = 0; i < 2; i++) {
+        hf_options options = HF_OPTIONS_INIT;
+        use_pair(&pair, strategy_names[ROWS + i]);
+        record_loss(&options, &losses[i]);
+        clients[i] = open_client();
+        locks[i] = must_acquire(clients[i], strategy_names[ROWS + i], &options);
+        tokens[i] = hf_token(locks[i]);
+    }
     await_in_step(&pair);
     postgres_server_kill(pair.primary);
-    gate_await(&loss.told, 1); /* at once, however good the standby is */
-    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    for (size_t i = 0; i < 2; i++) { /* at once, however good the standby is */
+        gate_await(&losses[i].told, 1);
+        CHECK_STATUS(HF_LOST, hf_release(locks[i], NULL), NULL);
+    }
     promote(&pair);
-    lock = must_acquire(other, "x", NULL);
-    CHECK(hf_token(lock) > token);
-    must_release(lock);
-    hf_close(client);
-    hf_close(other);
-}
-
-TEST_LIMIT(a_bound_lock_survives_no_failover, 120)
-{
-    check_bound("advisory");
-    check_bound("for-update");
+    for (size_t i = 0; i < 2; i++) {
+        locks[i] = must_acquire(clients[i], strategy_names[ROWS + i], NULL);
+        CHECK(hf_token(locks[i]) > tokens[i]);
+        must_release(locks[i]);
+        hf_close(clients[i]);
+    }
 }
 
 /* The old primary is still there, and still has our connections, but may not be written to any more. */
 TEST_LIMIT(a_primary_that_became_read_only_is_left, 90)
 {
     struct pair pair;
-    start_pair(&pair, "lease");
+    start_pair(&pair);
+    use_pair(&pair, "lease");
     hf_client *client = open_client();
     hf_lock *lock = must_acquire(client, "x", NULL);
     const uint64_t token = hf_token(lock);

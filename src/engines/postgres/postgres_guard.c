@@ -52,7 +52,7 @@ hf_status hfi_postgres_guard(void *memory, const char *resource, uint64_t token,
     if (status != HF_OK && hfi_postgres_is_missing(&trouble))
         return hfi_fail(err, HF_INVALID, trouble.native,
                         "the function %.120s or its table is missing; have an administrator run: %s",
-                        store->config.names.guard, store->config.names.remedy);
+                        store->config.names.guard, store->config.remedy);
     if (status != HF_OK && err)
         *err = trouble;
     return status;

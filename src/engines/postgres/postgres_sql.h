@@ -76,7 +76,6 @@ const struct postgres_strategy *hfi_postgres_strategy(const char *name);
 struct postgres_names {
     char locks[HFI_POSTGRES_TABLE_MAX], waiters[HFI_POSTGRES_TABLE_MAX], grants[HFI_POSTGRES_TABLE_MAX],
         fences[HFI_POSTGRES_TABLE_MAX], guard[HFI_POSTGRES_TABLE_MAX]; /* quoted */
-    char remedy[200];                                                  /* the command that makes all of them */
 };
 
 struct postgres_config {
@@ -87,6 +86,7 @@ struct postgres_config {
     bool create;         /* the tables, if they are missing */
     bool session_pooler; /* the user vouches that a pooler keeps sessions together */
     char where[160];     /* for messages */
+    char remedy[250];    /* for messages: the command that makes the tables and lets this user use them */
     char *sql[POSTGRES_STATEMENTS];
     char prepared[POSTGRES_STATEMENTS][16]; /* their names */
 };

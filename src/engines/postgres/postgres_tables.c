@@ -81,32 +81,34 @@ static hf_status look(struct postgres_store *store, struct postgres_connection *
     return HF_OK;
 }
 
-static hf_status refuse_missing(const struct postgres_names *names, const char *why, hf_error *err)
+static hf_status refuse(const struct postgres_config *config, const char *why, hf_error *err)
 {
-    return hfi_fail(err, HF_INVALID, 0, "%.120s or one of its companions is missing%s; have an administrator run: %s",
-                    names->locks, why, names->remedy);
+    return hfi_fail(err, HF_INVALID, 0, "%.120s or one of its companions %s; have an administrator run: %s",
+                    config->names.locks, why, config->remedy);
 }
 
 hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postgres_connection *connection,
                                       hfi_time deadline_ns, hf_error *err)
 {
-    const struct postgres_names *names = &store->config.names;
+    const struct postgres_config *config = &store->config;
     struct findings found;
     hf_status status = look(store, connection, &found, deadline_ns, err);
+    if (status == HF_DENIED)
+        return refuse(config, "may not be seen by this user", err);
     if (status != HF_OK)
         return status;
     if (!found.locks_index || !found.grants_index)
         return hfi_fail(err, HF_INVALID, 0,
                         "the table %.120s has no unique index on its column name; without one it cannot hold locks",
-                        found.locks_index ? names->grants : names->locks);
-    if (!found.tables && !store->config.create)
-        return refuse_missing(names, "", err);
+                        found.locks_index ? config->names.grants : config->names.locks);
+    if (!found.tables && !config->create)
+        return refuse(config, "is missing", err);
     if (!found.tables)
         status = make(store, connection, make_tables, deadline_ns, err);
     if (status == HF_DENIED)
-        return refuse_missing(names, " and this user may not create it", err);
+        return refuse(config, "is missing and this user may not create it", err);
     /* Locks work without it; whoever calls the guard is told. */
-    if (status == HF_OK && !found.guard && store->config.create)
+    if (status == HF_OK && !found.guard && config->create)
         make(store, connection, hfi_postgres_make_guard, deadline_ns, NULL);
     return status;
 }

@@ -126,8 +126,6 @@ static hf_status name_tables(struct postgres_names *names, const char *table, hf
     snprintf(names->fences, sizeof names->fences, "%s\"%s_fences\"", prefix, last);
     snprintf(names->guard, sizeof names->guard, "%s\"%s_guard\"", prefix,
              strcmp(last, DEFAULT_TABLE) == 0 ? "holdfast" : last);
-    snprintf(names->remedy, sizeof names->remedy, "psql%s%.*s -v table=%s -f holdfast-postgres.sql",
-             dot ? " -v schema=" : "", (int)schema, table, last);
     return HF_OK;
 }
 
@@ -307,6 +305,15 @@ static hf_status read_own(struct postgres_config *config, const struct own_optio
     return status == HF_OK ? expand_all(config, err) : status;
 }
 
+static void write_remedy(struct postgres_config *config, const char *table)
+{
+    const char *dot = strchr(table, '.'), *user = hfi_postgres_option(config, "user");
+    const bool plain = is_identifier(user, strlen(user)); /* or it would have to be quoted */
+    snprintf(config->remedy, sizeof config->remedy, "psql%s%.*s -v table=%s%s%s -f holdfast-postgres.sql",
+             dot ? " -v schema=" : "", dot ? (int)(dot - table) : 0, table, dot ? dot + 1 : table,
+             plain ? " -v role=" : "", plain ? user : "");
+}
+
 hf_status hfi_postgres_config_read(struct postgres_config *config, const struct hfi_url *url, char **shown,
                                    hf_error *err)
 {
@@ -325,6 +332,7 @@ hf_status hfi_postgres_config_read(struct postgres_config *config, const struct 
     explicit_bzero(rest, sizeof rest);
     if (status != HF_OK)
         return status;
+    write_remedy(config, own.table);
     const char *host = hfi_postgres_option(config, "host"), *address = hfi_postgres_option(config, "hostaddr");
     const char *port = hfi_postgres_option(config, "port");
     snprintf(config->where, sizeof config->where, "%.100s:%.20s",
