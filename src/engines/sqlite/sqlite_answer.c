@@ -6,10 +6,25 @@
  */
 #include "sqlite.h"
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A file that may not be made is tried once more without making it, so that SQLite tells of one that is not there. */
+static int reason(const struct sqlite_store *store)
+{
+    const int number = sqlite3_system_errno(store->connection.db);
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", store->config.path);
+    *strrchr(folder, '/') = 0;
+    const char *path = *folder ? folder : "/";
+    const bool unwritable = euidaccess(path, F_OK) == 0 && euidaccess(path, W_OK) != 0;
+    return number == ENOENT && store->config.create && unwritable ? EACCES : number;
+}
 
 static hf_status cannot_open(const struct sqlite_store *store, int code, hf_error *err)
 {
-    const int number = sqlite3_system_errno(store->connection.db);
+    const int number = reason(store);
     if (number == ENOENT && !store->config.create)
         return hfi_fail(err, HF_INVALID, code, "there is no database %.150s, and create=no says not to make one",
                         store->config.path);

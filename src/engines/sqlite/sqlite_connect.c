@@ -84,19 +84,6 @@ void hfi_sqlite_join_process(struct sqlite_store *store)
     pthread_mutex_unlock(&process.mutex);
 }
 
-void hfi_sqlite_leave_process(struct sqlite_store *store)
-{
-    pthread_mutex_lock(&process.mutex);
-    struct sqlite_store **link = &process.stores;
-    while (*link && *link != store)
-        link = &(*link)->next;
-    if (*link)
-        *link = store->next;
-    hfi_sqlite_disconnect(&store->connection);
-    pthread_mutex_unlock(&process.mutex);
-    pthread_cond_destroy(&store->turn);
-}
-
 /* --- the connection --- */
 
 void hfi_sqlite_disconnect(struct sqlite_connection *connection)
@@ -119,26 +106,20 @@ static int set_pragma(struct sqlite_store *store, const char *name, const char *
     return hfi_sqlite_say(store, text, NULL, NULL);
 }
 
-static hf_status connect(struct sqlite_store *store, hf_error *err)
+static int connect(struct sqlite_store *store)
 {
     const struct sqlite_config *config = &store->config;
-    struct sqlite_connection *connection = &store->connection;
+    sqlite3 **db = &store->connection.db;
     const int flags = SQLITE_OPEN_READWRITE | (config->create ? SQLITE_OPEN_CREATE : 0) | SQLITE_OPEN_NOMUTEX |
                       SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_EXRESCODE;
-    int code = sqlite3_open_v2(config->path, &connection->db, flags, NULL);
+    int code = sqlite3_open_v2(config->path, db, flags, NULL);
     if (code == SQLITE_OK)
-        code = sqlite3_busy_handler(connection->db, hfi_sqlite_be_patient, store);
+        code = sqlite3_busy_handler(*db, hfi_sqlite_be_patient, store);
     if (code == SQLITE_OK)
         code = set_pragma(store, "journal_mode", config->journal);
     if (code == SQLITE_OK)
         code = set_pragma(store, "synchronous", config->synchronous);
-    if (code == SQLITE_OK && sqlite3_db_readonly(connection->db, "main") == 1)
-        code = SQLITE_READONLY;
-    if (code == SQLITE_OK)
-        return HF_OK;
-    const hf_status status = hfi_sqlite_refusal(store, code, LITE_KIND_READ, err);
-    hfi_sqlite_disconnect(connection);
-    return status;
+    return code == SQLITE_OK && sqlite3_db_readonly(*db, "main") == 1 ? SQLITE_READONLY : code;
 }
 
 /* --- whose turn it is --- */
@@ -164,7 +145,7 @@ static bool await_turn(struct sqlite_store *store, hfi_time deadline_ns)
     return in_time;
 }
 
-hf_status hfi_sqlite_borrow(struct sqlite_store *store, hfi_time deadline_ns, hf_error *err)
+static bool take_turn(struct sqlite_store *store, hfi_time deadline_ns)
 {
     pthread_mutex_lock(&process.mutex);
     /* Who comes while others wait lines up behind them: the keeper must not wait for ever for busy threads. */
@@ -176,13 +157,26 @@ hf_status hfi_sqlite_borrow(struct sqlite_store *store, hfi_time deadline_ns, hf
         process.in_use++;
     }
     pthread_mutex_unlock(&process.mutex);
-    if (!mine)
-        return hfi_fail(err, HF_UNAVAILABLE, 0, "other threads of this client were using %.150s until the deadline",
-                        store->config.path);
-    store->connection.deadline_ns = deadline_ns;
-    const hf_status status = store->connection.db ? HF_OK : connect(store, err);
-    if (status != HF_OK)
+    return mine;
+}
+
+hf_status hfi_sqlite_borrow(struct sqlite_store *store, hfi_time deadline_ns, hf_error *err)
+{
+    hf_status status = HF_OK;
+    bool again = true;
+    while (again) {
+        if (!take_turn(store, deadline_ns))
+            return hfi_fail(err, HF_UNAVAILABLE, 0, "other threads of this client were using %.150s until the deadline",
+                            store->config.path);
+        store->connection.deadline_ns = deadline_ns;
+        const int code = store->connection.db ? SQLITE_OK : connect(store);
+        if (code == SQLITE_OK)
+            return HF_OK;
+        again = hfi_sqlite_is_called_off() && store->env->now_ns() < deadline_ns;
+        status = hfi_sqlite_refusal(store, code, LITE_KIND_READ, err);
+        hfi_sqlite_disconnect(&store->connection);
         hfi_sqlite_give_back(store);
+    }
     return status;
 }
 
@@ -195,4 +189,20 @@ void hfi_sqlite_give_back(struct sqlite_store *store)
     if (store->queue > 0)
         pthread_cond_signal(&store->turn);
     pthread_mutex_unlock(&process.mutex);
+}
+
+void hfi_sqlite_leave_process(struct sqlite_store *store)
+{
+    /* Closing may take a while, and nobody else should wait for it but those who want to fork. */
+    if (take_turn(store, store->env->now_ns() + store->env->timeout_ns)) {
+        hfi_sqlite_disconnect(&store->connection);
+        hfi_sqlite_give_back(store);
+    }
+    pthread_mutex_lock(&process.mutex);
+    struct sqlite_store **link = &process.stores;
+    while (*link != store)
+        link = &(*link)->next;
+    *link = store->next;
+    pthread_mutex_unlock(&process.mutex);
+    pthread_cond_destroy(&store->turn);
 }

@@ -16,33 +16,49 @@
 
 #define FOLDER_SUFFIX "-holdfast"
 #define TIDY_ONE_IN 16
+#define TRIES_MOST 4
 #define SECOND_PATIENCE (20 * HFI_MS)
 
 /* --- the folder --- */
 
-/* Whoever may write to the database may use the folder: FIFOs inherit its group. */
+/* Whoever may write to the database may use what is in the folder, and nobody else. */
+static mode_t mode_of(const struct stat *database)
+{
+    return 0600 | (database->st_mode & S_IWGRP ? 0060 : 0) | (database->st_mode & S_IWOTH ? 0006 : 0);
+}
+
 static mode_t folder_mode(const struct stat *database)
 {
-    const mode_t read_write = database->st_mode & 0666;
-    return read_write | ((read_write & 0444) >> 2) | S_ISGID;
+    const mode_t mode = mode_of(database);
+    /* FIFOs inherit the folder's group; where anybody may add one, nobody may remove another's. */
+    return mode | (mode & 0222) >> 1 | S_ISGID | (mode & S_IWOTH ? S_ISVTX : 0);
+}
+
+struct folder_path {
+    char text[PATH_MAX + sizeof FOLDER_SUFFIX];
+};
+
+static struct folder_path folder_path(const struct sqlite_store *store)
+{
+    struct folder_path path;
+    snprintf(path.text, sizeof path.text, "%s" FOLDER_SUFFIX, store->config.path);
+    return path;
 }
 
 /* -1 with errno. */
 static int open_folder(const struct sqlite_store *store, int flags)
 {
-    char path[PATH_MAX + sizeof FOLDER_SUFFIX];
-    snprintf(path, sizeof path, "%s" FOLDER_SUFFIX, store->config.path);
-    return HFI_FD(open(path, flags | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    const struct folder_path path = folder_path(store);
+    return HFI_FD(open(path.text, flags | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
 static int open_or_make_folder(const struct sqlite_store *store, const struct stat *database)
 {
-    char path[PATH_MAX + sizeof FOLDER_SUFFIX];
+    const struct folder_path path = folder_path(store);
     int fd = open_folder(store, O_RDONLY);
     if (fd >= 0 || errno != ENOENT)
         return fd;
-    snprintf(path, sizeof path, "%s" FOLDER_SUFFIX, store->config.path);
-    const bool made = mkdir(path, 0700) == 0;
+    const bool made = mkdir(path.text, 0700) == 0;
     fd = open_folder(store, O_RDONLY);
     if (!made || fd < 0)
         return fd;
@@ -85,12 +101,16 @@ static void forget_lifeline(struct sqlite_ear *ear)
 
 void hfi_sqlite_ear_close(struct sqlite_store *store)
 {
+    const bool used = store->ear.folder >= 0;
     forget_lifeline(&store->ear);
+    const struct folder_path path = folder_path(store);
+    if (used)
+        rmdir(path.text); /* if it is empty: nothing of ours stays but the tables */
     hfi_fd_close(store->ear.epoll);
     pthread_mutex_destroy(&store->ear.mutex);
 }
 
-/* With the mutex. */
+/* With the mutex. False with errno: ENOENT if somebody has just removed the folder. */
 static bool make_lifeline(struct sqlite_store *store)
 {
     struct sqlite_ear *ear = &store->ear;
@@ -101,11 +121,16 @@ static bool make_lifeline(struct sqlite_store *store)
     ear->folder = open_or_make_folder(store, &database);
     if (ear->folder < 0)
         return false;
-    if (!hfi_lifeline_open(&ear->lifeline, ear->folder, database.st_mode & 0666, store->env->client) ||
+    if (!hfi_lifeline_open(&ear->lifeline, ear->folder, mode_of(&database), store->env->client) ||
         epoll_ctl(ear->epoll, EPOLL_CTL_ADD, ear->lifeline.fd, &event) != 0) {
+        const int failure = errno;
         forget_lifeline(ear);
+        errno = failure;
         return false;
     }
+    /* Root's as the database: its owner must be able to write to it. */
+    if (geteuid() == 0 && fchown(ear->lifeline.fd, database.st_uid, (gid_t)-1) != 0)
+        errno = 0; /* then it asks from time to time */
     if (store->env->random() % TIDY_ONE_IN == 0)
         tidy(ear->folder);
     return true;
@@ -118,7 +143,12 @@ bool hfi_sqlite_ear_ready(struct sqlite_store *store)
     pthread_mutex_lock(&ear->mutex);
     if (ear->lifeline.fd >= 0 && (fstat(ear->lifeline.fd, &found) != 0 || found.st_nlink == 0))
         forget_lifeline(ear);
-    const bool ready = ear->lifeline.fd >= 0 || make_lifeline(store);
+    bool ready = ear->lifeline.fd >= 0;
+    for (unsigned tries = 0; !ready && tries < TRIES_MOST; tries++) {
+        ready = make_lifeline(store);
+        if (!ready && errno != ENOENT)
+            break;
+    }
     pthread_mutex_unlock(&ear->mutex);
     return ready;
 }
