@@ -162,6 +162,9 @@ int hfi_sqlite_run(struct sqlite_store *store, enum sqlite_statement statement, 
                    sqlite_each each, void *arg);
 /* A text of our own. */
 int hfi_sqlite_say(struct sqlite_store *store, const char *text, sqlite_each each, void *arg);
+/* SQLITE_READONLY_DBMOVED if the file that we have open is not the one that others would open: it was deleted or
+ * replaced, and what it says concerns nobody. */
+int hfi_sqlite_check_file(const struct sqlite_store *store);
 /* Called by SQLite when the file is locked. */
 int hfi_sqlite_be_patient(void *store, int count);
 

@@ -121,6 +121,13 @@ int hfi_sqlite_say(struct sqlite_store *store, const char *text, sqlite_each eac
     return code;
 }
 
+int hfi_sqlite_check_file(const struct sqlite_store *store)
+{
+    int moved = 0;
+    sqlite3_file_control(store->connection.db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+    return moved ? SQLITE_READONLY_DBMOVED : SQLITE_OK;
+}
+
 /* --- whole exchanges --- */
 
 static int run_once(struct sqlite_store *store, enum sqlite_kind kind, sqlite_work work, void *arg)
@@ -138,26 +145,18 @@ static int run_once(struct sqlite_store *store, enum sqlite_kind kind, sqlite_wo
     return code;
 }
 
-/* Whether the file that we have open is still the one that everybody else will open. */
-static bool has_moved(const struct sqlite_store *store)
-{
-    int moved = 0;
-    sqlite3_file_control(store->connection.db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
-    return moved != 0;
-}
-
 static bool is_missing_table(const struct sqlite_store *store, int code)
 {
     return code == SQLITE_ERROR && strncmp(sqlite3_errmsg(store->connection.db), "no such table", 13) == 0;
 }
 
-/* After anything but a plain success. HF_OK: ask again. Anything else: that is the answer. */
+/* After a refusal. HF_OK: ask again. Anything else: that is the answer. */
 static hf_status judge(struct sqlite_store *store, enum sqlite_kind kind, int code, unsigned tries, hf_error *err)
 {
     const bool in_time = store->env->now_ns() < store->connection.deadline_ns;
     if ((code & 0xff) == SQLITE_BUSY && hfi_sqlite_is_called_off() && in_time)
         return HF_OK;
-    if (code == SQLITE_OK || code == SQLITE_READONLY_DBMOVED) {
+    if (code == SQLITE_READONLY_DBMOVED) {
         hfi_sqlite_disconnect(&store->connection);
         store->env->recheck(store->env->core); /* what we hold was in the other file */
         if (tries < TRIES_MOST)
@@ -180,11 +179,10 @@ hf_status hfi_sqlite_ask(struct sqlite_store *store, enum sqlite_kind kind, sqli
             break;
         const int code = run_once(store, kind, work, arg);
         const bool no_table = is_missing_table(store, code) && tries == 0;
-        const bool done = code == SQLITE_OK && !has_moved(store);
-        if (!done && !no_table)
+        if (code != SQLITE_OK && !no_table)
             status = judge(store, kind, code, tries, err);
         hfi_sqlite_give_back(store);
-        if (done)
+        if (code == SQLITE_OK)
             break;
         if (no_table)
             status = hfi_sqlite_prepare_tables(store, deadline_ns, err);

@@ -72,13 +72,17 @@ static int look_and_take(struct sqlite_store *store, struct taking *it)
 static int take(struct sqlite_store *store, void *arg)
 {
     struct taking *it = arg;
-    int code = SQLITE_OK;
+    int code;
     it->token = 0;
     hfi_sqlite_set_end(store, &it->values, it->ttl_ms);
-    if (!store->config.strategy->blind)
-        return look_and_take(store, it);
-    code = hfi_sqlite_run(store, LITE_TAKE, &it->values, read_token, &it->token);
-    return code == SQLITE_OK && !it->token ? hfi_sqlite_look(store, &it->values, &it->row) : code;
+    if (store->config.strategy->blind) {
+        code = hfi_sqlite_run(store, LITE_TAKE, &it->values, read_token, &it->token);
+        if (code == SQLITE_OK && !it->token)
+            code = hfi_sqlite_look(store, &it->values, &it->row);
+    } else {
+        code = look_and_take(store, it);
+    }
+    return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
 }
 
 /* The lock is free, but others wait for it: they are served first. */
@@ -222,7 +226,7 @@ static int renew_all(struct sqlite_store *store, void *arg)
         one->status = sqlite3_changes(store->connection.db) > 0 ? HF_OK : HF_LOST;
         one->counted_from_ns = values.now_ns;
     }
-    return code;
+    return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
 }
 
 hf_status hfi_sqlite_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,

@@ -65,7 +65,8 @@ static int list_all(struct sqlite_store *store, void *arg)
     struct list *list = arg;
     list->count = 0;
     list->values.now_ns = store->env->now_ns();
-    return hfi_sqlite_run(store, LITE_INSPECT, &list->values, collect, list);
+    const int code = hfi_sqlite_run(store, LITE_INSPECT, &list->values, collect, list);
+    return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
 }
 
 static int show(const struct shown *one, hfi_time now_ns, hf_inspect_fn each, void *arg)
@@ -113,7 +114,9 @@ static int evict(struct sqlite_store *store, void *arg)
     int code = hfi_sqlite_look(store, &it->values, &it->row);
     if (code == SQLITE_OK)
         code = hfi_sqlite_run(store, LITE_EVICT, &it->values, NULL, NULL);
-    return code == SQLITE_OK && it->row.waited ? hfi_sqlite_serve(store, &it->values, &it->heirs) : code;
+    if (code == SQLITE_OK && it->row.waited)
+        code = hfi_sqlite_serve(store, &it->values, &it->heirs);
+    return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
 }
 
 hf_status hfi_sqlite_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
@@ -141,7 +144,7 @@ static int show_token(struct sqlite_store *store, void *arg)
     struct guarding *it = arg;
     const int code = hfi_sqlite_run(store, LITE_GUARD, &it->values, NULL, NULL);
     it->refused = code == SQLITE_CONSTRAINT_TRIGGER;
-    return it->refused ? SQLITE_OK : code;
+    return code == SQLITE_OK || it->refused ? hfi_sqlite_check_file(store) : code;
 }
 
 hf_status hfi_sqlite_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err)
