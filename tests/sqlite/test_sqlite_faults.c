@@ -69,6 +69,16 @@ TEST(an_unfinished_wal_is_ignored)
 
 /* ------------------------------------------------------------------------------ a file that is deleted or replaced */
 
+/* With what belongs to it, as whoever deletes a database should. */
+static void remove_journals(const char *path)
+{
+    char file[500];
+    snprintf(file, sizeof file, "%s-wal", path);
+    unlink(file);
+    snprintf(file, sizeof file, "%s-shm", path);
+    unlink(file);
+}
+
 static void check_replaced(const char *label, const char *options, bool by_another)
 {
     const char *path = new_store(label, options);
@@ -83,6 +93,7 @@ static void check_replaced(const char *label, const char *options, bool by_anoth
     lease.ttl_ms = endless_ttl_ms();
     record_loss(&lease, &loss);
     hf_lock *lock = must_acquire(client, "x", &lease);
+    remove_journals(path);
     if (by_another)
         REQUIRE_INT(0, rename(copy, path));
     else
@@ -104,11 +115,13 @@ static void check_replaced(const char *label, const char *options, bool by_anoth
 TEST(a_database_that_is_deleted)
 {
     check_replaced("deleted", "synchronous=off", false);
+    check_replaced("deleted-wal", "journal=wal", false);
 }
 
 TEST(a_database_that_is_replaced)
 {
     check_replaced("replaced", "synchronous=off", true);
+    check_replaced("replaced-wal", "journal=wal", true);
 }
 
 /* ---------------------------------------------------------------------------------------------- folders and FIFOs */
