@@ -6,18 +6,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/magic.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/vfs.h>
 #include <unistd.h>
-
-/* Not in every <linux/magic.h>. */
-#define CIFS_MAGIC 0xff534d42u
-#define SMB2_MAGIC 0xfe534d42u
-#define CEPH_MAGIC 0x00c36400u
 
 static bool home(char *out, size_t size)
 {
@@ -75,21 +69,12 @@ static hf_status check_file_system(int fd, const char *path, hf_error *err)
     struct statfs fs;
     if (fstatfs(fd, &fs) != 0)
         return hfi_fail_errno(err, errno, "examine", path);
-    switch ((uint32_t)fs.f_type) {
-    case NFS_SUPER_MAGIC:
-    case SMB_SUPER_MAGIC:
-    case CIFS_MAGIC:
-    case SMB2_MAGIC:
-    case CEPH_MAGIC:
-    case AFS_SUPER_MAGIC:
-    case V9FS_MAGIC:
-        return hfi_fail(err, HF_UNSUPPORTED, 0,
-                        "%s is on a network file system, where file locks reach one machine only; "
-                        "use an engine with a server",
-                        path);
-    default:
+    if (!hfi_is_network_file_system((uint32_t)fs.f_type))
         return HF_OK;
-    }
+    return hfi_fail(err, HF_UNSUPPORTED, 0,
+                    "%s is on a network file system, where file locks reach one machine only; "
+                    "use an engine with a server",
+                    path);
 }
 
 hf_status hfi_file_directory_open(struct file_directory *directory, const char *path, hf_error *err)

@@ -276,12 +276,12 @@ static hf_status wait_as_first(struct file_store *store, struct file_lock *lock,
     if (holder != lock->watched || lock->watch < 0) {
         hfi_fd_close(lock->watch);
         lock->watched = holder;
-        lock->watch = holder > HFI_FILE_IN_TRANSIT ? hfi_file_lifeline_watch(&store->directory, holder) : -1;
-        const struct file_message message = { .kind = FILE_SAYS_DOOR,
-                                              .inode = lock->inode,
-                                              .number = lock->queue.number };
+        lock->watch = holder > HFI_FILE_IN_TRANSIT ? hfi_lifeline_watch(store->directory.fd, holder) : -1;
+        const struct hfi_message message = { .kind = FILE_SAYS_DOOR,
+                                             .inode = lock->inode,
+                                             .number = lock->queue.number };
         if (lock->watch >= 0)
-            hfi_file_lifeline_tell(&store->directory, holder, &message); /* it knocks anyway, but faster */
+            hfi_lifeline_tell(store->directory.fd, holder, &message); /* it knocks anyway, but faster */
     }
     if (lock->watch < 0)
         return sleep_soon(store, lock, request) ? HF_OK : HF_TIMEOUT;

@@ -6,6 +6,7 @@
 #define HFI_FILE_H
 
 #include "engine.h"
+#include "engines/local.h"
 #include <pthread.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -24,37 +25,12 @@ struct file_directory {
 hf_status hfi_file_directory_open(struct file_directory *directory, const char *path, hf_error *err);
 void hfi_file_directory_close(struct file_directory *directory);
 
-/* --- lifeline.c: a FIFO per client that the kernel closes when its process dies --- */
+/* --- what is said to a client by its lifeline --- */
 
-struct file_lifeline {
-    int fd; /* -1: none yet */
-    uint64_t id;
+enum file_word {
+    FILE_SAYS_BREAK = 1, /* let go of the lock; the number is its token */
+    FILE_SAYS_DOOR = 2,  /* somebody waits for it: the number is the queue to knock on */
 };
-
-/* Puts the lifeline of client `id` into the directory. */
-hf_status hfi_file_lifeline_open(struct file_lifeline *lifeline, const struct file_directory *directory, uint64_t id,
-                                 hf_error *err);
-void hfi_file_lifeline_close(struct file_lifeline *lifeline, const struct file_directory *directory);
-/* Removes a lifeline, by its file name, that a dead client left behind. Other files are left alone. */
-void hfi_file_lifeline_tidy(const struct file_directory *directory, const char *file_name);
-/* A descriptor that poll() reports as POLLERR once the process of client `id` is gone; -1 if it is gone already. */
-int hfi_file_lifeline_watch(const struct file_directory *directory, uint64_t id);
-
-/* What can be said to a client. */
-struct file_message {
-    char magic[8];
-    enum {
-        FILE_SAYS_BREAK = 1, /* let go of the lock; `number` is its token */
-        FILE_SAYS_DOOR = 2,  /* somebody waits for it: `number` is the queue to knock on */
-    } kind;
-    uint64_t inode;
-    uint64_t number;
-};
-
-/* False if nobody could be told. */
-bool hfi_file_lifeline_tell(const struct file_directory *directory, uint64_t id, const struct file_message *message);
-/* The next message, without waiting. False: none. */
-bool hfi_file_lifeline_hear(const struct file_lifeline *lifeline, struct file_message *message);
 
 /* --- lockfile.c: one file per lock: the kernel's lock on it and the record in it --- */
 

@@ -51,7 +51,7 @@ static DIR *list(const struct file_directory *directory)
 
 static void tidy(const struct file_directory *directory, const char *file_name)
 {
-    hfi_file_lifeline_tidy(directory, file_name);
+    hfi_lifeline_tidy(directory->fd, file_name);
     hfi_file_queue_tidy(directory, file_name);
 }
 
@@ -131,8 +131,8 @@ static bool is_over(struct file_store *store, int fd, const struct stat *stat, s
     victim->holder = holder;
     /* Again and again: a holder that has just been granted the lock may not know of it yet. */
     if (record.client == holder && victim->looks++ % LOOKS_PER_REQUEST == 0) {
-        const struct file_message message = { .kind = FILE_SAYS_BREAK, .inode = stat->st_ino, .number = record.token };
-        victim->asked |= hfi_file_lifeline_tell(&store->directory, holder, &message);
+        const struct hfi_message message = { .kind = FILE_SAYS_BREAK, .inode = stat->st_ino, .number = record.token };
+        victim->asked |= hfi_lifeline_tell(store->directory.fd, holder, &message);
     }
     return false;
 }

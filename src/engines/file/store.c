@@ -4,6 +4,7 @@
  */
 #include "store.h"
 #include <ctype.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -134,7 +135,7 @@ void hfi_file_store_close(void *memory)
 {
     struct file_store *store = memory;
     hfi_file_store_close_idle(store);
-    hfi_file_lifeline_close(&store->lifeline, &store->directory);
+    hfi_lifeline_close(&store->lifeline, store->directory.fd);
     hfi_file_directory_close(&store->directory);
     pthread_mutex_destroy(&store->mutex);
 }
@@ -144,7 +145,8 @@ hf_status hfi_file_store_ready(struct file_store *store, hf_error *err)
     hf_status status = HF_OK;
     pthread_mutex_lock(&store->mutex);
     if (store->lifeline.fd < 0) {
-        status = hfi_file_lifeline_open(&store->lifeline, &store->directory, store->id, err);
+        if (!hfi_lifeline_open(&store->lifeline, store->directory.fd, store->directory.mode, store->id))
+            status = hfi_fail_errno(err, errno, "make a FIFO in", store->directory.path);
         /* Now and then, lest those who are killed every night fill the directory. */
         if (status == HF_OK && store->id % TIDY_ONE_IN == 0)
             hfi_file_tidy(&store->directory);
@@ -162,7 +164,7 @@ int hfi_file_ear(void *memory)
     return fd;
 }
 
-static void hear_break(struct file_store *store, const struct file_message *message)
+static void hear_break(struct file_store *store, const struct hfi_message *message)
 {
     struct hfi_owner owner = { 0 };
     pthread_mutex_lock(&store->mutex);
@@ -176,7 +178,7 @@ static void hear_break(struct file_store *store, const struct file_message *mess
 }
 
 /* Somebody waits: opens the door now, so that the release only has to knock. */
-static void hear_door(struct file_store *store, const struct file_message *message)
+static void hear_door(struct file_store *store, const struct hfi_message *message)
 {
     struct file_door door = { hfi_file_queue_door(&store->directory, message->number), message->number };
     pthread_mutex_lock(&store->mutex);
@@ -195,8 +197,8 @@ static void hear_door(struct file_store *store, const struct file_message *messa
 void hfi_file_hear(void *memory)
 {
     struct file_store *store = memory;
-    struct file_message message;
-    while (hfi_file_lifeline_hear(&store->lifeline, &message)) {
+    struct hfi_message message;
+    while (hfi_lifeline_hear(&store->lifeline, &message)) {
         if (message.kind == FILE_SAYS_BREAK)
             hear_break(store, &message);
         else

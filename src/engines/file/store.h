@@ -55,7 +55,7 @@ struct file_store {
     int64_t pid;
     char host[65];
     pthread_mutex_t mutex;
-    struct file_lifeline lifeline;
+    struct hfi_lifeline lifeline;
     struct file_lock *held;
     struct file_idle idle[HFI_FILE_IDLE_MOST];
     size_t idle_count;

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * local.h: what engines for one machine share: a FIFO per client by which others reach it, and which file systems are
+ * not of one machine only.
+ */
+#ifndef HFI_LOCAL_H
+#define HFI_LOCAL_H
+
+#include "engine.h"
+#include <sys/types.h>
+
+/* --- lifeline.c: a FIFO per client that the kernel closes when its process dies --- */
+
+struct hfi_lifeline {
+    int fd; /* -1: none yet */
+    uint64_t id;
+};
+
+/* Puts the lifeline of client `id` into a folder. False with errno. */
+bool hfi_lifeline_open(struct hfi_lifeline *lifeline, int folder, mode_t mode, uint64_t id);
+void hfi_lifeline_close(struct hfi_lifeline *lifeline, int folder);
+/* Removes a lifeline, by its file name, that a dead client left behind. Other files are left alone. */
+void hfi_lifeline_tidy(int folder, const char *file_name);
+/* A descriptor that poll() reports as POLLERR once the process of client `id` is gone; -1 with errno: ENXIO, ENOENT if
+ * it is gone already. */
+int hfi_lifeline_watch(int folder, uint64_t id);
+
+/* What can be said to a client. */
+struct hfi_message {
+    char magic[8];
+    int kind;       /* each engine has its own */
+    uint64_t inode; /* of a lock's file, where there is one */
+    uint64_t number;
+};
+
+/* False if nobody could be told. */
+bool hfi_lifeline_tell(int folder, uint64_t id, const struct hfi_message *message);
+/* The next message, without waiting. False: none. */
+bool hfi_lifeline_hear(const struct hfi_lifeline *lifeline, struct hfi_message *message);
+
+/* --- reach.c --- */
+
+/* Whether a type of file system, statfs.f_type, is one that several machines can share. */
+bool hfi_is_network_file_system(uint32_t type);
+
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sqlite.h: what the files of the sqlite: engine share.
+ *
+ *     sqlite.c             opening and closing; the table of functions
+ *     sqlite_url.c         URL and options
+ *     sqlite_connect.c     the connection, whose turn it is to use it, and fork()
+ *     sqlite_ask.c         statements, transactions, and how long a locked file is waited for
+ *     sqlite_answer.c      what SQLite's refusals mean
+ *     sqlite_tables.c      the schema
+ *     sqlite_strategies.c  the statements of each strategy
+ *     sqlite_lock.c        attempt, wait, renew, release
+ *     sqlite_queue.c       who is served next
+ *     sqlite_ear.c         how a waiter hears of it: a FIFO per client
+ *     sqlite_look.c        inspect, break, guard
+ */
+#ifndef HFI_SQLITE_H
+#define HFI_SQLITE_H
+
+#include "engine.h"
+#include "engines/local.h"
+#include <limits.h>
+#include <pthread.h>
+#include <sqlite3.h>
+
+#define HFI_SQLITE_TABLE_MAX 50
+/* For so long a waiter that was handed the lock may take to ask for the whole of it. */
+#define HFI_SQLITE_CLAIM (HFI_SECOND)
+
+/* --- statements --- */
+
+enum sqlite_statement {
+    LITE_BEGIN,
+    LITE_COMMIT,
+    LITE_ROLLBACK,
+    LITE_LOOK, /* who has it: the columns of struct sqlite_row */
+    LITE_ADD,  /* a row for a name that has none */
+    LITE_COUNT,
+    LITE_TAKE,
+    LITE_ENTER,
+    LITE_QUEUE,
+    LITE_STRIKE, /* those who were served, and the dead before them, off the queue */
+    LITE_GIVE,
+    LITE_LEAVE,
+    LITE_RENEW,
+    LITE_FREE_ALONE, /* nobody waits */
+    LITE_FREE,
+    LITE_EVICT,
+    LITE_INSPECT,
+    LITE_GUARD,
+    LITE_STATEMENTS
+};
+
+struct sqlite_strategy {
+    const char *name;
+    bool blind;                       /* takes without having looked */
+    bool count;                       /* the token is in a table of its own, so taking is a transaction */
+    const char *sql[LITE_STATEMENTS]; /* {L} {W} {G} stand for the tables of locks, waiters and grants */
+};
+
+const struct sqlite_strategy *hfi_sqlite_strategy(const char *name);
+
+/* The parameters of all statements: ?1 to ?10 in this order. */
+struct sqlite_values {
+    const char *name;
+    int64_t client, serial;
+    hfi_time now_ns, end_ns;
+    int64_t boot;
+    int64_t number; /* a version, a token, a place: see the statement */
+    const char *host;
+    int64_t pid;
+    const char *note;
+};
+
+/* --- configuration --- */
+
+struct sqlite_config {
+    const struct sqlite_strategy *strategy;
+    char path[PATH_MAX];
+    char table[HFI_SQLITE_TABLE_MAX + 1];
+    char journal[16], synchronous[16]; /* "": as it is */
+    bool create;                       /* the file and the tables, if they are missing */
+    char *sql[LITE_STATEMENTS];
+};
+
+hf_status hfi_sqlite_config_read(struct sqlite_config *config, const struct hfi_url *url, hf_error *err);
+void hfi_sqlite_config_free(struct sqlite_config *config);
+/* `text` with the names of the tables put in; allocated. */
+char *hfi_sqlite_expand(const struct sqlite_config *config, const char *text);
+
+/* --- the store --- */
+
+enum sqlite_state { LITE_STATE_NEW, LITE_STATE_CALLED, LITE_STATE_HELD };
+
+struct sqlite_lock {
+    enum sqlite_state state; /* with the mutex while it waits */
+    bool wants_place;        /* the next attempt asks for one */
+    bool queued;             /* has a place */
+    bool unsure;             /* an answer was lost */
+    bool waiting;            /* is in the ear's list */
+    hfi_time ask_again_ns;
+    struct hfi_owner owner;
+    struct hfi_waker *waker;
+    struct sqlite_lock *next; /* in the list of those who wait */
+};
+
+struct sqlite_ear {
+    pthread_mutex_t mutex; /* guards all of it, and the locks that wait */
+    int epoll;             /* what the keeper listens to: the lifeline, which may have to be made anew */
+    int folder;            /* -1: none yet */
+    struct hfi_lifeline lifeline;
+    struct sqlite_lock *waiting;
+};
+
+/* One for a client: SQLite lets one writer at a time into a file, so that more would only wait for each other, and
+ * without being told when to go on. */
+struct sqlite_connection {
+    sqlite3 *db; /* NULL: closed */
+    sqlite3_stmt *prepared[LITE_STATEMENTS];
+    hfi_time deadline_ns; /* of whoever uses it */
+};
+
+struct sqlite_store {
+    const struct hfi_env *env;
+    struct sqlite_config config;
+    struct sqlite_connection connection;
+    bool in_use;         /* with the process's mutex: */
+    unsigned queue;      /* threads that wait for their turn */
+    pthread_cond_t turn; /* it may be somebody's turn */
+    struct sqlite_store *next;
+    struct sqlite_ear ear;
+    char host[65];
+    int64_t pid;
+    int64_t boot;
+};
+
+/* --- sqlite_connect.c --- */
+
+void hfi_sqlite_join_process(struct sqlite_store *store);
+void hfi_sqlite_leave_process(struct sqlite_store *store);
+/* The connection, opened if need be, for this thread alone until it is given back. */
+hf_status hfi_sqlite_borrow(struct sqlite_store *store, hfi_time deadline_ns, hf_error *err);
+void hfi_sqlite_give_back(struct sqlite_store *store);
+/* Closes it: it is of no use any more. By whoever has it. */
+void hfi_sqlite_disconnect(struct sqlite_connection *connection);
+/* Somebody wants to fork: let go of the connection. */
+bool hfi_sqlite_is_called_off(void);
+
+/* --- sqlite_ask.c --- */
+
+enum sqlite_kind { LITE_KIND_READ, LITE_KIND_WRITE, LITE_KIND_TRANSACTION };
+
+/* Part of an exchange: returns SQLITE_OK or what went wrong, and may be called again from the beginning. */
+typedef int (*sqlite_work)(struct sqlite_store *store, void *arg);
+/* The whole of it: in a transaction, or as statements that each are one. Makes the tables if they are gone. */
+hf_status hfi_sqlite_ask(struct sqlite_store *store, enum sqlite_kind kind, sqlite_work work, void *arg,
+                         hfi_time deadline_ns, hf_error *err);
+
+/* Within it. `each` is called for every row, and may be NULL; non-zero ends the statement there. */
+typedef int (*sqlite_each)(sqlite3_stmt *row, void *arg);
+int hfi_sqlite_run(struct sqlite_store *store, enum sqlite_statement statement, const struct sqlite_values *values,
+                   sqlite_each each, void *arg);
+/* A text of our own. */
+int hfi_sqlite_say(struct sqlite_store *store, const char *text, sqlite_each each, void *arg);
+/* SQLITE_READONLY_DBMOVED if the file that we have open is not the one that others would open: it was deleted or
+ * replaced, and what it says concerns nobody. */
+int hfi_sqlite_check_file(const struct sqlite_store *store);
+/* Called by SQLite when the file is locked. */
+int hfi_sqlite_be_patient(void *store, int count);
+
+void hfi_sqlite_values(const struct sqlite_store *store, struct sqlite_values *values,
+                       const struct hfi_request *request);
+/* Reads the clock. */
+void hfi_sqlite_set_end(const struct sqlite_store *store, struct sqlite_values *values, uint32_t ttl_ms);
+
+/* --- sqlite_answer.c --- */
+
+hf_status hfi_sqlite_refusal(const struct sqlite_store *store, int code, enum sqlite_kind kind, hf_error *err);
+
+/* --- sqlite_tables.c --- */
+
+/* Checks the tables, makes them if they are missing and that is allowed. */
+hf_status hfi_sqlite_prepare_tables(struct sqlite_store *store, hfi_time deadline_ns, hf_error *err);
+
+/* --- sqlite_ear.c --- */
+
+hf_status hfi_sqlite_ear_open(struct sqlite_store *store, hf_error *err);
+void hfi_sqlite_ear_close(struct sqlite_store *store);
+/* Makes the lifeline if there is none, or if somebody has removed it. False: nobody can reach this client. */
+bool hfi_sqlite_ear_ready(struct sqlite_store *store);
+int hfi_sqlite_ear(void *store);
+void hfi_sqlite_hear(void *store);
+void hfi_sqlite_expect(struct sqlite_store *store, struct sqlite_lock *lock, struct hfi_owner owner);
+void hfi_sqlite_expect_no_more(struct sqlite_store *store, struct sqlite_lock *lock, enum sqlite_state state);
+/* True: it is worth asking. */
+bool hfi_sqlite_await_call(struct sqlite_store *store, struct sqlite_lock *lock, struct hfi_waker *waker,
+                           hfi_time deadline_ns);
+
+enum sqlite_word {
+    LITE_SAYS_SERVED = 1, /* the lock is yours; the number is the serial of who waits for it */
+    LITE_SAYS_SECOND = 2, /* it was given to the one before you */
+    LITE_SAYS_BROKEN = 3, /* it was taken from you; the number is the serial of who held it */
+};
+
+bool hfi_sqlite_is_alive(const struct sqlite_store *store, uint64_t client);
+void hfi_sqlite_tell(const struct sqlite_store *store, struct hfi_owner owner, enum sqlite_word word);
+
+/* --- sqlite_queue.c --- */
+
+struct sqlite_row {
+    bool there, mine, free, waited;
+    int64_t token, pid;
+    hfi_time end_ns; /* 0: none */
+    struct hfi_owner owner;
+    char host[65];
+};
+
+/* Who is to be told after the transaction. A serial of 0: nobody. */
+struct sqlite_heirs {
+    struct hfi_owner first, second;
+};
+
+int hfi_sqlite_look(struct sqlite_store *store, const struct sqlite_values *values, struct sqlite_row *row);
+/* Within a transaction, a lock that is free: gives it to the first who waits and lives. */
+int hfi_sqlite_serve(struct sqlite_store *store, struct sqlite_values *values, struct sqlite_heirs *heirs);
+void hfi_sqlite_tell_heirs(const struct sqlite_store *store, const struct sqlite_heirs *heirs);
+
+/* --- sqlite_lock.c, sqlite_look.c: functions of the engine --- */
+
+hf_status hfi_sqlite_attempt(void *store, void *lock, const struct hfi_request *request, struct hfi_grant *grant,
+                             hf_error *err);
+hf_status hfi_sqlite_wait(void *store, void *lock, const struct hfi_request *request, hf_error *err);
+hf_status hfi_sqlite_renew(void *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
+                           hf_error *err);
+hf_status hfi_sqlite_release(void *store, void *lock, const struct hfi_request *request, hf_error *err);
+hf_status hfi_sqlite_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                             hf_error *err);
+hf_status hfi_sqlite_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_sqlite_guard(void *store, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
+
+#endif

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sqlite_ear.c: how a waiter hears that the lock was handed to it: SQLite tells nobody anything, so each client has a
+ * FIFO in a folder beside the database, from which its keeper reads.
+ *
+ * What is heard is never believed by itself: a waiter asks the database, and so does a holder that is told of a break.
+ */
+#include "sqlite.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FOLDER_SUFFIX "-holdfast"
+#define TIDY_ONE_IN 16
+#define TRIES_MOST 4
+#define SECOND_PATIENCE (20 * HFI_MS)
+
+/* --- the folder --- */
+
+/* Whoever may write to the database may use what is in the folder, and nobody else. */
+static mode_t mode_of(const struct stat *database)
+{
+    return 0600 | (database->st_mode & S_IWGRP ? 0060 : 0) | (database->st_mode & S_IWOTH ? 0006 : 0);
+}
+
+static mode_t folder_mode(const struct stat *database)
+{
+    const mode_t mode = mode_of(database);
+    /* FIFOs inherit the folder's group; where anybody may add one, nobody may remove another's. */
+    return mode | (mode & 0222) >> 1 | S_ISGID | (mode & S_IWOTH ? S_ISVTX : 0);
+}
+
+struct folder_path {
+    char text[PATH_MAX + sizeof FOLDER_SUFFIX];
+};
+
+static struct folder_path folder_path(const struct sqlite_store *store)
+{
+    struct folder_path path;
+    snprintf(path.text, sizeof path.text, "%s" FOLDER_SUFFIX, store->config.path);
+    return path;
+}
+
+/* -1 with errno. */
+static int open_folder(const struct sqlite_store *store, int flags)
+{
+    const struct folder_path path = folder_path(store);
+    return HFI_FD(open(path.text, flags | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+static int open_or_make_folder(const struct sqlite_store *store, const struct stat *database)
+{
+    const struct folder_path path = folder_path(store);
+    int fd = open_folder(store, O_RDONLY);
+    if (fd >= 0 || errno != ENOENT)
+        return fd;
+    const bool made = mkdir(path.text, 0700) == 0;
+    fd = open_folder(store, O_RDONLY);
+    if (!made || fd < 0)
+        return fd;
+    /* Whether it can be given to others is up to the system. If not, they ask from time to time. */
+    if (fchown(fd, geteuid() == 0 ? database->st_uid : (uid_t)-1, database->st_gid) == 0)
+        fchmod(fd, folder_mode(database));
+    return fd;
+}
+
+/* FIFOs that dead clients left behind. */
+static void tidy(int folder)
+{
+    const int fd = HFI_FD(openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
+    for (const struct dirent *entry; list && (entry = readdir(list)) != NULL;)
+        hfi_lifeline_tidy(folder, entry->d_name);
+    hfi_fd_begin();
+    hfi_fd_forget(fd);
+    if (list)
+        closedir(list);
+    else if (fd >= 0)
+        close(fd);
+    hfi_fd_end(-1);
+}
+
+/* --- the lifeline --- */
+
+hf_status hfi_sqlite_ear_open(struct sqlite_store *store, hf_error *err)
+{
+    store->ear.epoll = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
+    return store->ear.epoll >= 0 ? HF_OK : hfi_fail_errno(err, errno, "make", "a client");
+}
+
+static void forget_lifeline(struct sqlite_ear *ear)
+{
+    hfi_lifeline_close(&ear->lifeline, ear->folder);
+    hfi_fd_close(ear->folder);
+    ear->folder = -1;
+}
+
+void hfi_sqlite_ear_close(struct sqlite_store *store)
+{
+    const bool used = store->ear.folder >= 0;
+    forget_lifeline(&store->ear);
+    const struct folder_path path = folder_path(store);
+    if (used)
+        rmdir(path.text); /* if it is empty: nothing of ours stays but the tables */
+    hfi_fd_close(store->ear.epoll);
+    pthread_mutex_destroy(&store->ear.mutex);
+}
+
+/* With the mutex. False with errno: ENOENT if somebody has just removed the folder. */
+static bool make_lifeline(struct sqlite_store *store)
+{
+    struct sqlite_ear *ear = &store->ear;
+    struct epoll_event event = { .events = EPOLLIN };
+    struct stat database;
+    if (stat(store->config.path, &database) != 0)
+        return false;
+    ear->folder = open_or_make_folder(store, &database);
+    if (ear->folder < 0)
+        return false;
+    if (!hfi_lifeline_open(&ear->lifeline, ear->folder, mode_of(&database), store->env->client) ||
+        epoll_ctl(ear->epoll, EPOLL_CTL_ADD, ear->lifeline.fd, &event) != 0) {
+        const int failure = errno;
+        forget_lifeline(ear);
+        errno = failure;
+        return false;
+    }
+    /* Root's as the database: its owner must be able to write to it. */
+    if (geteuid() == 0 && fchown(ear->lifeline.fd, database.st_uid, (gid_t)-1) != 0)
+        errno = 0; /* then it asks from time to time */
+    if (store->env->random() % TIDY_ONE_IN == 0)
+        tidy(ear->folder);
+    return true;
+}
+
+bool hfi_sqlite_ear_ready(struct sqlite_store *store)
+{
+    struct sqlite_ear *ear = &store->ear;
+    struct stat found;
+    pthread_mutex_lock(&ear->mutex);
+    if (ear->lifeline.fd >= 0 && (fstat(ear->lifeline.fd, &found) != 0 || found.st_nlink == 0))
+        forget_lifeline(ear);
+    bool ready = ear->lifeline.fd >= 0;
+    for (unsigned tries = 0; !ready && tries < TRIES_MOST; tries++) {
+        ready = make_lifeline(store);
+        if (!ready && errno != ENOENT)
+            break;
+    }
+    pthread_mutex_unlock(&ear->mutex);
+    return ready;
+}
+
+int hfi_sqlite_ear(void *memory)
+{
+    const struct sqlite_store *store = memory;
+    return store->ear.epoll;
+}
+
+/* --- hearing --- */
+
+/* With the mutex. */
+static void call(const struct sqlite_store *store, const struct hfi_message *message)
+{
+    struct sqlite_lock *lock = store->ear.waiting;
+    while (lock && lock->owner.serial != message->number)
+        lock = lock->next;
+    if (!lock) /* it has left: its release() has given the lock back, or is going to */
+        return;
+    const hfi_time claim_over = store->env->now_ns() + HFI_SQLITE_CLAIM + SECOND_PATIENCE;
+    if (message->kind == LITE_SAYS_SERVED)
+        lock->state = LITE_STATE_CALLED;
+    else if (claim_over < lock->ask_again_ns)
+        lock->ask_again_ns = claim_over;
+    if (lock->waker)
+        hfi_waker_wake(lock->waker);
+}
+
+void hfi_sqlite_hear(void *memory)
+{
+    struct sqlite_store *store = memory;
+    struct hfi_message message;
+    bool broken = false;
+    pthread_mutex_lock(&store->ear.mutex);
+    while (store->ear.lifeline.fd >= 0 && hfi_lifeline_hear(&store->ear.lifeline, &message)) {
+        if (message.kind == LITE_SAYS_BROKEN)
+            broken = true;
+        else
+            call(store, &message);
+    }
+    pthread_mutex_unlock(&store->ear.mutex);
+    if (broken)
+        store->env->recheck(store->env->core);
+}
+
+/* --- waiting --- */
+
+void hfi_sqlite_expect(struct sqlite_store *store, struct sqlite_lock *lock, struct hfi_owner owner)
+{
+    pthread_mutex_lock(&store->ear.mutex);
+    lock->owner = owner;
+    if (!lock->waiting) {
+        lock->state = LITE_STATE_NEW;
+        lock->waiting = true;
+        lock->next = store->ear.waiting;
+        store->ear.waiting = lock;
+    }
+    pthread_mutex_unlock(&store->ear.mutex);
+}
+
+void hfi_sqlite_expect_no_more(struct sqlite_store *store, struct sqlite_lock *lock, enum sqlite_state state)
+{
+    pthread_mutex_lock(&store->ear.mutex);
+    struct sqlite_lock **link = &store->ear.waiting;
+    while (lock->waiting && *link != lock)
+        link = &(*link)->next;
+    if (lock->waiting)
+        *link = lock->next;
+    lock->waiting = false;
+    lock->state = state;
+    pthread_mutex_unlock(&store->ear.mutex);
+}
+
+bool hfi_sqlite_await_call(struct sqlite_store *store, struct sqlite_lock *lock, struct hfi_waker *waker,
+                           hfi_time deadline_ns)
+{
+    bool in_time = true;
+    pthread_mutex_lock(&store->ear.mutex);
+    lock->waker = waker;
+    while (in_time && lock->state == LITE_STATE_NEW && !hfi_waker_called_back(waker)) {
+        const hfi_time until = lock->ask_again_ns < deadline_ns ? lock->ask_again_ns : deadline_ns;
+        pthread_mutex_unlock(&store->ear.mutex);
+        in_time = hfi_waker_sleep(waker, NULL, 0, until);
+        pthread_mutex_lock(&store->ear.mutex);
+    }
+    lock->waker = NULL;
+    const bool news = in_time || lock->state == LITE_STATE_CALLED || lock->ask_again_ns < deadline_ns;
+    pthread_mutex_unlock(&store->ear.mutex);
+    return news;
+}
+
+/* --- telling --- */
+
+/* In the folder that is there now: it may have been removed, and made anew by others. */
+
+bool hfi_sqlite_is_alive(const struct sqlite_store *store, uint64_t client)
+{
+    const int folder = open_folder(store, O_PATH);
+    const int fd = folder >= 0 ? hfi_lifeline_watch(folder, client) : -1;
+    /* Out of descriptors: whoever it is may live, and then asks by itself. */
+    const bool alive = fd >= 0 || errno == EMFILE || errno == ENFILE;
+    hfi_fd_close(fd);
+    hfi_fd_close(folder);
+    return alive;
+}
+
+void hfi_sqlite_tell(const struct sqlite_store *store, struct hfi_owner owner, enum sqlite_word word)
+{
+    const struct hfi_message message = { .kind = word, .number = owner.serial };
+    const int folder = owner.serial ? open_folder(store, O_PATH) : -1;
+    if (folder >= 0)
+        hfi_lifeline_tell(folder, owner.client, &message);
+    hfi_fd_close(folder);
+}
