@@ -293,6 +293,7 @@ void etcd_server_restart(struct etcd_server *server)
 void etcd_server_pause(const struct etcd_server *server)
 {
     CHECK_INT(0, kill(server->pid, SIGSTOP));
+    CHECK_INT(server->pid, waitpid(server->pid, NULL, WUNTRACED)); /* not before it stands still */
 }
 
 void etcd_server_continue(const struct etcd_server *server)

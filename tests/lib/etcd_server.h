@@ -62,7 +62,7 @@ void etcd_cluster_await(struct etcd_cluster *cluster);
 /* Ends it at once, as a crash does; and starts it again with its data, without waiting for it. */
 void etcd_server_kill(struct etcd_server *server);
 void etcd_server_restart(struct etcd_server *server);
-/* SIGSTOP, and SIGCONT. */
+/* SIGSTOP, and waits until it stands still; SIGCONT. */
 void etcd_server_pause(const struct etcd_server *server);
 void etcd_server_continue(const struct etcd_server *server);
 
