@@ -6,16 +6,13 @@
 #include <string.h>
 
 enum {
-    CANCELLED = 1,
     INVALID_ARGUMENT = 3,
-    DEADLINE_EXCEEDED = 4,
     NOT_FOUND = 5,
     PERMISSION_DENIED = 7,
     RESOURCE_EXHAUSTED = 8,
     FAILED_PRECONDITION = 9,
     UNIMPLEMENTED = 12,
     INTERNAL = 13,
-    UNAVAILABLE = 14,
     UNAUTHENTICATED = 16
 };
 
@@ -76,7 +73,8 @@ hf_status hfi_etcd_outcome(const struct etcd_stream *stream, bool writes, hf_err
 bool hfi_etcd_is_stale_token(const struct etcd_stream *stream)
 {
     return (stream->code == UNAUTHENTICATED && strstr(stream->reason, "invalid auth token")) ||
-           (stream->code == INVALID_ARGUMENT && strstr(stream->reason, "revision in header is old"));
+           (stream->code == INVALID_ARGUMENT && (strstr(stream->reason, "revision in header is old") ||
+                                                 strstr(stream->reason, "user name is empty")));
 }
 
 bool hfi_etcd_is_lease_missing(const struct etcd_stream *stream)

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * etcd_support.h: what the tests of the etcd: engine on real servers share. They use the helpers of the conformance
+ * suite too.
+ */
+#ifndef ETCD_SUPPORT_H
+#define ETCD_SUPPORT_H
+
+#include "conformance.h"
+#include "etcd_server.h"
+
+/* For tests in which nothing must survive a crash of the machine. */
+#define QUICK "--unsafe-no-fsync"
+
+/* Starts a cluster and makes it the store of open_client(). */
+struct etcd_cluster *start_store(int members, const char *options);
+/* Opens, and checks how that ends and that the message holds `words`, but no password. */
+void check_open(const char *url, hf_status status, const char *words);
+/* Waits until there are so many keys of locks. */
+void await_keys(struct etcd_cluster *cluster, int count);
+/* The lease that holds NAME, as etcdctl writes it. */
+void find_lease(struct etcd_cluster *cluster, const char *name, char out[32]);
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_etcd_trouble.c: what can be wrong with a URL, a user, a certificate or a server has a status and a sentence,
+ * which never holds a password.
+ */
+#include "etcd_support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+TEST(urls_that_make_no_sense)
+{
+    check_open("etcd:here", HF_INVALID, "an etcd URL is");
+    check_open("etcd://h:port", HF_INVALID, "the port");
+    check_open("etcd://h:99999", HF_INVALID, "the port");
+    check_open("etcd://[::1", HF_INVALID, "ends with ]");
+    check_open("etcd://[::1]x", HF_INVALID, "no port");
+    check_open("etcd://h/%00", HF_INVALID, "hexadecimal");
+    check_open("etcd://h/////", HF_INVALID, "prefix");
+    check_open("etcd://h/p?colour=blue", HF_INVALID, "colour");
+    check_open("etcd://h/p?tls=perhaps", HF_INVALID, "yes or no");
+    check_open("etcd://h/p?timeout=0", HF_INVALID, "timeout");
+    check_open("etcd://h/p?timeout", HF_INVALID, "name=value");
+    check_open("etcd://h/p?cafile=/x", HF_INVALID, "etcds://");
+    check_open("etcds://h/p?cafile=/nonexistent", HF_INVALID, "/nonexistent");
+    check_open("etcds://h/p?cert=/nonexistent", HF_INVALID, "/nonexistent");
+    check_open("etcd://:open-sesame@h", HF_INVALID, "user name");
+    check_open("etcd://u:open?sesame@h", HF_INVALID, "%3F");
+    check_open("etcd://u:open-sesame%zz@h", HF_INVALID, "hexadecimal");
+}
+
+TEST(servers_that_are_not_there)
+{
+    check_open("etcd://u:open-sesame@127.0.0.1:1", HF_UNAVAILABLE, "127.0.0.1:1");
+    check_open("etcd://no-such-host.invalid", HF_UNAVAILABLE, "no-such-host.invalid");
+}
+
+/* The next of the URL is asked. */
+TEST_LIMIT(a_host_of_several_may_be_missing, 60)
+{
+    char url[300];
+    struct etcd_cluster *cluster = start_store(1, QUICK);
+    snprintf(url, sizeof url, "etcd://127.0.0.1:1,no-such-host.invalid,%s", cluster->hosts);
+    store_url = url;
+    hf_client *client = open_client();
+    must_release(must_acquire(client, "x", NULL));
+    hf_close(client);
+}
+
+/* --- users --- */
+
+static void add_users(struct etcd_cluster *cluster)
+{
+    etcd_ctl(cluster, "user add root:keeper");
+    etcd_ctl(cluster, "user grant-role root root");
+    etcd_ctl(cluster, "user add guest:open-sesame");
+    etcd_ctl(cluster, "user add stranger:open-sesame");
+    etcd_ctl(cluster, "role add locker");
+    etcd_ctl(cluster, "role grant-permission locker --prefix=true readwrite holdfast/");
+    etcd_ctl(cluster, "user grant-role guest locker");
+}
+
+TEST_LIMIT(users_and_passwords, 60)
+{
+    char url[300];
+    struct etcd_cluster *cluster = start_store(1, QUICK " --bcrypt-cost 4");
+    add_users(cluster);
+    etcd_ctl(cluster, "auth enable");
+    check_open(cluster->url, HF_DENIED, "wants a user");
+    snprintf(url, sizeof url, "etcd://guest:sesame-street@%s", cluster->hosts);
+    check_open(url, HF_DENIED, "user name or password");
+    snprintf(url, sizeof url, "etcd://nobody:open-sesame@%s", cluster->hosts);
+    check_open(url, HF_DENIED, "user name or password");
+    snprintf(url, sizeof url, "etcd://stranger:open-sesame@%s", cluster->hosts);
+    check_open(url, HF_DENIED, "right to read and write");
+    snprintf(url, sizeof url, "etcd://guest:open-sesame@%s/elsewhere", cluster->hosts);
+    check_open(url, HF_DENIED, "right to read and write");
+    snprintf(url, sizeof url, "etcd://guest:open-sesame@%s", cluster->hosts);
+    check_open(url, HF_OK, "");
+    REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "open-sesame", 1));
+    snprintf(url, sizeof url, "etcd://guest@%s", cluster->hosts);
+    check_open(url, HF_OK, "");
+}
+
+/* A token lives in the server's memory, and only for a while. */
+TEST_LIMIT(a_token_that_was_forgotten_is_got_again, 60)
+{
+    char url[300];
+    struct etcd_cluster *cluster = start_store(1, "--bcrypt-cost 4 --auth-token-ttl 1");
+    add_users(cluster);
+    snprintf(url, sizeof url, "etcd://guest:open-sesame@%s", cluster->hosts);
+    store_url = url;
+    hf_client *client = open_client(); /* before there is anything to log in to */
+    must_release(must_acquire(client, "x", NULL));
+    etcd_ctl(cluster, "auth enable");
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    etcd_server_kill(&cluster->servers[0]);
+    etcd_server_restart(&cluster->servers[0]);
+    etcd_cluster_await(cluster);
+    must_release(lock);
+    struct waiter waiter;
+    lock = must_acquire(client, "x", NULL);
+    waiter_start(&waiter, client, "x", NULL);
+    await_waiters(client, "x", 1);
+    CHECK(!gate_await_for(&waiter.ended, 1, 2500)); /* two lives of a token */
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(client);
+}
+
+/* --- certificates --- */
+
+static void check_tls(const struct etcd_cluster *cluster, const char *scheme, const char *host, const char *options,
+                      hf_status status, const char *words)
+{
+    char url[1500];
+    const char *folder = getenv("TEST_CERTIFICATES");
+    REQUIRE(folder != NULL);
+    int used = snprintf(url, sizeof url, "%s://%s:%d?", scheme, host, cluster->servers[0].port);
+    for (; *options && used < 1200; options++) { /* '@' is the folder */
+        if (*options == '@')
+            used += snprintf(url + used, sizeof url - (size_t)used, "%s", folder);
+        else
+            url[used++] = *options;
+    }
+    url[used] = 0;
+    check_open(url, status, words);
+}
+
+TEST_LIMIT(certificates, 60)
+{
+    const struct etcd_cluster *cluster = etcd_cluster_start(1, "tls " QUICK);
+    const char *const mine = "cafile=@/ca.pem&cert=@/client.pem&key=@/client.key";
+    check_tls(cluster, "etcds", "127.0.0.1", mine, HF_OK, "");
+    check_tls(cluster, "etcds", "localhost", mine, HF_OK, "");
+    check_tls(cluster, "etcd", "127.0.0.1", "tls=yes&cafile=@/ca.pem&cert=@/client.pem&key=@/client.key", HF_OK, "");
+    check_tls(cluster, "etcds", "127.0.0.1", "cafile=@/other-ca.pem&cert=@/client.pem&key=@/client.key", HF_DENIED,
+              "not to be trusted");
+    check_tls(cluster, "etcds", "127.0.0.1", "verify=no&cert=@/client.pem&key=@/client.key", HF_OK, "");
+    check_tls(cluster, "etcds", "127.0.0.2", mine, HF_UNAVAILABLE, "127.0.0.2");
+    check_tls(cluster, "etcds", "127.0.0.1", "cafile=@/ca.pem", HF_UNAVAILABLE, ""); /* it wants ours too */
+    check_tls(cluster, "etcd", "127.0.0.1", "timeout=1000", HF_UNAVAILABLE, "");
+    const struct etcd_cluster *plain = etcd_cluster_start(1, QUICK);
+    check_tls(plain, "etcds", "127.0.0.1", mine, HF_UNAVAILABLE, "no TLS");
+}
+
+/* --- a server that is full --- */
+
+TEST_LIMIT(a_full_server_takes_no_locks_but_gives_them_back, 60)
+{
+    struct etcd_cluster *cluster = start_store(1, QUICK " --quota-backend-bytes 200000");
+    hf_client *client = open_client();
+    hf_lock *lock = must_acquire(client, "x", NULL), *none = NULL;
+    hf_error err = { 0 };
+    char alarms[500] = "";
+    for (unsigned i = 0; i < 2000 && !strstr(alarms, "NOSPACE"); i++) {
+        if (hf_try_acquire(&none, client, numbered_name("more", i).text, NULL, NULL) == HF_OK)
+            hf_release(none, NULL); /* of each revision something stays */
+        else
+            etcd_ctl_read(cluster, alarms, sizeof alarms, "alarm list");
+    }
+    CHECK(strstr(alarms, "NOSPACE") != NULL);
+    CHECK_STATUS(HF_UNAVAILABLE, hf_try_acquire(&none, client, "y", NULL, &err), &err);
+    CHECK(strstr(err.message, "full") != NULL);
+    must_release(lock);
+    hf_close(client);
+}
