@@ -377,8 +377,7 @@ static hf_status await_connection(struct zookeeper_session *session, hfi_time de
     struct zookeeper_store *store = session->store;
     const struct hope hope = { session, session->failures + store->address_count };
     session->starved = false;
-    if (!session->connected && session->fd < 0)
-        hfi_zookeeper_session_step(session, 0);
+    hfi_zookeeper_look_after(session); /* a connection that has ended meanwhile is not used */
     hfi_zookeeper_await(store, is_settled, &hope, deadline_ns);
     if (session->connected)
         return HF_OK;
