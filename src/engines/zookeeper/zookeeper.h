@@ -184,6 +184,8 @@ hf_status hfi_zookeeper_look_up(struct zookeeper_store *store, hf_error *err);
 /* Locks the mutex; looks the addresses up again first, if none of them answered the last time. */
 void hfi_zookeeper_enter(struct zookeeper_store *store);
 
+/* Sees to one session, without blocking, if there is something to be seen to. */
+void hfi_zookeeper_look_after(struct zookeeper_session *session);
 /* Sleeps, with the mutex, until over(arg) or the deadline, and sees to all sockets meanwhile if nobody else does. */
 bool hfi_zookeeper_await(struct zookeeper_store *store, bool (*over)(const void *arg), const void *arg,
                          hfi_time deadline_ns);

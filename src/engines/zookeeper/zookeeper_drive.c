@@ -88,15 +88,19 @@ static size_t sockets_of(const struct zookeeper_store *store, struct pollfd *fds
     return count;
 }
 
-/* Sees to every session. What its socket has to say is asked again: it may be another one by now. */
-static void step_all(struct zookeeper_store *store)
+/* What its socket has to say is asked here: it may be another one than was slept on. */
+void hfi_zookeeper_look_after(struct zookeeper_session *session)
 {
-    for (struct zookeeper_session *one = store->sessions; one; one = one->next) {
-        struct pollfd socket = { .fd = one->fd, .events = one->wants };
-        const bool some = one->fd >= 0 && poll(&socket, 1, 0) > 0;
-        if (some || store->env->now_ns() >= one->due_ns)
-            hfi_zookeeper_session_step(one, some ? socket.revents : 0);
-    }
+    struct pollfd socket = { .fd = session->fd, .events = session->wants };
+    const bool some = session->fd >= 0 && poll(&socket, 1, 0) > 0;
+    if (some || session->store->env->now_ns() >= session->due_ns)
+        hfi_zookeeper_session_step(session, some ? socket.revents : 0);
+}
+
+static void look_after_all(struct zookeeper_store *store)
+{
+    for (struct zookeeper_session *one = store->sessions; one; one = one->next)
+        hfi_zookeeper_look_after(one);
 }
 
 /* --- sleeping --- */
@@ -136,7 +140,7 @@ bool hfi_zookeeper_await(struct zookeeper_store *store, bool (*over)(const void 
         pthread_mutex_unlock(&store->mutex);
         poll_until(store, fds, count, until);
         pthread_mutex_lock(&store->mutex);
-        step_all(store);
+        look_after_all(store);
     }
     if (duty)
         go_on_duty(store, false);
@@ -158,7 +162,7 @@ bool hfi_zookeeper_await_news(struct zookeeper_store *store, struct zookeeper_lo
         hfi_waker_sleep(waker, fds, count, until);
         pthread_mutex_lock(&store->mutex);
         if (duty)
-            step_all(store);
+            look_after_all(store);
     }
     if (duty)
         go_on_duty(store, false);
@@ -197,7 +201,7 @@ void hfi_zookeeper_hear(void *memory)
     if (read(store->timer, &rings, sizeof rings) == sizeof rings)
         store->timer_ns = HFI_NEVER;
     if (!store->on_duty) {
-        step_all(store);
+        look_after_all(store);
         go_on_duty(store, false); /* what the sockets are listened to for may have changed */
     }
     while ((owner = next_lost(store)).serial) {

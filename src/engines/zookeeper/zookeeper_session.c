@@ -187,10 +187,11 @@ static void take_socket(struct zookeeper_session *session, int fd, hfi_time now_
     hfi_zookeeper_hear_socket(session);
 }
 
-/* How long a server may owe us something before another one is tried. */
+/* How long a server may owe us something before another one is tried: all of them should get their turn. */
 static hfi_time patience_ns(const struct zookeeper_session *session)
 {
-    const hfi_time most = earlier(timeout_ns(session) / 3, session->store->env->timeout_ns / 2);
+    const struct zookeeper_store *store = session->store;
+    const hfi_time most = earlier(timeout_ns(session) / 3, store->env->timeout_ns / (store->address_count + 1));
     return most > PATIENCE_LEAST ? most : PATIENCE_LEAST;
 }
 
@@ -377,8 +378,7 @@ static hf_status await_connection(struct zookeeper_session *session, hfi_time de
     struct zookeeper_store *store = session->store;
     const struct hope hope = { session, session->failures + store->address_count };
     session->starved = false;
-    if (!session->connected && session->fd < 0)
-        hfi_zookeeper_session_step(session, 0);
+    hfi_zookeeper_look_after(session); /* a connection that has ended meanwhile is not used */
     hfi_zookeeper_await(store, is_settled, &hope, deadline_ns);
     if (session->connected)
         return HF_OK;

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_zookeeper_others.c: nodes that others made, in every style; users, passwords and rights; breaking; what can be
+ * wrong with a URL.
+ */
+#include "zookeeper_support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------------------------- foreigners */
+
+static const char *const styles[] = {
+    "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-lock-",    "_c_6f5a7c2e0d0e4f0a-lock-",
+    "6f5a7c2e0d0e4f0a9a5b0c1d2e3f4a5b__lock__",         "6f5a7c2e0d0e4f0a9a5b0c1d2e3f4a5b__rlock__",
+    "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-__WRIT__", "x-72057594037927936-"
+};
+
+TEST_LIMIT(every_style_of_node_is_respected, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client();
+    must_release(must_acquire(client, "x", NULL));
+    for (size_t i = 0; i < sizeof styles / sizeof *styles; i++) {
+        struct waiter waiter;
+        REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL_SEQUENTIAL, "192.0.2.1", "/holdfast/x/%s", styles[i]));
+        char held[300];
+        snprintf(held, sizeof held, "%.299s", raw->text);
+        const int64_t czxid = raw->stat.czxid;
+        check_refused(client, "x", HF_BUSY, "192.0.2.1");
+        waiter_start(&waiter, client, "x", NULL);
+        await_contenders(raw, "x", 2);
+        CHECK_INT(0, gate_count(&waiter.ended));
+        REQUIRE_INT(ZOK, raw_delete(raw, "%s", held));
+        waiter_join(&waiter, HF_OK);
+        CHECK(waiter.token > (uint64_t)czxid);
+        must_release(waiter.lock);
+    }
+    hf_close(client);
+    raw_close(raw);
+}
+
+TEST_LIMIT(nodes_without_a_number_are_nobody, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client();
+    must_release(must_acquire(client, "x", NULL));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "", "/holdfast/x/leases"));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "", "/holdfast/x/0-config"));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "", "/holdfast/a%%2fb"));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "", "/holdfast/job-123456789"));
+    check_free(client, "x");
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    check_busy(client, "x");
+    must_release(lock);
+    hf_close(client);
+    raw_close(raw);
+}
+
+static int note_token(const hf_info *info, void *arg)
+{
+    uint64_t *token = arg;
+    *token = info->token;
+    CHECK_STR("", info->host);
+    CHECK_INT(0, info->pid);
+    CHECK_STR("192.0.2.1", info->note);
+    CHECK_INT(1, info->waiters);
+    CHECK(info->waiting != NULL && strstr(info->waiting[0], ":") != NULL);
+    return 0;
+}
+
+TEST_LIMIT(a_foreign_holder_is_shown_and_broken, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client();
+    uint64_t token = 0;
+    struct waiter waiter;
+    must_release(must_acquire(client, "x", NULL));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL_SEQUENTIAL, "192.0.2.1", "/holdfast/x/%s", styles[0]));
+    const int64_t czxid = raw->stat.czxid;
+    waiter_start(&waiter, client, "x", NULL);
+    await_contenders(raw, "x", 2);
+    CHECK_STATUS(HF_OK, hf_inspect(client, "x", note_token, &token, NULL), NULL);
+    CHECK_INT(czxid, token);
+    CHECK_STATUS(HF_OK, hf_break(client, "x", NULL), NULL);
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(client);
+    raw_close(raw);
+}
+
+TEST_LIMIT(the_style_of_kazoo_and_the_place_in_the_tree, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    char url[200];
+    snprintf(url, sizeof url, "%s/teams/blue?style=kazoo", server->url);
+    use_url(url);
+    hf_client *client = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    options.note = "the note";
+    hf_lock *lock = must_acquire(client, "a/b", &options);
+    REQUIRE_INT(ZOK, raw_list(raw, "/teams/blue/a%%2Fb"));
+    REQUIRE_INT(1, raw->count);
+    CHECK(strstr(raw->text, "__lock__0000000000 ") != NULL);
+    CHECK_INT(32 + 8 + 10 + 1, strlen(raw->text));
+    REQUIRE_INT(ZOK, raw_get(raw, "/teams/blue/a%%2Fb/%.*s", (int)strlen(raw->text) - 1, raw->text));
+    CHECK(strstr(raw->text, " the note") != NULL);
+    must_release(lock);
+    hf_close(client);
+    raw_close(raw);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- rights */
+
+TEST_LIMIT(nodes_of_a_user_are_for_that_user, 60)
+{
+    struct zookeeper_server *server = serve("");
+    char blue[200], red[200];
+    snprintf(blue, sizeof blue, "zookeeper://blue:open-sesame@127.0.0.1:%d/team", server->port);
+    snprintf(red, sizeof red, "zookeeper://red:sesame-too@127.0.0.1:%d/team", server->port);
+    use_url(blue);
+    hf_client *client = open_client(), *stranger = NULL, *nobody = NULL;
+    CHECK(strstr(hf_url(client), "sesame") == NULL && strstr(hf_url(client), "blue@") != NULL);
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    check_busy(client, "x");
+    REQUIRE_STATUS(HF_OK, hf_open(&stranger, red, NULL, NULL), NULL);
+    check_refused(stranger, "x", HF_DENIED, "create a node");
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_DENIED, hf_break(stranger, "x", &err), &err);
+    CHECK_STATUS(HF_DENIED, hf_inspect(stranger, NULL, note_token, NULL, &err), &err);
+    snprintf(red, sizeof red, "%s/team", server->url);
+    REQUIRE_STATUS(HF_OK, hf_open(&nobody, red, NULL, NULL), NULL);
+    check_refused(nobody, "y", HF_DENIED, "make the lock's directory");
+    must_release(lock);
+    hf_close(client);
+    hf_close(stranger);
+    hf_close(nobody);
+}
+
+TEST_LIMIT(a_password_comes_from_a_file_or_the_environment, 60)
+{
+    struct zookeeper_server *server = serve("");
+    char url[400], path[260];
+    snprintf(path, sizeof path, "%s/password", server->directory);
+    FILE *file = fopen(path, "we");
+    REQUIRE(file != NULL);
+    fprintf(file, "open-sesame\n");
+    REQUIRE_INT(0, fclose(file));
+    snprintf(url, sizeof url, "zookeeper://blue:open-sesame@127.0.0.1:%d/team", server->port);
+    use_url(url);
+    hf_client *client = open_client();
+    must_release(must_acquire(client, "x", NULL));
+    hf_close(client);
+    snprintf(url, sizeof url, "zookeeper://blue@127.0.0.1:%d/team?password_file=%s", server->port, path);
+    use_url(url);
+    client = open_client();
+    must_release(must_acquire(client, "x", NULL));
+    hf_close(client);
+    snprintf(url, sizeof url, "zookeeper://blue@127.0.0.1:%d/team", server->port);
+    REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "open-sesame", 1));
+    use_url(url);
+    client = open_client();
+    must_release(must_acquire(client, "x", NULL));
+    hf_close(client);
+    REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "sesame-too", 1));
+    client = open_client();
+    check_refused(client, "x", HF_DENIED, "create a node");
+    hf_close(client);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- trouble */
+
+TEST(urls_that_make_no_sense)
+{
+    check_open("zookeeper:here", HF_INVALID, "zookeeper://HOST");
+    check_open("zookeeper://h:0", HF_INVALID, "port");
+    check_open("zookeeper://u:open-sesame:9x9", HF_INVALID, "port");
+    check_open("zookeeper://[::1", HF_INVALID, "]");
+    check_open("zookeeper://[::1]2181", HF_INVALID, "no port");
+    check_open("zookeeper://h/a//b", HF_INVALID, "path");
+    check_open("zookeeper://h/../b", HF_INVALID, "path");
+    check_open("zookeeper://h/zookeeper/x", HF_INVALID, "path");
+    check_open("zookeeper://h/a%01", HF_INVALID, "path");
+    check_open("zookeeper://h/a%zz", HF_INVALID, "hexadecimal");
+    check_open("zookeeper://h?style=cubist", HF_INVALID, "curator or kazoo");
+    check_open("zookeeper://h?acl=creator", HF_INVALID, "user");
+    check_open("zookeeper://h?auth=sasl", HF_INVALID, "digest");
+    check_open("zookeeper://h?session_timeout=soon", HF_INVALID, "session_timeout");
+    check_open("zookeeper://h?colour=blue", HF_INVALID, "colour");
+    check_open("zookeeper://h?style", HF_INVALID, "name=value");
+    check_open("zookeeper://u:open?sesame@h/d", HF_INVALID, "%3F");
+    check_open("zookeeper://u@h?password_file=/nonexistent", HF_UNAVAILABLE, "/nonexistent");
+}
+
+TEST_LIMIT(servers_that_are_not_there, 60)
+{
+    check_open("zookeeper://u:open-sesame@127.0.0.1:1", HF_UNAVAILABLE, "127.0.0.1:1");
+    check_open("zookeeper://127.0.0.1:1,127.0.0.1:2,[::1]:3", HF_UNAVAILABLE, "127.0.0.1:1");
+    check_open("zookeeper://no-such-host.invalid", HF_UNAVAILABLE, "no-such-host.invalid");
+}
+
+TEST_LIMIT(one_server_of_several_is_enough_to_open, 60)
+{
+    struct zookeeper_server *server = serve("");
+    char url[200];
+    for (int i = 0; i < 5; i++) {
+        snprintf(url, sizeof url, "zookeeper://127.0.0.1:1,no-such-host.invalid,127.0.0.1:%d,127.0.0.1:2",
+                 server->port);
+        check_open(url, HF_OK, "");
+    }
+}
+
+TEST_LIMIT(a_session_of_a_fixed_length_serves_all_locks, 60)
+{
+    struct zookeeper_server *server = serve("");
+    char url[200];
+    snprintf(url, sizeof url, "%s?session_timeout=3000", server->url);
+    use_url(url);
+    hf_client *client = open_client();
+    const hf_options brief = with_ttl(1000), lengthy = with_ttl(60000);
+    const int64_t before = zookeeper_server_number(server, "zk_num_alive_connections");
+    hf_lock *one = must_acquire(client, "one", &brief), *two = must_acquire(client, "two", &lengthy);
+    CHECK_INT(before, zookeeper_server_number(server, "zk_num_alive_connections"));
+    CHECK(hf_remaining_ms(one) <= 1000);
+    CHECK(hf_remaining_ms(two) <= 3000); /* what the session is certain to live */
+    must_release(one);
+    must_release(two);
+    hf_close(client);
+}
+
+TEST_LIMIT(many_times_to_live_share_a_few_sessions, 60)
+{
+    struct zookeeper_server *server = serve("");
+    hf_client *client = open_client();
+    hf_lock *locks[40];
+    for (unsigned i = 0; i < 40; i++) {
+        const hf_options options = with_ttl(1000 + 500 * i);
+        locks[i] = must_acquire(client, numbered_name("x", i).text, &options);
+        CHECK(hf_remaining_ms(locks[i]) <= options.ttl_ms);
+    }
+    CHECK(zookeeper_server_number(server, "zk_num_alive_connections") <= 10);
+    for (unsigned i = 0; i < 40; i++) {
+        CHECK(hf_remaining_ms(locks[i]) > 0);
+        must_release(locks[i]);
+    }
+    hf_close(client);
+}
