@@ -254,6 +254,9 @@ hf_status hfi_consul_session_renew_begin(struct consul_store *store, struct cons
                                          struct consul_exchange *exchange, hf_error *err);
 hf_status hfi_consul_session_renew_end(struct consul_store *store, struct consul_session *session,
                                        struct consul_exchange *exchange, hfi_time deadline_ns, hf_error *err);
+/* The same in one, unless it was renewed so recently that nothing would be gained. */
+hf_status hfi_consul_session_keep(struct consul_store *store, struct consul_session *session, hfi_time deadline_ns,
+                                  hf_error *err);
 /* It was renewed by a request that was sent at `sent_ns`; or it is gone. With the mutex. */
 void hfi_consul_session_renewed(struct consul_store *store, struct consul_session *session, hfi_time sent_ns);
 void hfi_consul_session_gone(struct consul_store *store, struct consul_session *session);

@@ -429,6 +429,12 @@ hf_status hfi_consul_attempt(void *memory, void *lock_memory, const struct hfi_r
     hf_status status = catch_up(&work);
     if (status == HF_OK && !lock->held)
         status = contend(&work);
+    if (status == HF_OK)
+        status = hfi_consul_session_keep(store, lock->session, request->deadline_ns, err);
+    if (status == HF_LOST) { /* gone in the meantime, and the lock with it */
+        drop_session(&work);
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "the session has ended");
+    }
     if (status == HF_OK) {
         grant->token = lock->token;
         hfi_consul_session_count(store, lock->session, request->ttl_ms, &grant->counted_from_ns, &grant->valid_ms);

@@ -41,21 +41,6 @@ static void pin(struct consul_store *store, const struct consul_lock *lock, stru
     pthread_mutex_unlock(&store->mutex);
 }
 
-static hf_status renew_session(struct consul_store *store, struct consul_session *session, hfi_time deadline_ns,
-                               hf_error *err)
-{
-    struct consul_exchange exchange = { 0 };
-    pthread_mutex_lock(&store->mutex);
-    const bool dead = session->dead;
-    pthread_mutex_unlock(&store->mutex);
-    if (dead)
-        return HF_LOST;
-    if (hfi_consul_session_is_fresh(store, session))
-        return HF_OK;
-    const hf_status status = hfi_consul_session_renew_begin(store, session, &exchange, err);
-    return status == HF_OK ? hfi_consul_session_renew_end(store, session, &exchange, deadline_ns, err) : status;
-}
-
 /* --- a longer time-to-live than the session has --- */
 
 static hf_status move(struct consul_store *store, struct hfi_renewal *renewal, struct kept *kept, hfi_time deadline_ns,
@@ -169,7 +154,7 @@ static hf_status renew_some(struct consul_store *store, struct hfi_renewal *rene
         renewals[i].status = kept[i].session && !kept[i].dead ? HF_OK : HF_LOST;
         if (renewals[i].status != HF_OK)
             continue;
-        status = renew_session(store, kept[i].session, deadline_ns, err);
+        status = hfi_consul_session_keep(store, kept[i].session, deadline_ns, err);
         if (status == HF_OK && renewals[i].ttl_ms > kept[i].session->ttl_ms)
             status = move(store, &renewals[i], &kept[i], deadline_ns, err);
         if (status == HF_LOST) {

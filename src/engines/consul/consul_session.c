@@ -28,6 +28,15 @@ void hfi_consul_session_key(char out[HFI_CONSUL_KEY_MAX], const struct consul_st
 
 /* --- renewal --- */
 
+/* A session lasts an eighth longer than its locks: one that was renewed within that eighth gives a lock all of its time
+ * without another exchange. */
+static uint32_t session_ttl_ms(const struct consul_store *store, uint32_t ttl_ms)
+{
+    const uint32_t longer = ttl_ms > MOST_TTL_MS ? MOST_TTL_MS : ttl_ms + ttl_ms / 8;
+    const uint32_t most = longer > MOST_TTL_MS ? MOST_TTL_MS : longer;
+    return most < store->least_ttl_ms ? store->least_ttl_ms : most;
+}
+
 /* At a quarter: the core asks at a third, and is answered from here. */
 void hfi_consul_session_renewed(struct consul_store *store, struct consul_session *session, hfi_time sent_ns)
 {
@@ -49,7 +58,7 @@ void hfi_consul_session_gone(struct consul_store *store, struct consul_session *
 bool hfi_consul_session_is_fresh(struct consul_store *store, const struct consul_session *session)
 {
     pthread_mutex_lock(&store->mutex);
-    const bool fresh = store->env->now_ns() - session->renewed_ns < session->ttl_ms * HFI_MS / 8;
+    const bool fresh = store->env->now_ns() - session->renewed_ns < session->ttl_ms * HFI_MS / 9;
     pthread_mutex_unlock(&store->mutex);
     return fresh;
 }
@@ -82,6 +91,21 @@ hf_status hfi_consul_session_renew_end(struct consul_store *store, struct consul
         hfi_consul_session_gone(store, session);
     pthread_mutex_unlock(&store->mutex);
     return status;
+}
+
+hf_status hfi_consul_session_keep(struct consul_store *store, struct consul_session *session, hfi_time deadline_ns,
+                                  hf_error *err)
+{
+    struct consul_exchange exchange = { 0 };
+    pthread_mutex_lock(&store->mutex);
+    const bool dead = session->dead;
+    pthread_mutex_unlock(&store->mutex);
+    if (dead)
+        return hfi_fail(err, HF_LOST, 0, "the session has ended");
+    if (hfi_consul_session_is_fresh(store, session))
+        return HF_OK;
+    const hf_status status = hfi_consul_session_renew_begin(store, session, &exchange, err);
+    return status == HF_OK ? hfi_consul_session_renew_end(store, session, &exchange, deadline_ns, err) : status;
 }
 
 void hfi_consul_session_count(struct consul_store *store, const struct consul_session *session, uint32_t ttl_ms,
@@ -298,8 +322,7 @@ hf_status hfi_consul_session_get(struct consul_store *store, uint32_t ttl_ms, st
     hf_status status = HF_TIMEOUT;
     pthread_mutex_lock(&store->mutex);
     do {
-        const uint32_t least = store->least_ttl_ms;
-        const uint32_t wanted = ttl_ms < least ? least : ttl_ms > MOST_TTL_MS ? MOST_TTL_MS : ttl_ms;
+        const uint32_t wanted = session_ttl_ms(store, ttl_ms);
         struct consul_session *session = find(store, wanted);
         if (!session) {
             status = make_listed(store, wanted, out, deadline_ns, err);
