@@ -236,9 +236,10 @@ struct consul_session {
     struct consul_session *next;
     uint32_t ttl_ms;
     char id[40];
-    bool making; /* one thread is at it, others wait */
-    bool dead;   /* the server no longer has it */
-    unsigned users;
+    bool making;         /* one thread is at it, others wait */
+    bool dead;           /* the server no longer has it */
+    unsigned users;      /* locks that are held or asked for */
+    unsigned holds;      /* … held */
     uint64_t fence;      /* index of its own key, P/.holdfast/ID */
     hfi_time renewed_ns; /* when the renewal that was answered last was sent */
     hfi_time renew_at_ns, listen_at_ns;
@@ -322,6 +323,8 @@ struct consul_lock {
     enum consul_asked asked; /* what exchange is about */
     struct consul_exchange exchange;
     /* with the store's mutex */
+    struct hfi_owner owner;
+    struct consul_lock *next_placed; /* in the store's list of those that have a place */
     struct consul_call watch;
     struct hfi_waker *waker;
     bool news, deaf;
@@ -345,6 +348,8 @@ hf_status hfi_consul_guard(void *store, const char *resource, uint64_t token, hf
 
 /* --- the store --- */
 
+#define HFI_CONSUL_CROWDS 16
+
 struct consul_store {
     const struct hfi_env *env;
     struct consul_config config;
@@ -367,6 +372,8 @@ struct consul_store {
     hfi_time armed_ns; /* what the timer is set to */
     struct consul_call *calls;
     bool doubt; /* locks must be looked after now */
+    struct consul_lock *placed;
+    uint64_t crowded[HFI_CONSUL_CROWDS]; /* hashes of names that others wanted too when we last looked */
 };
 
 #endif

@@ -190,6 +190,12 @@ static hfi_time earlier(hfi_time a, hfi_time b)
     return a < b ? a : b;
 }
 
+/* Only a holder has something to lose; whoever waits has a long poll already. */
+static bool should_listen(const struct consul_session *session)
+{
+    return session->holds && !session->dead && !session->making;
+}
+
 void hfi_consul_ear_arm(struct consul_store *store)
 {
     hfi_time due = store->doubt ? 0 : HFI_NEVER;
@@ -197,7 +203,9 @@ void hfi_consul_ear_arm(struct consul_store *store)
         due = earlier(due, call->give_up_ns);
     for (const struct consul_session *session = store->sessions; session; session = session->next) {
         if (session->users && !session->dead && !session->making)
-            due = earlier(due, earlier(session->renew_at_ns, session->listen_at_ns));
+            due = earlier(due, session->renew_at_ns);
+        if (should_listen(session))
+            due = earlier(due, session->listen_at_ns);
     }
     due = due > 1 ? due : 1; /* 0 would switch the timer off */
     if (due == store->armed_ns)
@@ -221,7 +229,7 @@ static void do_what_is_due(struct consul_store *store)
             continue;
         if (now >= session->renew_at_ns)
             renew(store, session);
-        if (now >= session->listen_at_ns)
+        if (should_listen(session) && now >= session->listen_at_ns)
             listen_for(store, session);
     }
 }

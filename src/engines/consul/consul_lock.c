@@ -37,6 +37,7 @@ static void start_work(struct work *work, struct consul_store *store, struct con
 {
     work->store = store;
     work->lock = lock;
+    lock->owner = request->owner;
     work->request = request;
     work->err = err;
     hfi_consul_key(work->key, store, CONSUL_LOCK, request->name, request->owner);
@@ -44,6 +45,11 @@ static void start_work(struct work *work, struct consul_store *store, struct con
     hfi_consul_key(work->marker, store, CONSUL_MARKER, request->name, request->owner);
     hfi_consul_key(work->all, store, CONSUL_ALL, request->name, request->owner);
     hfi_consul_describe(work->value, store, request->owner, request->ttl_ms, 0, request->note);
+}
+
+static bool is_same(struct hfi_owner a, struct hfi_owner b)
+{
+    return a.client == b.client && a.serial == b.serial;
 }
 
 static struct consul_operation *add(struct work *work, const char *verb, const char *key)
@@ -88,26 +94,57 @@ static void set_held(struct work *work, const struct consul_entry *entry)
 {
     struct consul_lock *lock = work->lock;
     pthread_mutex_lock(&work->store->mutex);
-    if (!lock->held)
+    if (!lock->held) {
         lock->token = entry->holder.token ? entry->holder.token : entry->modified;
+        if (lock->session->holds++ == 0)
+            hfi_consul_ear_arm(work->store);
+    }
     lock->held = true;
     lock->index = entry->modified;
     hfi_consul_follow(work->store, lock, entry->session);
     pthread_mutex_unlock(&work->store->mutex);
 }
 
-static void set_place(struct work *work, const struct consul_entry *place)
-{
-    pthread_mutex_lock(&work->store->mutex);
-    work->lock->placed = place && place->key && *place->session;
-    work->lock->joined = work->lock->placed ? place->created : 0;
-    pthread_mutex_unlock(&work->store->mutex);
-}
-
 static void set_gone(struct work *work)
 {
     pthread_mutex_lock(&work->store->mutex);
+    if (work->lock->held)
+        work->lock->session->holds--;
     work->lock->held = false;
+    pthread_mutex_unlock(&work->store->mutex);
+}
+
+static void set_placed(struct work *work, const struct consul_entry *place)
+{
+    struct consul_lock *lock = work->lock;
+    pthread_mutex_lock(&work->store->mutex);
+    if (!lock->placed) {
+        lock->next_placed = work->store->placed;
+        work->store->placed = lock;
+    }
+    lock->placed = true;
+    lock->joined = place->created;
+    pthread_mutex_unlock(&work->store->mutex);
+}
+
+/* Wakes our successor, if it is a thread of this client: it has no long poll. */
+static void set_left(struct work *work)
+{
+    struct consul_lock *lock = work->lock;
+    pthread_mutex_lock(&work->store->mutex);
+    for (struct consul_lock **link = &work->store->placed; lock->placed; link = &(*link)->next_placed) {
+        if (*link != lock)
+            continue;
+        *link = lock->next_placed;
+        lock->placed = false;
+        break;
+    }
+    for (struct consul_lock *other = work->store->placed; other; other = other->next_placed) {
+        if (other->waker && other->watch_place && is_same(other->watched, work->request->owner)) {
+            other->news = true;
+            hfi_waker_wake(other->waker);
+        }
+    }
     pthread_mutex_unlock(&work->store->mutex);
 }
 
@@ -157,11 +194,14 @@ static void take_in(struct work *work, enum consul_asked asked)
         note_fence(work);
         lock->unsure = false;
         set_gone(work);
-        set_place(work, &view.place);
+        if (view.place.key && *view.place.session)
+            set_placed(work, &view.place);
+        else
+            set_left(work);
         consider(work, &view);
         break;
     case CONSUL_JOIN:
-        set_place(work, &view.place);
+        set_placed(work, &view.place);
         consider(work, &view);
         break;
     case CONSUL_RELEASE:
@@ -170,7 +210,7 @@ static void take_in(struct work *work, enum consul_asked asked)
         lock->stale = asked == CONSUL_LEAVE ? !view.waited : lock->placed && view.marker == lock->joined;
         lock->stale = lock->stale ? view.marker : 0;
         set_gone(work);
-        set_place(work, NULL);
+        set_left(work);
         break;
     case CONSUL_NOTHING:
         break;
@@ -229,7 +269,7 @@ static hf_status ask(struct work *work, enum consul_asked asked)
 static void drop_session(struct work *work)
 {
     set_gone(work);
-    set_place(work, NULL);
+    set_left(work);
     work->lock->unsure = false;
     pthread_mutex_lock(&work->store->mutex);
     struct consul_session *session = work->lock->session;
@@ -381,19 +421,49 @@ static hf_status look_and_consider(struct work *work)
         return status;
     consider(work, &view);
     if (work->lock->placed && !view.place.key) /* somebody has deleted it: line up again */
-        set_place(work, NULL);
+        set_left(work);
     hfi_consul_answer_free(&work->answer);
     return HF_OK;
+}
+
+/* Whoever waits for a lock that others wanted too when it last asked lines up first: asking for it would be in vain. */
+static uint64_t *crowd_of(struct work *work, uint64_t *hash)
+{
+    *hash = hfi_name_hash(work->request->name);
+    return &work->store->crowded[*hash % HFI_CONSUL_CROWDS];
+}
+
+static bool is_crowded(struct work *work)
+{
+    uint64_t hash;
+    const uint64_t *crowd = crowd_of(work, &hash);
+    pthread_mutex_lock(&work->store->mutex);
+    const bool crowded = *crowd == hash;
+    pthread_mutex_unlock(&work->store->mutex);
+    return crowded;
+}
+
+static void note_crowd(struct work *work, bool crowded)
+{
+    uint64_t hash;
+    uint64_t *crowd = crowd_of(work, &hash);
+    pthread_mutex_lock(&work->store->mutex);
+    if (crowded)
+        *crowd = hash;
+    else if (*crowd == hash)
+        *crowd = 0;
+    pthread_mutex_unlock(&work->store->mutex);
 }
 
 static hf_status contend(struct work *work)
 {
     struct consul_lock *lock = work->lock;
     lock->delayed = false;
+    if (work->request->queue && !lock->placed)
+        lock->behind = is_crowded(work);
     for (unsigned tries = 0; tries < TRIES_MOST; tries++) {
         hf_status status = HF_OK;
         if (!lock->session) {
-            lock->behind = false;
             lock->ahead_count = 0;
             status = hfi_consul_session_get(work->store, work->request->ttl_ms, &lock->session,
                                             work->request->deadline_ns, work->err);
@@ -402,11 +472,14 @@ static hf_status contend(struct work *work)
             status = take(work);
         if (status != HF_OK || lock->held)
             return status;
-        if (!lock->session) /* it has just turned out to be gone */
+        if (!lock->session) { /* it has just turned out to be gone, and our place with it */
+            lock->behind = false;
             continue;
+        }
         status = work->request->queue && !lock->placed ? join_queue(work) : look_and_consider(work);
         if (status != HF_OK || lock->held)
             return status;
+        note_crowd(work, lock->behind);
         if (lock->foreign)
             return hfi_fail(work->err, HF_DENIED, 0, "another program uses the key %.120s for something else",
                             work->key);
@@ -446,15 +519,31 @@ hf_status hfi_consul_attempt(void *memory, void *lock_memory, const struct hfi_r
 
 /* --- waiting --- */
 
+/* A place of this client's own is given up here, and needs no long poll. False: it has been already. */
+static bool is_placed(const struct consul_store *store, struct hfi_owner owner)
+{
+    const struct consul_lock *lock = store->placed;
+    while (lock && !is_same(lock->owner, owner))
+        lock = lock->next_placed;
+    return lock != NULL;
+}
+
+/* False: only time helps. */
 static bool start_watching(struct consul_store *store, struct consul_lock *lock, const struct hfi_request *request)
 {
     char key[HFI_CONSUL_KEY_MAX];
+    bool watching = !lock->delayed && lock->watch_index;
     hfi_consul_key(key, store, lock->watch_place ? CONSUL_PLACE : CONSUL_LOCK, request->name, lock->watched);
     pthread_mutex_lock(&store->mutex);
     lock->waker = request->waker;
     lock->news = lock->deaf = false;
     lock->watch.index = lock->watch_index;
-    const bool watching = !lock->delayed && lock->watch_index && hfi_consul_watch(store, lock, key);
+    if (watching && lock->watch_place && lock->watched.client == store->env->client)
+        lock->news = !is_placed(store, lock->watched);
+    else if (watching)
+        watching = hfi_consul_watch(store, lock, key);
+    if (lock->news)
+        hfi_waker_wake(request->waker);
     pthread_mutex_unlock(&store->mutex);
     return watching;
 }

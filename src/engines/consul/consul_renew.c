@@ -24,7 +24,9 @@ void hfi_consul_follow(struct consul_store *store, struct consul_lock *lock, con
     if (!session)
         return;
     lock->session->users--;
+    lock->session->holds -= lock->held;
     session->users++;
+    session->holds += lock->held;
     lock->session = session;
 }
 
