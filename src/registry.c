@@ -33,7 +33,7 @@ static const struct row {
     { "sqlite", "sqlite ", NULL, "processes that share an SQLite file", "libsqlite3-0" },
     { "zookeeper", "zookeeper ", NULL, "machines that share a ZooKeeper ensemble", "libzookeeper-st2" },
     { "etcd", "etcd etcds ", NULL, "machines that share an etcd cluster", "libnghttp2-14 and libprotobuf-c1" },
-    { "consul", "consul ", NULL, "machines that share a Consul cluster", "libcurl4" },
+    { "consul", "consul consuls ", NULL, "machines that share a Consul cluster", "libjansson4" },
 };
 #define ROWS (sizeof table / sizeof table[0])
 

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consul_look.c: who holds what, forced release, and fencing.
+ */
+#include "consul.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WAITER_MOST 256
+#define TRIES_MOST 50
+
+/* What only reads changes nothing, answered or not. */
+static hf_status read_only(hf_status status, hf_error *err)
+{
+    if (status == HF_UNKNOWN && err)
+        err->status = HF_UNAVAILABLE;
+    return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
+}
+
+static hf_status get_tree(struct consul_store *store, const char *key, struct consul_answer *answer,
+                          hfi_time deadline_ns, hf_error *err)
+{
+    const struct consul_operation look = { .verb = "get-tree", .key = key };
+    return read_only(hfi_consul_txn(store, &look, 1, answer, deadline_ns, err), err);
+}
+
+/* --- who holds what --- */
+
+struct listing {
+    struct consul_store *store;
+    const struct consul_answer *answer;
+    hf_inspect_fn each;
+    void *arg;
+};
+
+static int by_creation(const void *a, const void *b)
+{
+    const struct consul_entry *one = a, *other = b;
+    return one->created < other->created ? -1 : one->created > other->created;
+}
+
+/* The places of a lock in the order of the queue, the holder's own left out; *out is to be freed. -1: no memory. */
+static int64_t find_waiters(const struct listing *listing, const struct consul_entry *lock, struct consul_entry **out)
+{
+    const size_t stem = strlen(lock->key) - strlen("lock");
+    size_t room = 0, count = 0;
+    struct consul_entry entry;
+    *out = NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1 && room && !(*out = hfi_alloc(room * sizeof entry)))
+            return -1;
+        for (size_t i = 0; i < hfi_consul_entries(listing->answer); i++) {
+            if (!hfi_consul_entry(listing->answer, i, &entry) || strncmp(entry.key, lock->key, stem) != 0 ||
+                strncmp(entry.key + stem, "holdfast/", 9) != 0 || !*entry.session || !entry.holder.owner.client ||
+                memcmp(&entry.holder.owner, &lock->holder.owner, sizeof entry.holder.owner) == 0)
+                continue;
+            room++;
+            if (pass == 1)
+                (*out)[count++] = entry;
+        }
+    }
+    if (count)
+        qsort(*out, count, sizeof **out, by_creation);
+    return (int64_t)count;
+}
+
+/* The texts of all waiters, and pointers to them in front: one block, freed at once. NULL: no memory. */
+static const char **describe_waiters(const struct consul_entry *waiters, size_t count)
+{
+    const char **pointers = hfi_alloc(count * (sizeof *pointers + WAITER_MOST) + 1);
+    char *texts = pointers ? (char *)(pointers + count) : NULL;
+    for (size_t i = 0; pointers && i < count; i++) {
+        const struct consul_holder *one = &waiters[i].holder;
+        pointers[i] = texts + i * WAITER_MOST;
+        snprintf(texts + i * WAITER_MOST, WAITER_MOST, "%s:%lld%s%s", one->host, one->pid, *one->note ? " " : "",
+                 one->note);
+    }
+    return pointers;
+}
+
+/* Since when, by the agent's clock, which says seconds. -1: not known. */
+static int64_t held_ms(const struct listing *listing, const struct consul_holder *holder)
+{
+    struct consul_store *store = listing->store;
+    pthread_mutex_lock(&store->mutex);
+    const int64_t now = store->clock_s;
+    pthread_mutex_unlock(&store->mutex);
+    if (!holder->owner.client || !now || !holder->since_s)
+        return -1;
+    return now > holder->since_s ? (now - holder->since_s) * 1000 : 0;
+}
+
+static int show(const struct listing *listing, const char *name, const struct consul_entry *lock)
+{
+    const struct consul_holder *holder = &lock->holder;
+    const bool ours = holder->owner.client != 0;
+    struct consul_entry *waiters;
+    const int64_t count = find_waiters(listing, lock, &waiters);
+    const char **waiting = count >= 0 ? describe_waiters(waiters, (size_t)count) : NULL;
+    const hf_info info = { .size = sizeof info,
+                           .name = name,
+                           .host = holder->host,
+                           .pid = holder->pid,
+                           .token = holder->token ? holder->token : lock->modified,
+                           .held_ms = held_ms(listing, holder),
+                           .remaining_ms = ours ? (int64_t)holder->ttl_ms : -1,
+                           .waiters = count,
+                           .note = holder->note,
+                           .waiting = waiting };
+    const int stop = listing->each(&info, listing->arg);
+    hfi_free(waiters);
+    hfi_free((void *)(uintptr_t)waiting);
+    return stop;
+}
+
+/* The name of the lock whose key this is; false if it is not a lock's. */
+static bool name_of(char name[HFI_NAME_MAX + 1], const struct consul_store *store, const char *key)
+{
+    char encoded[HFI_NAME_ENCODED_MAX];
+    const size_t prefix = strlen(store->config.prefix) + 1;
+    const size_t length = strlen(key);
+    if (length <= prefix + 6 || strcmp(key + length - 6, "/.lock") != 0 || length - prefix - 6 >= sizeof encoded)
+        return false;
+    snprintf(encoded, sizeof encoded, "%.*s", (int)(length - prefix - 6), key + prefix);
+    return hfi_name_decode(name, HFI_NAME_MAX + 1, encoded);
+}
+
+hf_status hfi_consul_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                             hf_error *err)
+{
+    struct consul_store *store = memory;
+    struct consul_answer answer;
+    char key[HFI_CONSUL_KEY_MAX], encoded[HFI_NAME_ENCODED_MAX] = "";
+    if (strlen(prefix) > HFI_NAME_MAX) /* no name is that long */
+        return HF_OK;
+    hfi_name_encode(encoded, prefix);
+    snprintf(key, sizeof key, "%s/%s", store->config.prefix, encoded);
+    const hf_status status = get_tree(store, key, &answer, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    const struct listing listing = { .store = store, .answer = &answer, .each = each, .arg = arg };
+    int stop = 0;
+    for (size_t i = 0; i < hfi_consul_entries(&answer) && !stop; i++) {
+        char name[HFI_NAME_MAX + 1];
+        struct consul_entry entry;
+        if (hfi_consul_entry(&answer, i, &entry) && *entry.session && name_of(name, store, entry.key))
+            stop = show(&listing, name, &entry);
+    }
+    hfi_consul_answer_free(&answer);
+    return HF_OK;
+}
+
+/* --- forced release --- */
+
+/* Touches the key of the holder's session, to which it listens. If nobody does, it learns of it when it renews. */
+static void tell_holder(struct consul_store *store, const char *session, hfi_time deadline_ns)
+{
+    char key[HFI_CONSUL_KEY_MAX], value[HFI_CONSUL_VALUE_MAX];
+    struct consul_answer answer;
+    hfi_consul_session_key(key, store, session);
+    snprintf(value, sizeof value, "%016" PRIx64 " a lock was broken", store->env->random());
+    const struct consul_operation operations[] = { { .verb = "check-session", .key = key, .session = session },
+                                                   { .verb = "set", .key = key, .value = value } };
+    if (hfi_consul_txn(store, operations, 2, &answer, deadline_ns, NULL) == HF_OK)
+        hfi_consul_answer_free(&answer);
+}
+
+/* Deletes the lock and its holder's place, if they are as they were seen. Deleted, not only unlocked: a key that stays
+ * would show the value of somebody who holds nothing. */
+static hf_status evict_holder(struct consul_store *store, const char *name, const struct consul_entry *lock, bool *done,
+                              hfi_time deadline_ns, hf_error *err)
+{
+    char place[HFI_CONSUL_KEY_MAX], session[64];
+    struct consul_answer answer;
+    hfi_consul_key(place, store, CONSUL_PLACE, name, lock->holder.owner);
+    snprintf(session, sizeof session, "%s", lock->session);
+    const struct consul_operation operations[] = { { .verb = "check-index", .key = lock->key, .index = lock->modified },
+                                                   { .verb = "delete", .key = lock->key },
+                                                   { .verb = "delete", .key = place } };
+    const hf_status status = hfi_consul_txn(store, operations, 3, &answer, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    *done = answer.failed == 0;
+    hfi_consul_answer_free(&answer);
+    if (*done && lock->holder.owner.client)
+        tell_holder(store, session, deadline_ns);
+    return HF_OK;
+}
+
+hf_status hfi_consul_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+{
+    struct consul_store *store = memory;
+    char key[HFI_CONSUL_KEY_MAX];
+    const struct hfi_owner nobody = { 0, 0 };
+    hfi_consul_key(key, store, CONSUL_LOCK, name, nobody);
+    for (unsigned tries = 0; tries < TRIES_MOST; tries++) {
+        struct consul_answer answer;
+        struct consul_view view;
+        bool done = true;
+        hf_status status = get_tree(store, key, &answer, deadline_ns, err);
+        if (status != HF_OK)
+            return status;
+        hfi_consul_view(&view, &answer, store, name, nobody);
+        if (!view.free)
+            status = evict_holder(store, name, &view.lock, &done, deadline_ns, err);
+        hfi_consul_answer_free(&answer);
+        if (status != HF_OK || done)
+            return status;
+    }
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "the holders of %.100s change faster than they can be broken", name);
+}
+
+/* --- fencing --- */
+
+/* The largest token that was shown so far is the number in P/.guard/NAME/token. */
+static hf_status show_token(struct consul_store *store, const char *key, uint64_t token, bool *done,
+                            hfi_time deadline_ns, hf_error *err)
+{
+    char value[24];
+    struct consul_answer answer;
+    struct consul_entry entry;
+    hf_status status = get_tree(store, key, &answer, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    const bool there = hfi_consul_entry(&answer, 0, &entry);
+    const uint64_t shown = there ? hfi_consul_number(&answer, 0) : 0;
+    const uint64_t index = there ? entry.modified : 0;
+    hfi_consul_answer_free(&answer);
+    *done = token <= shown;
+    if (token < shown)
+        return hfi_fail(err, HF_LOST, 0, "the token %" PRIu64 " is older than %" PRIu64 ", which was shown before",
+                        token, shown);
+    if (token == shown)
+        return HF_OK;
+    snprintf(value, sizeof value, "%" PRIu64, token);
+    /* An index of 0 is one that must not be there. */
+    const struct consul_operation cas = { .verb = "cas", .key = key, .index = index, .value = value };
+    status = hfi_consul_txn(store, &cas, 1, &answer, deadline_ns, err);
+    if (status == HF_OK) {
+        *done = answer.failed == 0;
+        hfi_consul_answer_free(&answer);
+    }
+    return status;
+}
+
+hf_status hfi_consul_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err)
+{
+    struct consul_store *store = memory;
+    char key[HFI_CONSUL_KEY_MAX], encoded[HFI_NAME_ENCODED_MAX];
+    hfi_name_encode(encoded, resource);
+    snprintf(key, sizeof key, "%s/.guard/%s/token", store->config.prefix, encoded);
+    for (unsigned tries = 0; tries < TRIES_MOST; tries++) {
+        bool done = false;
+        const hf_status status = show_token(store, key, token, &done, deadline_ns, err);
+        if (status != HF_OK || done)
+            return status;
+    }
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "too many show tokens for %.100s at once", resource);
+}

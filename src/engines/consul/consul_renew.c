@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consul_renew.c: keeping locks. What lives is the session: one renewal is good for all locks that have it, and most of
+ * the time the keeper has sent it already. What is asked here is whether the locks are still there.
+ */
+#include "consul.h"
+#include <stdio.h>
+#include <string.h>
+
+/* A lock as it was when we looked; its session is pinned. */
+struct kept {
+    struct consul_session *session; /* NULL: not held any more */
+    uint64_t index;
+    bool dead, placed;
+};
+
+void hfi_consul_follow(struct consul_store *store, struct consul_lock *lock, const char *id)
+{
+    if (strcmp(lock->session->id, id) == 0)
+        return;
+    struct consul_session *session = store->sessions;
+    while (session && strcmp(session->id, id) != 0)
+        session = session->next;
+    if (!session)
+        return;
+    lock->session->users--;
+    lock->session->holds -= lock->held;
+    session->users++;
+    session->holds += lock->held;
+    lock->session = session;
+}
+
+static void pin(struct consul_store *store, const struct consul_lock *lock, struct kept *kept)
+{
+    pthread_mutex_lock(&store->mutex);
+    *kept = (struct kept){ .session = lock->held ? lock->session : NULL };
+    if (kept->session) {
+        kept->session->users++;
+        kept->index = lock->index;
+        kept->dead = kept->session->dead;
+        kept->placed = lock->placed;
+    }
+    pthread_mutex_unlock(&store->mutex);
+}
+
+/* --- a longer time-to-live than the session has --- */
+
+static hf_status move(struct consul_store *store, struct hfi_renewal *renewal, struct kept *kept, hfi_time deadline_ns,
+                      hf_error *err)
+{
+    char key[HFI_CONSUL_KEY_MAX], place[HFI_CONSUL_KEY_MAX], value[HFI_CONSUL_VALUE_MAX];
+    struct consul_lock *lock = renewal->lock;
+    struct consul_session *longer;
+    struct consul_answer answer;
+    hf_status status = hfi_consul_session_get(store, renewal->ttl_ms, &longer, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    if (longer == kept->session) { /* there is none that lasts longer */
+        hfi_consul_session_put(store, longer);
+        return HF_OK;
+    }
+    hfi_consul_key(key, store, CONSUL_LOCK, renewal->name, renewal->owner);
+    hfi_consul_key(place, store, CONSUL_PLACE, renewal->name, renewal->owner);
+    hfi_consul_describe(value, store, renewal->owner, renewal->ttl_ms, lock->token, lock->note);
+    const struct consul_operation operations[] = {
+        { .verb = "check-index", .key = key, .index = kept->index },
+        { .verb = "unlock", .key = key, .session = kept->session->id, .flags = HFI_CONSUL_LOCK_FLAGS },
+        { .verb = "lock", .key = key, .session = longer->id, .value = value, .flags = HFI_CONSUL_LOCK_FLAGS },
+        { .verb = "unlock", .key = place, .session = kept->session->id },
+        { .verb = "lock", .key = place, .session = longer->id, .value = value },
+    };
+    status = hfi_consul_txn(store, operations, kept->placed ? 5 : 3, &answer, deadline_ns, err);
+    if (status == HF_OK && !answer.failed) {
+        struct consul_entry entry;
+        pthread_mutex_lock(&store->mutex);
+        if (hfi_consul_entry(&answer, 1, &entry) && lock->held && lock->index == kept->index) {
+            lock->index = kept->index = entry.modified;
+            hfi_consul_follow(store, lock, longer->id);
+        }
+        pthread_mutex_unlock(&store->mutex);
+    }
+    if (status == HF_OK)
+        hfi_consul_answer_free(&answer);
+    hfi_consul_session_put(store, kept->session);
+    kept->session = longer; /* pinned by having been got */
+    return status;
+}
+
+/* --- whether they are still there --- */
+
+/* One that is no longer as we left it. */
+static hf_status look_after(struct consul_store *store, struct hfi_renewal *renewal, hfi_time deadline_ns,
+                            hf_error *err)
+{
+    char all[HFI_CONSUL_KEY_MAX];
+    struct consul_lock *lock = renewal->lock;
+    struct consul_answer answer;
+    struct consul_view view;
+    hfi_consul_key(all, store, CONSUL_LOCK, renewal->name, renewal->owner);
+    const struct consul_operation look = { .verb = "get-tree", .key = all };
+    const hf_status status = hfi_consul_txn(store, &look, 1, &answer, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    hfi_consul_view(&view, &answer, store, renewal->name, renewal->owner);
+    pthread_mutex_lock(&store->mutex);
+    /* Somebody may have written another value; then the session tells. */
+    const bool touched = lock->session && view.lock.key && !view.lock.holder.owner.client &&
+                         strcmp(view.lock.session, lock->session->id) == 0;
+    renewal->status = view.mine || touched ? HF_OK : HF_LOST;
+    if (renewal->status == HF_OK && lock->held) {
+        lock->index = view.lock.modified;
+        hfi_consul_follow(store, lock, view.lock.session);
+    }
+    pthread_mutex_unlock(&store->mutex);
+    hfi_consul_answer_free(&answer);
+    return HF_OK;
+}
+
+static hf_status check_some(struct consul_store *store, struct hfi_renewal *renewals, const struct kept *kept,
+                            size_t count, hfi_time deadline_ns, hf_error *err)
+{
+    struct consul_operation operations[HFI_CONSUL_OPERATIONS_MOST];
+    size_t of[HFI_CONSUL_OPERATIONS_MOST], used = 0;
+    struct consul_answer answer;
+    char *keys = hfi_alloc(count * HFI_CONSUL_KEY_MAX);
+    if (!keys)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a renewal");
+    for (size_t i = 0; i < count; i++) {
+        if (renewals[i].status != HF_OK)
+            continue;
+        char *key = keys + used * HFI_CONSUL_KEY_MAX;
+        hfi_consul_key(key, store, CONSUL_LOCK, renewals[i].name, renewals[i].owner);
+        operations[used] = (struct consul_operation){ .verb = "check-index", .key = key, .index = kept[i].index };
+        of[used++] = i;
+    }
+    hf_status status = used ? hfi_consul_txn(store, operations, used, &answer, deadline_ns, err) : HF_OK;
+    if (used && status == HF_OK) {
+        const uint64_t failed = answer.failed;
+        hfi_consul_answer_free(&answer);
+        for (size_t i = 0; i < used && status == HF_OK; i++) {
+            if (failed >> i & 1)
+                status = look_after(store, &renewals[of[i]], deadline_ns, err);
+        }
+    }
+    hfi_free(keys);
+    return status;
+}
+
+/* --- all of it --- */
+
+static hf_status renew_some(struct consul_store *store, struct hfi_renewal *renewals, struct kept *kept, size_t count,
+                            hfi_time deadline_ns, hf_error *err)
+{
+    hf_status status = HF_OK;
+    for (size_t i = 0; i < count && status == HF_OK; i++) {
+        renewals[i].status = kept[i].session && !kept[i].dead ? HF_OK : HF_LOST;
+        if (renewals[i].status != HF_OK)
+            continue;
+        status = hfi_consul_session_keep(store, kept[i].session, deadline_ns, err);
+        if (status == HF_OK && renewals[i].ttl_ms > kept[i].session->ttl_ms)
+            status = move(store, &renewals[i], &kept[i], deadline_ns, err);
+        if (status == HF_LOST) {
+            renewals[i].status = HF_LOST;
+            status = HF_OK;
+        }
+    }
+    if (status == HF_OK)
+        status = check_some(store, renewals, kept, count, deadline_ns, err);
+    for (size_t i = 0; i < count; i++) {
+        if (status == HF_OK && renewals[i].status == HF_OK)
+            hfi_consul_session_count(store, kept[i].session, renewals[i].ttl_ms, &renewals[i].counted_from_ns,
+                                     &renewals[i].valid_ms);
+    }
+    return status;
+}
+
+hf_status hfi_consul_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
+                           hf_error *err)
+{
+    struct consul_store *store = memory;
+    hf_status status = HF_OK;
+    for (size_t from = 0; from < count && status == HF_OK; from += HFI_CONSUL_OPERATIONS_MOST) {
+        struct kept kept[HFI_CONSUL_OPERATIONS_MOST];
+        const size_t left = count - from;
+        const size_t some = left < HFI_CONSUL_OPERATIONS_MOST ? left : HFI_CONSUL_OPERATIONS_MOST;
+        for (size_t i = 0; i < some; i++)
+            pin(store, renewals[from + i].lock, &kept[i]);
+        status = renew_some(store, renewals + from, kept, some, deadline_ns, err);
+        for (size_t i = 0; i < some; i++) {
+            if (kept[i].session)
+                hfi_consul_session_put(store, kept[i].session);
+        }
+    }
+    if (status == HF_UNKNOWN && err) /* nothing was made shorter */
+        err->status = HF_UNAVAILABLE;
+    return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
+}
