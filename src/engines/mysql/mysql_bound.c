@@ -19,7 +19,7 @@ static void drop(struct mysql_store *store, struct mysql_lock *lock)
     if (connection)
         connection->broken = true;
     hfi_mysql_disconnect(connection);
-    lock->calling = lock->got = lock->in_transaction = false;
+    lock->held = lock->calling = lock->got = lock->in_transaction = false;
 }
 
 static hf_status say(struct mysql_store *store, struct mysql_connection *connection, const char *text,
@@ -134,6 +134,8 @@ hf_status hfi_mysql_bound_attempt(struct mysql_store *store, struct mysql_lock *
     hf_status status = HF_OK;
     lock->owner = request->owner;
     hfi_mysql_values(&values, store, request);
+    if (lock->held) /* a grant that came too late for the core: it is asked for again */
+        drop(store, lock);
     if (!lock->connection)
         status = hfi_mysql_borrow(store, &lock->connection, request->deadline_ns, err);
     if (status != HF_OK)
@@ -178,14 +180,12 @@ hf_status hfi_mysql_bound_wait(struct mysql_store *store, struct mysql_lock *loc
         return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection to the server broke");
     if (!lock->calling)
         status = start_calling(store, lock, request, err);
-    while (status == HF_OK && !hfi_waker_called_back(request->waker)) {
+    while (status == HF_OK && lock->connection->wanted && !hfi_waker_called_back(request->waker)) {
         struct pollfd socket = { .fd = mysql_get_socket(lock->connection->client), .events = POLLIN };
         if (!hfi_waker_sleep(request->waker, &socket, 1, request->deadline_ns))
             return HF_TIMEOUT;
         if (socket.revents)
             hfi_mysql_go_on(lock->connection);
-        if (!lock->connection->wanted)
-            break;
     }
     return status;
 }

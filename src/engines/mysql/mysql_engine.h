@@ -174,6 +174,7 @@ struct mysql_values {
     char key[HFI_MYSQL_KEY_MAX + 1]; /* "": the server computes it */
     uint64_t ttl_ms, connection, version;
     const struct mysql_many *many;
+    hfi_time sent_ns; /* when the row was last asked for: not before that does the server count */
 };
 
 struct mysql_answer {

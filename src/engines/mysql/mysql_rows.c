@@ -40,12 +40,22 @@ static hfi_time spread(const struct mysql_store *store, hfi_time most)
     return (hfi_time)(store->env->random() % (uint64_t)most);
 }
 
+/* The lock's own connection, if it has one that lives. */
+static struct mysql_connection *take_own(struct mysql_store *store, struct mysql_lock *lock)
+{
+    struct mysql_connection *connection = hfi_mysql_take_connection(store, lock);
+    if (!connection || hfi_mysql_is_alive(store, connection))
+        return connection;
+    hfi_mysql_disconnect(connection);
+    return NULL;
+}
+
 /* --- asking for the row --- */
 
-static hf_status take(struct mysql_store *store, struct mysql_connection **connection,
-                      const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
-                      hf_error *err)
+static hf_status take(struct mysql_store *store, struct mysql_connection **connection, struct mysql_values *values,
+                      struct mysql_answer *answer, hfi_time deadline_ns, hf_error *err)
 {
+    values->sent_ns = store->env->now_ns();
     hf_status status = hfi_mysql_ask_on(store, connection, SQL_TAKE, values, answer, deadline_ns, err);
     if (status == HF_OK && store->config.strategy->sql[SQL_COUNT].text)
         status = hfi_mysql_ask_on(store, connection, SQL_COUNT, values, answer, deadline_ns, err);
@@ -180,18 +190,14 @@ hf_status hfi_mysql_row_attempt(struct mysql_store *store, struct mysql_lock *lo
     hfi_mysql_values(&values, store, request);
     lock->owner = request->owner;
     hear_bell(store, lock);
-    if (lock->connection && !lock->calling) {
-        connection = lock->connection;
-        lock->connection = NULL;
-        lock->got = false;
-        if (!hfi_mysql_is_alive(store, connection)) {
-            hfi_mysql_disconnect(connection);
-            connection = NULL;
-        }
+    if (!lock->calling) { /* also of a grant that came too late for the core: it is asked for again */
+        connection = take_own(store, lock);
+        lock->got = lock->held = false;
     }
     const hf_status status = contest(store, &connection, &values, &answer, request->deadline_ns, err);
     if (status == HF_OK) {
         grant->token = answer.number;
+        grant->counted_from_ns = values.sent_ns;
         become_holder(store, lock, connection, request->deadline_ns);
     } else if (status == HF_BUSY) {
         stay_in_line(store, lock, request, connection, &answer, grant);
@@ -242,14 +248,14 @@ hf_status hfi_mysql_row_wait(struct mysql_store *store, struct mysql_lock *lock,
     const hfi_time until = earlier(lock->ask_again_ns, request->deadline_ns);
     while (status == HF_OK && !hfi_waker_called_back(request->waker)) {
         struct pollfd socket = { .events = POLLIN };
+        if (lock->calling && !lock->connection->wanted)
+            break; /* the bell was free, or came at once */
         if (lock->calling)
             socket.fd = mysql_get_socket(lock->connection->client);
         if (!hfi_waker_sleep(request->waker, &socket, lock->calling ? 1 : 0, until))
             return until < request->deadline_ns ? HF_OK : HF_TIMEOUT;
         if (socket.revents)
             hfi_mysql_go_on(lock->connection);
-        if (!lock->calling || !lock->connection->wanted)
-            break;
     }
     return status;
 }
@@ -274,12 +280,8 @@ static hf_status free_row(struct mysql_store *store, struct mysql_connection **c
 static hf_status release_held(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
                               hf_error *err)
 {
-    struct mysql_connection *connection = hfi_mysql_take_connection(store, lock);
+    struct mysql_connection *connection = take_own(store, lock);
     uint64_t changed = 0;
-    if (connection && !hfi_mysql_is_alive(store, connection)) {
-        hfi_mysql_disconnect(connection);
-        connection = NULL;
-    }
     const bool pinned = connection != NULL;
     hf_status status = free_row(store, &connection, request, &changed, err);
     if (status == HF_OK && changed == 0) {

@@ -27,7 +27,7 @@
 #define BEGINS "LEFT(name, LENGTH(?)) = ?"
 
 /* User-level locks are the server's, not the database's, and their names are short. */
-#define TAG(name) "CONCAT('holdfast:', LEFT(SHA1(CONCAT({D}, '.', {T}, '.', " name ")), 32), ':'"
+#define TAG(name) "CONCAT('holdfast:', LEFT(SHA1(CONCAT(CAST({D} AS BINARY), '.', {T}, '.', " name ")), 32), ':'"
 #define BELL TAG("name") ", epoch)"
 #define MINE "(IS_USED_LOCK(" BELL ") <=> CONNECTION_ID())"
 #define GOT_BELL "(" MINE " OR GET_LOCK(" BELL ", 0))"
@@ -50,8 +50,15 @@ static const char version_take[] = TAKE_ROW " AND token = ?" IF_FREE;
 
 static const char lease_add[] = "INSERT INTO {L} (name) VALUES (?) ON DUPLICATE KEY UPDATE epoch = epoch";
 
-static const char lease_look[] = "SELECT owner <=> ?, host, pid, IF(owner IS NULL, 0, " LEFT_MS(
-    "expires") "), " BELL ", " MINE ", token, owner IS NULL OR " OVER " FROM {L} WHERE name = ?";
+#define LOOK_AT_ROW                                                                                                    \
+    "SELECT owner <=> ?, host, pid, IF(owner IS NULL, 0, " LEFT_MS("expires") "), " BELL ", " MINE                     \
+                                                                              ", token, owner IS NULL OR " OVER        \
+                                                                              " FROM {L} WHERE name = ?"
+
+static const char lease_look[] = LOOK_AT_ROW;
+
+/* The bell rings before the row is committed: whoever looks first, and was rung for, must see it free. */
+static const char version_look[] = LOOK_AT_ROW " LOCK IN SHARE MODE";
 
 static const char call[] = "SELECT GET_LOCK(?, 31536000)";
 
@@ -121,7 +128,7 @@ static const char insert_inspect[] =
     " lockname = VALUES(lockname), connection = VALUES(connection), since = VALUES(since), host = VALUES(host),"       \
     " pid = VALUES(pid), note = VALUES(note)"
 /* The name itself where that is plain, else a hash of it. */
-#define KEY "COALESCE(?, CONCAT('holdfast#', LEFT(SHA2(CONCAT({D}, CHAR(0), ?), 256), 50)))"
+#define KEY "COALESCE(?, CONCAT('holdfast#', LEFT(SHA2(CONCAT(CAST({D} AS BINARY), CHAR(0), ?), 256), 50)))"
 /* By this it can be seen who has locked a row, without a privilege. */
 #define ROW_KEY(name) TAG(name) ", 'row')"
 #define IS_HELD "(owner IS NOT NULL AND IS_USED_LOCK(lockname) = connection)"
@@ -179,8 +186,9 @@ static const struct mysql_strategy strategies[] = {
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
       .looks_first = true,
       .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { version_take, "oooothpknvo" },
-               [SQL_LOOK] = { lease_look, "on" }, [SQL_FREE] = { lease_free, "no" }, [SQL_EVICT] = { lease_evict, "n" },
-               [SQL_RINGER] = { lease_ringer, "n" }, [SQL_INSPECT] = { row_inspect, "nn" } } },
+               [SQL_LOOK] = { version_look, "on" }, [SQL_FREE] = { lease_free, "no" },
+               [SQL_EVICT] = { lease_evict, "n" }, [SQL_RINGER] = { lease_ringer, "n" },
+               [SQL_INSPECT] = { row_inspect, "nn" } } },
     { .name = "insert",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
       .sql = { ROW_STATEMENTS, [SQL_ADD] = { insert_add, "n" }, [SQL_TAKE] = { insert_take, "othpkno" },
