@@ -415,32 +415,46 @@ static hf_status make_tables(struct mysql_store *store, struct mysql_connection 
     return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
 }
 
+/* One try. True: it is worth another one, on another connection. */
+static bool ask_once(struct mysql_store *store, struct mysql_connection **connection, enum mysql_sql statement,
+                     const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
+                     hf_status *status, hf_error *trouble)
+{
+    *status = *connection ? HF_OK : hfi_mysql_borrow(store, connection, deadline_ns, trouble);
+    if (*status == HF_OK)
+        *status = hfi_mysql_run(store, *connection, statement, values, answer, deadline_ns, trouble);
+    if (*status == HF_OK || !*connection)
+        return false;
+    const unsigned number = (unsigned)trouble->native;
+    /* A connection that had ended before the statement was sent is not the store's answer. */
+    bool again = hfi_mysql_is_conflict(number) || ((*connection)->broken && *status == HF_UNAVAILABLE);
+    if (hfi_mysql_is_missing_table(number)) {
+        *status = make_tables(store, *connection, deadline_ns, trouble);
+        again = *status == HF_OK;
+    }
+    (*connection)->broken = true; /* with it goes what the statement may have done to user-level locks */
+    return again;
+}
+
 hf_status hfi_mysql_ask_on(struct mysql_store *store, struct mysql_connection **connection, enum mysql_sql statement,
                            const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
                            hf_error *err)
 {
-    hf_error local = { .native = 0 };
-    hf_error *trouble = err ? err : &local; /* what it was decides whether to ask again */
-    for (unsigned tries = 0;; tries++) {
-        hf_status status = HF_OK;
-        if (!*connection)
-            status = hfi_mysql_borrow(store, connection, deadline_ns, trouble);
-        if (status == HF_OK)
-            status = hfi_mysql_run(store, *connection, statement, values, answer, deadline_ns, trouble);
-        if (status == HF_OK || !*connection || (*connection)->broken)
-            return status;
-        const unsigned number = (unsigned)trouble->native;
-        bool again = hfi_mysql_is_conflict(number) && tries < TRIES_MOST;
-        if (tries == 0 && hfi_mysql_is_missing_table(number)) {
-            status = make_tables(store, *connection, deadline_ns, trouble);
-            again = status == HF_OK;
+    hf_error trouble = { .native = 0 }; /* what went wrong on the way to success is nobody's business */
+    hf_status status = HF_OK;
+    for (unsigned tries = 0; tries < TRIES_MOST; tries++) {
+        if (tries > 0) {
+            hfi_mysql_disconnect(*connection);
+            *connection = NULL;
         }
-        (*connection)->broken = true; /* with it goes what the statement may have done to user-level locks */
-        if (!again)
-            return status;
-        hfi_mysql_disconnect(*connection);
-        *connection = NULL;
+        if (!ask_once(store, connection, statement, values, answer, deadline_ns, &status, &trouble))
+            break;
     }
+    if (status == HF_OK && *connection && (*connection)->broken) /* tables that are gone as soon as they are made */
+        status = hfi_fail(&trouble, HF_UNAVAILABLE, 0, "the tables of %s do not stay", store->config.where);
+    if (status != HF_OK && err)
+        *err = trouble;
+    return status;
 }
 
 hf_status hfi_mysql_ask(struct mysql_store *store, enum mysql_sql statement, const struct mysql_values *values,
