@@ -104,7 +104,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "mysql: mariadb:",
     .summary = "machines that share a MySQL or MariaDB database",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
-            HF_CAP_INSPECT | HF_CAP_BREAK,
+            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD,
     .store_size = sizeof(struct mysql_store),
     .lock_size = sizeof(struct mysql_lock),
     .open = mysql_engine_open,
@@ -115,6 +115,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = mysql_release,
     .inspect = hfi_mysql_inspect,
     .evict = hfi_mysql_evict,
+    .guard = hfi_mysql_guard,
     .ear = mysql_ear,
     .hear = hfi_mysql_hear,
 };

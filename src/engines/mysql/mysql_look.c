@@ -3,6 +3,7 @@
  * mysql_look.c: who holds what, forced release, and fencing.
  */
 #include "mysql_engine.h"
+#include <inttypes.h>
 #include <mysqld_error.h>
 #include <poll.h>
 #include <stdio.h>
@@ -115,7 +116,6 @@ hf_status hfi_mysql_guard(void *memory, const char *resource, uint64_t token, hf
     struct mysql_answer answer;
     const hf_status status = hfi_mysql_ask(memory, SQL_GUARD, &values, &answer, deadline_ns, err);
     if (status == HF_OK && answer.number != token)
-        return hfi_fail(err, HF_LOST, 0, "token %llu is older than %llu, which %.100s has seen",
-                        (unsigned long long)token, (unsigned long long)answer.number, resource);
+        return hfi_fail(err, HF_LOST, 0, "a greater token than %" PRIu64 " was shown for %.120s", token, resource);
     return status;
 }

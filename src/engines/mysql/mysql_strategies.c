@@ -171,7 +171,8 @@ static const char guard[] = "INSERT INTO {F} (resource, token) VALUES (?, LAST_I
 /* --- the table --- */
 
 #define ALL_CAPS                                                                                                       \
-    (HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT | HF_CAP_BREAK)
+    (HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT | HF_CAP_BREAK |     \
+     HF_CAP_GUARD)
 #define ROW_STATEMENTS                                                                                                 \
     [SQL_CALL] = { call, "l" }, [SQL_RENEW] = { renew, "tno" }, [SQL_RENEW_MANY] = { renew_many, "tNO" },              \
     [SQL_ALIVE_MANY] = { alive_many, "NO" }, [SQL_GUARD] = { guard, "nv" }

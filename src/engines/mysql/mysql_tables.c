@@ -46,8 +46,8 @@ static const char create_guard[] =
     " INSERT INTO {F} (resource, token) VALUES (guarded, shown)"
     " ON DUPLICATE KEY UPDATE token = GREATEST(token, shown);"
     " SELECT token INTO highest FROM {F} WHERE resource = guarded FOR UPDATE;"
-    " IF highest > shown THEN SET sentence = CONCAT('holdfast: token ', shown, ' is older than ', highest,"
-    " ', which was seen already'); SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = sentence; END IF; END";
+    " IF highest > shown THEN SET sentence = CONCAT('token ', shown, ' is too old: ', highest, ' was shown before');"
+    " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = sentence; END IF; END";
 
 static hf_status say(struct mysql_store *store, struct mysql_connection *connection, const char *template,
                      struct mysql_answer *answer, hfi_time deadline_ns, hf_error *err)
