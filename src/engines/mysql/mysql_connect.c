@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql_connect.c: getting in, and the pool of connections.
+ *
+ * libmariadb opens its sockets by itself, and not close-on-exec. So every step of connecting runs between hfi_fd_begin()
+ * and hfi_fd_end(), and a host is looked up before that: libmariadb gets an address, unless it has to compare the name
+ * with the server's certificate.
+ */
+#include "mysql_engine.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define IDLE_MOST 16
+#define A_MOMENT (5 * HFI_MS)
+/* What libmariadb may open beside its socket: option files, certificates, the plugin for a password. */
+#define SPARE_DESCRIPTORS 4
+/* For a handshake of TLS and for loading a plugin; memory that is not touched costs nothing. */
+#define STACK_SIZE (256 * 1024)
+#define OLDEST_MARIADB 100500
+#define OLDEST_MYSQL 80000
+/* After so many seconds of silence the server ends a connection. A bound lock must end soon after its client was cut
+ * off; its connection is pinged every few seconds. */
+#define SILENCE_BOUND 20
+#define SILENCE 3600
+/* How long a statement waits in the server for a row, in seconds, for the case that its client is gone. */
+#define ROW_PATIENCE 5
+
+/* --- once --- */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* The signal is the program's business; see struct hush. */
+static void start_library(void)
+{
+    struct sigaction before;
+    sigaction(SIGPIPE, NULL, &before);
+    mysql_library_init(0, NULL, NULL);
+    sigaction(SIGPIPE, &before, NULL);
+}
+
+/* libmariadb says that a file is not there when it cannot be opened. */
+static hf_status check_descriptors(hf_error *err)
+{
+    int spare[SPARE_DESCRIPTORS];
+    int failure = 0;
+    hfi_fd_begin();
+    for (size_t i = 0; i < SPARE_DESCRIPTORS; i++) {
+        spare[i] = failure ? -1 : eventfd(0, EFD_CLOEXEC);
+        if (spare[i] < 0 && !failure)
+            failure = errno;
+    }
+    for (size_t i = 0; i < SPARE_DESCRIPTORS; i++) {
+        if (spare[i] >= 0)
+            close(spare[i]);
+    }
+    hfi_fd_end(-1);
+    return failure ? hfi_fail_errno(err, failure, "open", "a connection") : HF_OK;
+}
+
+/* --- the socket --- */
+
+void hfi_mysql_connecting_begin(struct mysql_connection *connection)
+{
+    hfi_fd_begin();
+    hfi_fd_forget(mysql_get_socket(connection->client));
+}
+
+void hfi_mysql_connecting_end(struct mysql_connection *connection)
+{
+    const int fd = mysql_get_socket(connection->client);
+    if (fd >= 0) {
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+        connection->broken = hfi_fd_note(fd) < 0;
+    }
+    hfi_fd_end(-1);
+}
+
+/* A network that swallows everything is noticed after seconds, not hours. */
+static void keep_alive(int fd)
+{
+    static const struct {
+        int level, option, value;
+    } settings[] = { { SOL_SOCKET, SO_KEEPALIVE, 1 },   { IPPROTO_TCP, TCP_KEEPIDLE, 5 },
+                     { IPPROTO_TCP, TCP_KEEPINTVL, 2 }, { IPPROTO_TCP, TCP_KEEPCNT, 3 },
+                     { IPPROTO_TCP, TCP_NODELAY, 1 },   { IPPROTO_TCP, TCP_USER_TIMEOUT, 10000 } };
+    /* A socket file has none of them, and needs none. */
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+        setsockopt(fd, settings[i].level, settings[i].option, &settings[i].value, sizeof settings[i].value);
+}
+
+void hfi_mysql_disconnect(struct mysql_connection *connection)
+{
+    if (!connection)
+        return;
+    if (connection->client) {
+        hfi_fd_begin();
+        const int fd = mysql_get_socket(connection->client);
+        hfi_fd_forget(fd);
+        if (connection->broken && fd >= 0)
+            shutdown(fd, SHUT_RDWR); /* no word of farewell, which could block */
+        mysql_close(connection->client);
+        hfi_fd_end(-1);
+    }
+    for (size_t i = 0; i < SQL_STATEMENTS; i++) {
+        if (connection->prepared[i])
+            mysql_stmt_close(connection->prepared[i]);
+    }
+    hfi_free(connection);
+}
+
+/* --- what libmariadb is told --- */
+
+static hf_status set_options(const struct mysql_config *config, MYSQL *client)
+{
+    static const struct {
+        enum mysql_setting setting;
+        enum mysql_option option;
+    } texts[] = {
+        { SET_DEFAULT_FILE, MYSQL_READ_DEFAULT_FILE },
+        { SET_GROUP, MYSQL_READ_DEFAULT_GROUP },
+        { SET_SSL_CA, MYSQL_OPT_SSL_CA },
+        { SET_SSL_CAPATH, MYSQL_OPT_SSL_CAPATH },
+        { SET_SSL_CERT, MYSQL_OPT_SSL_CERT },
+        { SET_SSL_KEY, MYSQL_OPT_SSL_KEY },
+        { SET_SSL_CRL, MYSQL_OPT_SSL_CRL },
+        { SET_SSL_CIPHER, MYSQL_OPT_SSL_CIPHER },
+        { SET_TLS_VERSION, MYSQL_OPT_TLS_VERSION },
+    };
+    const my_bool yes = 1, no = 0;
+    const size_t stack = STACK_SIZE;
+    const unsigned tcp = MYSQL_PROTOCOL_TCP;
+    const char *ssl = config->settings[SET_SSL];
+    bool good = mysql_options(client, MYSQL_OPT_NONBLOCK, &stack) == 0 &&
+                mysql_options(client, MYSQL_OPT_RECONNECT, &no) == 0 &&
+                mysql_options(client, MYSQL_SET_CHARSET_NAME, "utf8mb4") == 0 &&
+                mysql_options4(client, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "holdfast") == 0;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0] && good; i++) {
+        const char *value = config->settings[texts[i].setting];
+        good = !value || mysql_options(client, texts[i].option, value) == 0;
+    }
+    if (good && config->settings[SET_DEFAULT_FILE] && !config->settings[SET_GROUP])
+        good = mysql_options(client, MYSQL_READ_DEFAULT_GROUP, "client") == 0;
+    if (good && config->settings[SET_SSL_VERIFY])
+        good = mysql_options(client, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, config->by_name ? &yes : &no) == 0;
+    if (good && (config->by_name || (ssl && strcmp(ssl, "yes") == 0)))
+        good = mysql_options(client, MYSQL_OPT_SSL_ENFORCE, &yes) == 0;
+    if (good && config->host && !config->settings[SET_SOCKET]) /* "localhost" is a host like others */
+        good = mysql_options(client, MYSQL_OPT_PROTOCOL, &tcp) == 0;
+    return good ? HF_OK : HF_NOMEM;
+}
+
+/* --- one connection --- */
+
+static hf_status connect_failed(const struct mysql_store *store, const struct mysql_connection *connection,
+                                bool in_time, hf_error *err)
+{
+    const unsigned number = mysql_errno(connection->client);
+    if (!in_time || connection->broken)
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "cannot connect to %s: no answer in time", store->config.where);
+    /* Numbers of the client library start at 2000: nobody has answered, or not as a server does. */
+    if (number >= 2000 && number < 2020)
+        return hfi_fail(err, HF_UNAVAILABLE, (int)number, "cannot connect to %.60s: %.*s", store->config.where,
+                        (int)strcspn(mysql_error(connection->client), "\r\n"), mysql_error(connection->client));
+    return hfi_mysql_refusal(store, number, mysql_error(connection->client), err);
+}
+
+/* To one address, or to what libmariadb makes of NULL. */
+static hf_status connect_to(struct mysql_store *store, struct mysql_connection *connection, const char *address,
+                            hfi_time deadline_ns, hf_error *err)
+{
+    const struct mysql_config *config = &store->config;
+    connection->client = mysql_init(NULL);
+    if (!connection->client || set_options(config, connection->client) != HF_OK)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    connection->step = STEP_CONNECT;
+    connection->connected = NULL;
+    hfi_mysql_connecting_begin(connection);
+    connection->wanted =
+        mysql_real_connect_start(&connection->connected, connection->client, address, config->user, config->password,
+                                 config->database, config->port, config->settings[SET_SOCKET], CLIENT_FOUND_ROWS);
+    hfi_mysql_connecting_end(connection);
+    const bool in_time = hfi_mysql_finish_step(store, connection, deadline_ns);
+    connection->step = STEP_NONE;
+    if (!in_time || !connection->connected || connection->broken)
+        return connect_failed(store, connection, in_time, err);
+    connection->tls = mysql_get_ssl_cipher(connection->client) != NULL;
+    keep_alive(mysql_get_socket(connection->client));
+    return HF_OK;
+}
+
+/* --- the session --- */
+
+static hf_status not_usable(const struct mysql_store *store, const struct mysql_connection *connection,
+                            const struct mysql_answer *answer, hf_error *err)
+{
+    const bool mariadb = mariadb_connection(connection->client);
+    const unsigned long version = mysql_get_server_version(connection->client);
+    if (version < (mariadb ? OLDEST_MARIADB : OLDEST_MYSQL))
+        return hfi_fail(err, HF_UNSUPPORTED, (int)version, "%s runs %s; this engine needs %s", store->config.where,
+                        mysql_get_server_info(connection->client), mariadb ? "MariaDB 10.5" : "MySQL 8.0");
+    if (answer->row.text[1][0] == 0)
+        return hfi_fail(err, HF_INVALID, 0, "neither the URL nor an option file names a database");
+    if (answer->row.text[2][0] != '0')
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "%s is read-only: a replica, or a server under repair",
+                        store->config.where);
+    if (connection->id != mysql_thread_id(connection->client) && !store->config.session_pooler)
+        return hfi_fail(err, HF_UNSUPPORTED, 0,
+                        "there is a proxy before %.60s, which may give a lock's connection to others; connect "
+                        "directly, or say pooler=session if it keeps sessions together",
+                        store->config.where);
+    return HF_OK;
+}
+
+/* Whatever a user or a server has as its defaults, a lock must not end, wait or mean something else because of it. */
+static void compose_setup(char *out, size_t size, const struct mysql_store *store,
+                          const struct mysql_connection *connection, bool by_statement)
+{
+    const bool mariadb = mariadb_connection(connection->client);
+    const bool bound = store->config.strategy->bound;
+    /* A log of statements allows READ COMMITTED to write nothing; every statement of ours finds its row by its key. */
+    snprintf(out, size,
+             "SET autocommit = 1, sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00',"
+             " innodb_lock_wait_timeout = %d, wait_timeout = %d, %s = '%s'%s",
+             ROW_PATIENCE, bound ? SILENCE_BOUND : SILENCE, mariadb ? "tx_isolation" : "transaction_isolation",
+             by_statement ? "REPEATABLE-READ" : "READ-COMMITTED",
+             mariadb ? ", max_statement_time = 0, idle_transaction_timeout = 0" : "");
+}
+
+static hf_status set_up(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
+                        hf_error *err)
+{
+    static const char who[] = "SELECT CONNECTION_ID(), {D}, @@read_only, @@log_bin AND @@binlog_format = 'STATEMENT'";
+    char text[400];
+    struct mysql_answer *answer = hfi_alloc(sizeof *answer);
+    char *question = hfi_mysql_expand(&store->config, who);
+    hf_status status = answer && question ? hfi_mysql_say(store, connection, question, answer, deadline_ns, err)
+                                          : hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    if (status == HF_OK) {
+        connection->id = hfi_mysql_number(&answer->row, 0);
+        status = not_usable(store, connection, answer, err);
+    }
+    if (status == HF_OK) {
+        compose_setup(text, sizeof text, store, connection, answer->row.text[3][0] == '1');
+        status = hfi_mysql_say(store, connection, text, NULL, deadline_ns, err);
+    }
+    if (status == HF_OK) {
+        pthread_mutex_lock(&store->mutex);
+        if (!*store->database) /* once: it is read without the mutex */
+            snprintf(store->database, sizeof store->database, "%.*s", HFI_MYSQL_KEY_MAX, answer->row.text[1]);
+        pthread_mutex_unlock(&store->mutex);
+    }
+    hfi_free(question);
+    hfi_free(answer);
+    if (status == HF_UNKNOWN) { /* nothing but a session is unknown */
+        status = HF_UNAVAILABLE;
+        if (err)
+            err->status = status;
+    }
+    return status;
+}
+
+static hf_status try_address(struct mysql_store *store, struct mysql_connection **out, const char *address,
+                             hfi_time deadline_ns, hf_error *err)
+{
+    struct mysql_connection *connection = hfi_alloc(sizeof *connection);
+    if (!connection)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    hf_status status = connect_to(store, connection, address, deadline_ns, err);
+    if (status == HF_OK)
+        status = set_up(store, connection, deadline_ns, err);
+    if (status == HF_OK)
+        *out = connection;
+    else
+        hfi_mysql_disconnect(connection);
+    return status;
+}
+
+/* Each of a host's addresses in turn. */
+static hf_status try_host(struct mysql_store *store, struct mysql_connection **out, hfi_time deadline_ns, hf_error *err)
+{
+    const struct mysql_config *config = &store->config;
+    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+    struct addrinfo *found = NULL;
+    if (getaddrinfo(config->host, NULL, &hints, &found) != 0)
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s", config->host);
+    hf_status status = HF_UNAVAILABLE;
+    for (const struct addrinfo *one = found; one && status == HF_UNAVAILABLE; one = one->ai_next) {
+        char address[NI_MAXHOST];
+        if (getnameinfo(one->ai_addr, one->ai_addrlen, address, sizeof address, NULL, 0, NI_NUMERICHOST) != 0)
+            status = hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s", config->host);
+        else
+            status = try_address(store, out, config->by_name ? config->host : address, deadline_ns, err);
+    }
+    freeaddrinfo(found);
+    return status;
+}
+
+hf_status hfi_mysql_connect(struct mysql_store *store, struct mysql_connection **out, hfi_time deadline_ns,
+                            hf_error *err)
+{
+    *out = NULL;
+    pthread_once(&once, start_library);
+    const hf_status status = check_descriptors(err);
+    if (status != HF_OK)
+        return status;
+    if (store->config.host && !store->config.settings[SET_SOCKET])
+        return try_host(store, out, deadline_ns, err);
+    return try_address(store, out, NULL, deadline_ns, err);
+}
+
+/* --- the pool --- */
+
+/* An idle connection has nothing to hear but its end. One that has answered a moment ago need not be looked at. */
+bool hfi_mysql_is_alive(const struct mysql_store *store, const struct mysql_connection *connection)
+{
+    struct pollfd one = { .fd = mysql_get_socket(connection->client), .events = POLLIN };
+    if (connection->broken)
+        return false;
+    return store->env->now_ns() - connection->used_ns < A_MOMENT || connection->step == STEP_PING ||
+           poll(&one, 1, 0) == 0;
+}
+
+hf_status hfi_mysql_borrow(struct mysql_store *store, struct mysql_connection **out, hfi_time deadline_ns,
+                           hf_error *err)
+{
+    for (;;) {
+        pthread_mutex_lock(&store->mutex);
+        struct mysql_connection *connection = store->idle;
+        if (connection) {
+            store->idle = connection->next;
+            store->idle_count--;
+        }
+        pthread_mutex_unlock(&store->mutex);
+        *out = connection;
+        if (!connection)
+            return hfi_mysql_connect(store, out, deadline_ns, err);
+        if (hfi_mysql_is_alive(store, connection))
+            return HF_OK;
+        hfi_mysql_disconnect(connection);
+    }
+}
+
+void hfi_mysql_give_back(struct mysql_store *store, struct mysql_connection *connection)
+{
+    if (!connection)
+        return;
+    pthread_mutex_lock(&store->mutex);
+    const bool keep = !connection->broken && store->idle_count < IDLE_MOST;
+    if (keep) {
+        connection->used_ns = store->env->now_ns();
+        connection->next = store->idle;
+        store->idle = connection;
+        store->idle_count++;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    if (!keep)
+        hfi_mysql_disconnect(connection);
+}
+
+void hfi_mysql_warm_pool(struct mysql_store *store, hfi_time deadline_ns)
+{
+    struct mysql_connection *spare = NULL;
+    if (hfi_mysql_borrow(store, &spare, deadline_ns, NULL) == HF_OK)
+        hfi_mysql_give_back(store, spare);
+}

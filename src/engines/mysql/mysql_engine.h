@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql_engine.h: what the files of the mysql: engine share.
+ *
+ *     mysql.c              the engine's table of functions, opening and closing
+ *     mysql_url.c          the URL
+ *     mysql_connect.c      getting in, and the pool
+ *     mysql_exchange.c     one statement, one answer, by the deadline
+ *     mysql_answer.c       what refusals mean
+ *     mysql_tables.c       the tables
+ *     mysql_strategies.c   the statements
+ *     mysql_rows.c         lease, insert, version: a row with an end, and the bell on which others wait for it
+ *     mysql_bound.c        for-update, get-lock: a lock that belongs to a connection
+ *     mysql_watch.c        the connections that hold something
+ *     mysql_look.c         who holds what, forced release, fencing
+ */
+#ifndef HFI_MYSQL_ENGINE_H
+#define HFI_MYSQL_ENGINE_H
+
+#include "engine.h"
+#include <mysql.h>
+#include <pthread.h>
+
+/* A database or a table: what MySQL allows, less what is put behind it. */
+#define HFI_MYSQL_IDENTIFIER_MAX 50
+/* How many locks are renewed by one statement. */
+#define HFI_MYSQL_MANY 64
+/* GET_LOCK() takes a name of up to 64 characters. */
+#define HFI_MYSQL_KEY_MAX 64
+
+/* --- statements --- */
+
+enum mysql_sql {
+    SQL_ADD, /* the row of a name that was never used */
+    SQL_TAKE,
+    SQL_COUNT, /* gives a row that was just taken its token */
+    SQL_LOOK,
+    SQL_CALL, /* waits for the bell, or in the server for the lock itself */
+    SQL_GRANT,
+    SQL_RENEW,
+    SQL_RENEW_MANY,
+    SQL_ALIVE_MANY,
+    SQL_CLAIM,
+    SQL_FREE,
+    SQL_EVICT,
+    SQL_RINGER, /* the connection that must end with a forced release */
+    SQL_INSPECT,
+    SQL_GUARD,
+    SQL_STATEMENTS
+};
+
+/* Parameters by a letter each, in order: name, owner, ttl, host, pid, note (k), bell (l), key of GET_LOCK() (x),
+ * connection (b), version; N and O: HFI_MYSQL_MANY names and owners. */
+struct mysql_text {
+    const char *text; /* {L} {G} {F}: the tables; {D} {T}: their database and name as SQL strings; {M}: many "?" */
+    const char *parameters;
+};
+
+struct mysql_strategy {
+    const char *name;
+    uint32_t caps;
+    bool bound;       /* to a connection of its own */
+    bool transaction; /* … in which a transaction stays open */
+    bool looks_first; /* then compares and sets */
+    struct mysql_text sql[SQL_STATEMENTS];
+};
+
+const struct mysql_strategy *hfi_mysql_strategy(const char *name);
+
+/* --- configuration --- */
+
+enum mysql_setting {
+    SET_SOCKET,
+    SET_DEFAULT_FILE,
+    SET_GROUP,
+    SET_PASSWORD_FILE,
+    SET_SSL,
+    SET_SSL_VERIFY,
+    SET_SSL_CA,
+    SET_SSL_CAPATH,
+    SET_SSL_CERT,
+    SET_SSL_KEY,
+    SET_SSL_CRL,
+    SET_SSL_CIPHER,
+    SET_TLS_VERSION,
+    SET_STRATEGY,
+    SET_TABLE,
+    SET_CREATE,
+    SET_POOLER,
+    MYSQL_SETTINGS
+};
+
+struct mysql_config {
+    char *user, *password, *host, *database; /* NULL: not given */
+    unsigned port;
+    char *settings[MYSQL_SETTINGS];
+    const struct mysql_strategy *strategy;
+    /* Quoted, for statements. */
+    char locks[2 * HFI_MYSQL_IDENTIFIER_MAX + 30], grants[2 * HFI_MYSQL_IDENTIFIER_MAX + 30],
+        fences[2 * HFI_MYSQL_IDENTIFIER_MAX + 30], guard[2 * HFI_MYSQL_IDENTIFIER_MAX + 30];
+    char schema[HFI_MYSQL_IDENTIFIER_MAX + 16]; /* an SQL expression: 'name' or DATABASE() */
+    char table[HFI_MYSQL_IDENTIFIER_MAX + 1];
+    bool create;         /* the tables, if they are missing */
+    bool session_pooler; /* the user vouches that a pooler keeps sessions together */
+    bool by_name;        /* the server's certificate is checked against the name of the host */
+    char where[160];     /* for messages */
+    char *sql[SQL_STATEMENTS];
+};
+
+hf_status hfi_mysql_config_read(struct mysql_config *config, const struct hfi_url *url, hf_error *err);
+void hfi_mysql_config_free(struct mysql_config *config);
+/* `text` with the names of the tables put in; allocated. */
+char *hfi_mysql_expand(const struct mysql_config *config, const char *text);
+
+/* --- connections --- */
+
+#define MYSQL_COLUMNS 8
+#define MYSQL_COLUMN_SIZE 264
+
+struct mysql_row {
+    char text[MYSQL_COLUMNS][MYSQL_COLUMN_SIZE]; /* "" for NULL */
+    my_bool null[MYSQL_COLUMNS];
+    unsigned long length[MYSQL_COLUMNS];
+};
+
+/* What libmariadb is in the middle of. */
+enum mysql_step { STEP_NONE, STEP_CONNECT, STEP_QUERY, STEP_RESULT, STEP_PREPARE, STEP_EXECUTE, STEP_STORE, STEP_PING };
+
+struct mysql_connection {
+    MYSQL *client;
+    MYSQL_STMT *prepared[SQL_STATEMENTS];
+    unsigned long long id; /* the server's number of it */
+    enum mysql_step step;
+    int wanted; /* MYSQL_WAIT_ bits of what the step waits for; 0: it is over */
+    int failed; /* how it ended */
+    MYSQL *connected;
+    MYSQL_RES *result;
+    MYSQL_STMT *statement; /* whose turn it is */
+    bool tls;
+    bool broken;
+    hfi_time used_ns; /* when it was given back */
+    struct mysql_row row;
+    struct mysql_connection *next;
+};
+
+struct mysql_store;
+
+hf_status hfi_mysql_connect(struct mysql_store *store, struct mysql_connection **out, hfi_time deadline_ns,
+                            hf_error *err);
+void hfi_mysql_disconnect(struct mysql_connection *connection); /* takes NULL */
+/* Around every step of connecting, which may close a socket and open another. */
+void hfi_mysql_connecting_begin(struct mysql_connection *connection);
+void hfi_mysql_connecting_end(struct mysql_connection *connection);
+
+/* The pool. A connection that broke, or for which there is no room, is closed by give_back, which takes NULL. */
+hf_status hfi_mysql_borrow(struct mysql_store *store, struct mysql_connection **out, hfi_time deadline_ns,
+                           hf_error *err);
+void hfi_mysql_give_back(struct mysql_store *store, struct mysql_connection *connection);
+/* Sees to it that there is an idle one: the end of a wait is no time to connect. */
+void hfi_mysql_warm_pool(struct mysql_store *store, hfi_time deadline_ns);
+/* False: the server has ended it, or said something that nobody asked for. */
+bool hfi_mysql_is_alive(const struct mysql_store *store, const struct mysql_connection *connection);
+
+/* --- exchanges --- */
+
+struct mysql_many {
+    const char *names[HFI_MYSQL_MANY];
+    char owners[HFI_MYSQL_MANY][33];
+};
+
+struct mysql_values {
+    const char *name, *note, *bell;
+    char owner[33];
+    char key[HFI_MYSQL_KEY_MAX + 1]; /* "": the server computes it */
+    uint64_t ttl_ms, connection, version;
+    const struct mysql_many *many;
+    hfi_time sent_ns; /* when the row was last asked for: not before that does the server count */
+};
+
+struct mysql_answer {
+    uint64_t changed; /* rows that were found and, if need be, changed */
+    uint64_t number;  /* what the statement gave to LAST_INSERT_ID() */
+    bool found;       /* there is a row: */
+    struct mysql_row row;
+};
+
+void hfi_mysql_owner_text(char *out, struct hfi_owner owner); /* 33 bytes */
+void hfi_mysql_values(struct mysql_values *values, const struct mysql_store *store, const struct hfi_request *request);
+
+/* Lets libmariadb go on with its step as far as it can without waiting. */
+void hfi_mysql_go_on(struct mysql_connection *connection);
+/* Until the step is over. False: the deadline came first; the connection is broken then. */
+bool hfi_mysql_finish_step(const struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns);
+
+/* Sends a statement without waiting for its answer. */
+hf_status hfi_mysql_send(struct mysql_store *store, struct mysql_connection *connection, enum mysql_sql statement,
+                         const struct mysql_values *values, hfi_time deadline_ns, hf_error *err);
+/* The answer to what was sent. HF_BUSY: it has not come yet. */
+hf_status hfi_mysql_poll(struct mysql_store *store, struct mysql_connection *connection, struct mysql_answer *answer,
+                         hf_error *err);
+hf_status hfi_mysql_await(struct mysql_store *store, struct mysql_connection *connection, struct mysql_answer *answer,
+                          hfi_time deadline_ns, hf_error *err);
+/* The next row of the same answer. */
+bool hfi_mysql_next_row(struct mysql_connection *connection);
+/* Both of them. */
+hf_status hfi_mysql_run(struct mysql_store *store, struct mysql_connection *connection, enum mysql_sql statement,
+                        const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
+                        hf_error *err);
+/* The same, again after a deadlock, and with tables that are made if they are gone. `*connection` NULL: one of the pool;
+ * it may be another one afterwards, and is the caller's. */
+hf_status hfi_mysql_ask_on(struct mysql_store *store, struct mysql_connection **connection, enum mysql_sql statement,
+                           const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
+                           hf_error *err);
+/* The same on a connection of the pool. */
+hf_status hfi_mysql_ask(struct mysql_store *store, enum mysql_sql statement, const struct mysql_values *values,
+                        struct mysql_answer *answer, hfi_time deadline_ns, hf_error *err);
+/* A text of our own, without parameters; `answer` may be NULL. */
+hf_status hfi_mysql_say(struct mysql_store *store, struct mysql_connection *connection, const char *text,
+                        struct mysql_answer *answer, hfi_time deadline_ns, hf_error *err);
+/* Ends the statement that the connection is waiting for, by means of another one. False: it could not be done in time;
+ * the connection is broken then. What was granted at the last moment is in `answer`. */
+bool hfi_mysql_cancel(struct mysql_store *store, struct mysql_connection *connection, struct mysql_answer *answer,
+                      hfi_time deadline_ns);
+/* Asks for a sign of life, unless it was asked already, without waiting for it. */
+void hfi_mysql_ping(struct mysql_connection *connection);
+/* Gives up all user-level locks of the connection; tells how many there were. */
+hf_status hfi_mysql_let_go(struct mysql_store *store, struct mysql_connection *connection, uint64_t *count,
+                           hfi_time deadline_ns, hf_error *err);
+
+uint64_t hfi_mysql_number(const struct mysql_row *row, int column);
+
+/* --- refusals --- */
+
+hf_status hfi_mysql_refusal(const struct mysql_store *store, unsigned number, const char *text, hf_error *err);
+bool hfi_mysql_is_lost(unsigned number);     /* the connection, not the statement, failed */
+bool hfi_mysql_is_conflict(unsigned number); /* worth another try at once */
+bool hfi_mysql_is_missing_table(unsigned number);
+bool hfi_mysql_is_locked(unsigned number); /* somebody else has the row */
+
+/* --- the tables --- */
+
+/* Checks them, makes them if they are missing and that is allowed. */
+hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
+                                   hf_error *err);
+
+/* --- locks --- */
+
+struct mysql_lock {
+    struct mysql_connection *connection; /* that waits for the bell or the lock, or has it */
+    struct hfi_owner owner;
+    bool held;
+    bool calling; /* SQL_CALL was sent and not answered yet */
+    bool got;     /* rows: first in line, the bell is its own; bound: the server gave the lock to the connection */
+    bool in_transaction;
+    bool unsure; /* an answer was lost */
+    bool watched;
+    char bell[HFI_MYSQL_KEY_MAX + 1];
+    hfi_time ask_again_ns;
+    struct mysql_lock *next; /* in the list of those that are watched */
+};
+
+struct mysql_store {
+    const struct hfi_env *env;
+    struct mysql_config config;
+    pthread_mutex_t mutex; /* guards all below */
+    struct mysql_connection *idle;
+    size_t idle_count;
+    struct mysql_lock *watched;
+    size_t watched_count;
+    int watch, heart; /* epoll over the connections that hold something, and its timer */
+    char host[65];
+    uint64_t pid;
+    char database[HFI_MYSQL_KEY_MAX + 1]; /* where the tables are; "" until the first connection */
+};
+
+hf_status hfi_mysql_watch_open(struct mysql_store *store, hf_error *err);
+hf_status hfi_mysql_watch(struct mysql_store *store, struct mysql_lock *lock, hf_error *err);
+/* From now on the connection is the caller's alone. */
+struct mysql_connection *hfi_mysql_take_connection(struct mysql_store *store, struct mysql_lock *lock);
+/* With the mutex. */
+bool hfi_mysql_has_ended(struct mysql_connection *connection);
+void hfi_mysql_hear(void *store);
+
+/* --- the two families, and administration --- */
+
+hf_status hfi_mysql_row_attempt(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
+                                struct hfi_grant *grant, hf_error *err);
+hf_status hfi_mysql_row_wait(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
+                             hf_error *err);
+hf_status hfi_mysql_row_release(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
+                                hf_error *err);
+hf_status hfi_mysql_row_renew(struct mysql_store *store, struct hfi_renewal *renewals, size_t count,
+                              hfi_time deadline_ns, hf_error *err);
+
+hf_status hfi_mysql_bound_attempt(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
+                                  struct hfi_grant *grant, hf_error *err);
+hf_status hfi_mysql_bound_wait(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
+                               hf_error *err);
+hf_status hfi_mysql_bound_release(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
+                                  hf_error *err);
+hf_status hfi_mysql_bound_renew(struct mysql_store *store, struct hfi_renewal *renewals, size_t count);
+
+hf_status hfi_mysql_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                            hf_error *err);
+hf_status hfi_mysql_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_mysql_guard(void *store, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql_look.c: who holds what, forced release, and fencing.
+ */
+#include "mysql_engine.h"
+#include <inttypes.h>
+#include <mysqld_error.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* How often it is looked whether a connection that was told to end has done so. */
+#define END_PAUSE_MS 5
+
+static int show(const struct mysql_row *row, hf_inspect_fn each, void *arg)
+{
+    const hf_info info = { .size = sizeof info,
+                           .name = row->text[0],
+                           .host = row->text[1],
+                           .pid = (int64_t)hfi_mysql_number(row, 2),
+                           .token = hfi_mysql_number(row, 3),
+                           .held_ms = strtoll(row->text[4], NULL, 10),
+                           .remaining_ms = row->null[5] ? -1 : strtoll(row->text[5], NULL, 10),
+                           .waiters = strtoll(row->text[6], NULL, 10),
+                           .note = row->text[7] };
+    return each(&info, arg);
+}
+
+hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                            hf_error *err)
+{
+    struct mysql_store *store = memory;
+    const struct mysql_values values = { .name = prefix, .note = "" };
+    struct mysql_connection *connection = NULL;
+    struct mysql_answer answer;
+    const hf_status status = hfi_mysql_ask_on(store, &connection, SQL_INSPECT, &values, &answer, deadline_ns, err);
+    if (connection && status != HF_OK)
+        connection->broken = true;
+    for (bool more = status == HF_OK && answer.found; more; more = hfi_mysql_next_row(connection)) {
+        if (show(&connection->row, each, arg) != 0)
+            break;
+    }
+    hfi_mysql_give_back(store, connection);
+    return status;
+}
+
+/* The connection with which the name is held, or 0. */
+static hf_status find_connection(struct mysql_store *store, const struct mysql_values *values,
+                                 unsigned long long *connection, hfi_time deadline_ns, hf_error *err)
+{
+    struct mysql_answer answer;
+    const hf_status status = hfi_mysql_ask(store, SQL_RINGER, values, &answer, deadline_ns, err);
+    *connection = status == HF_OK && answer.found ? hfi_mysql_number(&answer.row, 0) : 0;
+    return status;
+}
+
+static hf_status end_connection(struct mysql_store *store, unsigned long long id, hfi_time deadline_ns, hf_error *err)
+{
+    char text[40];
+    hf_error trouble = { .native = 0 };
+    struct mysql_connection *connection = NULL;
+    snprintf(text, sizeof text, "KILL %llu", id);
+    hf_status status = hfi_mysql_borrow(store, &connection, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    status = hfi_mysql_say(store, connection, text, NULL, deadline_ns, &trouble);
+    hfi_mysql_give_back(store, connection);
+    if (status == HF_OK || trouble.native == ER_NO_SUCH_THREAD)
+        return HF_OK;
+    return hfi_fail(err, status, trouble.native, "%s", trouble.message);
+}
+
+/* A lock that is bound to a connection ends with its connection: until the one that has it now has it no more. Who is
+ * served next keeps it. */
+static hf_status end_holder(struct mysql_store *store, const struct mysql_values *values, hfi_time deadline_ns,
+                            hf_error *err)
+{
+    unsigned long long first = 0, now = 0;
+    hf_status status = find_connection(store, values, &first, deadline_ns, err);
+    if (status == HF_OK && first != 0)
+        status = end_connection(store, first, deadline_ns, err);
+    while (status == HF_OK && first != 0) {
+        status = find_connection(store, values, &now, deadline_ns, err);
+        if (status == HF_OK && now != first)
+            break;
+        if (status == HF_OK && store->env->now_ns() >= deadline_ns)
+            status = hfi_fail(err, HF_UNAVAILABLE, 0, "the holder of %.100s does not end", values->name);
+        poll(NULL, 0, END_PAUSE_MS);
+    }
+    return status;
+}
+
+hf_status hfi_mysql_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+{
+    struct mysql_store *store = memory;
+    const struct hfi_request request = { .name = name, .note = "" };
+    struct mysql_values values;
+    struct mysql_answer answer;
+    unsigned long long ringer = 0;
+    hfi_mysql_values(&values, store, &request);
+    if (store->config.strategy->bound)
+        return end_holder(store, &values, deadline_ns, err);
+    hf_status status = find_connection(store, &values, &ringer, deadline_ns, err);
+    if (status == HF_OK)
+        status = hfi_mysql_ask(store, SQL_EVICT, &values, &answer, deadline_ns, err);
+    /* The bell, on which others wait, and the holder hears of it at once. Whoever may not do that leaves it to the
+     * holder's next renewal. */
+    if (status == HF_OK && answer.changed > 0 && ringer != 0)
+        end_connection(store, ringer, deadline_ns, NULL);
+    return status;
+}
+
+hf_status hfi_mysql_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err)
+{
+    const struct mysql_values values = { .name = resource, .version = token };
+    struct mysql_answer answer;
+    const hf_status status = hfi_mysql_ask(memory, SQL_GUARD, &values, &answer, deadline_ns, err);
+    if (status == HF_OK && answer.number != token)
+        return hfi_fail(err, HF_LOST, 0, "a greater token than %" PRIu64 " was shown for %.120s", token, resource);
+    return status;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql_strategies.c: the strategies, each a table of statements.
+ *
+ * Time is the server's UTC_TIMESTAMP(6), the moment at which the statement began: a holder counts from the moment before
+ * it was sent, so waiting for a row makes a lease shorter for others and never longer for its holder. A token is the
+ * larger of the last one + 1 and the server's microseconds, drawn while the row is locked; the statement hands it back by
+ * LAST_INSERT_ID(). Assignments of an UPDATE of one table are made from left to right.
+ *
+ * The bell is a user-level lock, GET_LOCK(). Who holds a row holds its bell, on the same connection; who waits, waits for
+ * the bell, in the server's own queue; who frees the row lets go of the bell in the same statement, while the row is
+ * still locked, so that the one that is woken finds the row free after a moment. A row that was freed is for whoever has
+ * the bell, for a second. After that, or when a lease is over, the bell may be stuck with somebody who stands still: the
+ * row can be taken without it, and then gets a new bell, which has a new number (epoch).
+ *
+ * Conditions that ring or take a bell stand in an IF(), which is not evaluated before its condition.
+ */
+#include "mysql_engine.h"
+#include <string.h>
+
+#define NOW "UTC_TIMESTAMP(6)"
+#define MICROSECONDS "CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(6)) * 1000000 AS UNSIGNED)"
+#define END NOW " + INTERVAL ? * 1000 MICROSECOND"
+#define CLAIM_END NOW " + INTERVAL 1 SECOND"
+#define LEFT_MS(end) "TIMESTAMPDIFF(MICROSECOND, " NOW ", " end ") DIV 1000"
+#define HELD_MS "GREATEST(0, TIMESTAMPDIFF(MICROSECOND, since, " NOW ") DIV 1000)"
+#define BEGINS "LEFT(name, LENGTH(?)) = ?"
+
+/* User-level locks are the server's, not the database's, and their names are short. */
+#define TAG(name) "CONCAT('holdfast:', LEFT(SHA1(CONCAT(CAST({D} AS BINARY), '.', {T}, '.', " name ")), 32), ':'"
+#define BELL TAG("name") ", epoch)"
+#define MINE "(IS_USED_LOCK(" BELL ") <=> CONNECTION_ID())"
+#define GOT_BELL "(" MINE " OR GET_LOCK(" BELL ", 0))"
+#define NEXT_TOKEN "GREATEST(token + 1, " MICROSECONDS ")"
+
+/* --- lease and version --- */
+
+#define OVER "(expires <= " NOW " OR (expires IS NULL AND owner IS NULL))"
+#define TAKE_ROW                                                                                                       \
+    "UPDATE {L} SET token = LAST_INSERT_ID(IF(owner <=> ?, token, " NEXT_TOKEN                                         \
+    ")), since = IF(owner <=> ?, since, " NOW "), epoch = IF(owner <=> ? OR " MINE                                     \
+    ", epoch, token), bell = IF(" GOT_BELL ", CONNECTION_ID(), 0),"                                                    \
+    " owner = ?, expires = " END ", host = ?, pid = ?, note = ? WHERE name = ?"
+#define IF_FREE " AND (owner <=> ? OR IF(owner IS NULL OR " OVER ", " GOT_BELL " OR " OVER ", 0))"
+
+static const char lease_take[] = TAKE_ROW IF_FREE;
+
+/* Optimistic: as it was when it was looked at, or not at all. */
+static const char version_take[] = TAKE_ROW " AND token = ?" IF_FREE;
+
+static const char lease_add[] = "INSERT INTO {L} (name) VALUES (?) ON DUPLICATE KEY UPDATE epoch = epoch";
+
+#define LOOK_AT_ROW                                                                                                    \
+    "SELECT owner <=> ?, host, pid, IF(owner IS NULL, 0, " LEFT_MS("expires") "), " BELL ", " MINE                     \
+                                                                              ", token, owner IS NULL OR " OVER        \
+                                                                              " FROM {L} WHERE name = ?"
+
+static const char lease_look[] = LOOK_AT_ROW;
+
+/* The bell rings before the row is committed: whoever looks first, and was rung for, must see it free. */
+static const char version_look[] = LOOK_AT_ROW " LOCK IN SHARE MODE";
+
+static const char call[] = "SELECT GET_LOCK(?, 31536000)";
+
+static const char renew[] = "UPDATE {L} SET expires = " END " WHERE name = ? AND owner = ? AND expires > " NOW;
+
+/* An owner is unique, so that no pair of a name and another's owner can match. */
+static const char renew_many[] =
+    "UPDATE {L} SET expires = " END " WHERE name IN ({M}) AND owner IN ({M}) AND expires > " NOW;
+
+static const char alive_many[] = "SELECT owner FROM {L} WHERE name IN ({M}) AND owner IN ({M}) AND expires > " NOW;
+
+static const char lease_free[] = "UPDATE {L} SET owner = NULL, expires = " CLAIM_END
+                                 ", bell = IF(RELEASE_ALL_LOCKS() IS NULL, 0, 0) WHERE name = ? AND owner = ?";
+
+static const char lease_evict[] = "UPDATE {L} SET owner = NULL, expires = " NOW " WHERE name = ? AND owner IS NOT NULL";
+
+static const char lease_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, bell, 0) FROM {L} WHERE name = ?"
+                                   " AND owner IS NOT NULL";
+
+static const char row_inspect[] = "SELECT name, host, pid, token, " HELD_MS ", " LEFT_MS(
+    "expires") ", -1, note FROM {L} WHERE owner IS NOT NULL AND expires > " NOW " AND " BEGINS " ORDER BY name";
+
+/* --- insert: the row is the lock; what must outlive it is in the row of grants --- */
+
+static const char insert_add[] = "INSERT INTO {G} (name) VALUES (?) ON DUPLICATE KEY UPDATE epoch = epoch";
+
+/* The row that is there already stays as it is, unless it is over, or this very owner's. */
+#define UNLESS_OVER(column) column " = IF({L}.expires <= " NOW ", VALUES(" column "), {L}." column ")"
+static const char insert_take[] =
+    "INSERT INTO {L} (name, owner, since, expires, host, pid, note)"
+    " SELECT g.name, ?, " NOW ", " END ", ?, ?, ? FROM (SELECT name, epoch, claim FROM {G} WHERE name = ?) g"
+    " WHERE EXISTS (SELECT 1 FROM {L} m WHERE m.name = g.name AND m.owner = ?) OR " GOT_BELL " OR claim <= " NOW
+    " ON DUPLICATE KEY UPDATE " UNLESS_OVER("since") ", " UNLESS_OVER("host") ", " UNLESS_OVER("pid") ", " UNLESS_OVER(
+        "note") ", " UNLESS_OVER("owner") ", expires = IF({L}.owner = VALUES(owner), VALUES(expires), {L}.expires)";
+
+static const char insert_count[] =
+    "UPDATE {G} SET token = LAST_INSERT_ID(IF(owner <=> ?, token, " NEXT_TOKEN ")), epoch = IF(owner <=> ? OR " MINE
+    ", epoch, token), bell = IF(" GOT_BELL ", CONNECTION_ID(), 0), owner = ?"
+    " WHERE name = ? AND (SELECT l.owner FROM {L} l WHERE l.name = ?) = ?";
+
+static const char insert_look[] =
+    "SELECT l.owner <=> ?, l.host, l.pid, " LEFT_MS("l.expires") ", " TAG("g.name") ", g.epoch), IS_USED_LOCK(" TAG(
+        "g.name") ", g.epoch)) <=> CONNECTION_ID(), g.token, l.name IS NULL OR l.expires <= " NOW
+                  " FROM {G} g LEFT JOIN {L} l ON l.name = g.name WHERE g.name = ?";
+
+/* For a second the lock is for whoever has the bell. */
+static const char insert_claim[] = "UPDATE {G} SET claim = " CLAIM_END " WHERE name = ? AND owner = ?";
+
+static const char insert_free[] =
+    "DELETE FROM {L} WHERE name = ? AND owner = ? AND IF(owner IS NULL, 0, RELEASE_ALL_LOCKS() IS NOT NULL)";
+
+static const char insert_evict[] = "DELETE FROM {L} WHERE name = ?";
+
+static const char insert_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, bell, 0) FROM {G} WHERE name = ?";
+
+static const char insert_inspect[] =
+    "SELECT l.name, l.host, l.pid, g.token, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, l.since, " NOW
+    ") DIV 1000), " LEFT_MS("l.expires") ", -1, l.note FROM {L} l LEFT JOIN {G} g ON g.name = l.name"
+                                         " WHERE (l.expires IS NULL OR l.expires > " NOW
+                                         ") AND LEFT(l.name, LENGTH(?)) = ? ORDER BY l.name";
+
+/* --- bound to a connection: who holds it, and its token, is in the row of grants --- */
+
+#define GRANT_COLUMNS "name, token, owner, lockname, connection, since, host, pid, note"
+#define GRANT_UPDATE                                                                                                   \
+    " ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(" NEXT_TOKEN "), owner = VALUES(owner),"                          \
+    " lockname = VALUES(lockname), connection = VALUES(connection), since = VALUES(since), host = VALUES(host),"       \
+    " pid = VALUES(pid), note = VALUES(note)"
+/* The name itself where that is plain, else a hash of it. */
+#define KEY "COALESCE(?, CONCAT('holdfast#', LEFT(SHA2(CONCAT(CAST({D} AS BINARY), CHAR(0), ?), 256), 50)))"
+/* By this it can be seen who has locked a row, without a privilege. */
+#define ROW_KEY(name) TAG(name) ", 'row')"
+#define IS_HELD "(owner IS NOT NULL AND IS_USED_LOCK(lockname) = connection)"
+
+static const char bound_look[] = "SELECT 0, host, pid, NULL FROM {G} WHERE name = ? AND " IS_HELD;
+
+static const char bound_free[] = "UPDATE {G} SET owner = NULL, connection = NULL,"
+                                 " bell = LAST_INSERT_ID(RELEASE_ALL_LOCKS()) * 0 WHERE name = ? AND owner = ?";
+
+static const char bound_ringer[] = "SELECT IS_USED_LOCK(lockname) FROM {G} WHERE name = ? AND " IS_HELD;
+
+static const char bound_inspect[] =
+    "SELECT name, host, pid, token, " HELD_MS ", -1, -1, note FROM {G} WHERE " IS_HELD " AND " BEGINS " ORDER BY name";
+
+static const char lock_take[] = "INSERT INTO {G} (" GRANT_COLUMNS ") SELECT ?, LAST_INSERT_ID(" MICROSECONDS
+                                "), ?, k.word, CONNECTION_ID(), " NOW ", ?, ?, ?"
+                                " FROM (SELECT " KEY " AS word) k WHERE GET_LOCK(k.word, 0)" GRANT_UPDATE;
+
+static const char lock_grant[] = "INSERT INTO {G} (" GRANT_COLUMNS ") VALUES (?, LAST_INSERT_ID(" MICROSECONDS
+                                 "), ?, " KEY ", CONNECTION_ID(), " NOW ", ?, ?, ?)" GRANT_UPDATE;
+
+static const char lock_call[] = "SELECT GET_LOCK(" KEY ", 31536000)";
+
+/* Somebody who does not write down that it has the lock is found too. */
+static const char lock_ringer[] = "SELECT IS_USED_LOCK(" KEY ")";
+
+static const char update_take[] =
+    "SELECT 1, GET_LOCK(" ROW_KEY("name") ", 0) FROM {L} WHERE name = ? FOR UPDATE NOWAIT";
+
+static const char update_call[] = "SELECT 1, GET_LOCK(" ROW_KEY("name") ", 0) FROM {L} WHERE name = ? FOR UPDATE";
+
+static const char update_grant[] = "INSERT INTO {G} (" GRANT_COLUMNS ") VALUES (?, LAST_INSERT_ID(" MICROSECONDS
+                                   "), ?, " ROW_KEY("?") ", ?, " NOW ", ?, ?, ?)" GRANT_UPDATE;
+
+/* --- fencing --- */
+
+static const char guard[] = "INSERT INTO {F} (resource, token) VALUES (?, LAST_INSERT_ID(?))"
+                            " ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, VALUES(token)))";
+
+/* --- the table --- */
+
+#define ALL_CAPS                                                                                                       \
+    (HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT | HF_CAP_BREAK |     \
+     HF_CAP_GUARD)
+#define ROW_STATEMENTS                                                                                                 \
+    [SQL_CALL] = { call, "l" }, [SQL_RENEW] = { renew, "tno" }, [SQL_RENEW_MANY] = { renew_many, "tNO" },              \
+    [SQL_ALIVE_MANY] = { alive_many, "NO" }, [SQL_GUARD] = { guard, "nv" }
+
+static const struct mysql_strategy strategies[] = {
+    { .name = "lease",
+      .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
+      .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { lease_take, "oooothpkno" },
+               [SQL_LOOK] = { lease_look, "on" }, [SQL_FREE] = { lease_free, "no" }, [SQL_EVICT] = { lease_evict, "n" },
+               [SQL_RINGER] = { lease_ringer, "n" }, [SQL_INSPECT] = { row_inspect, "nn" } } },
+    { .name = "version",
+      .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
+      .looks_first = true,
+      .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { version_take, "oooothpknvo" },
+               [SQL_LOOK] = { version_look, "on" }, [SQL_FREE] = { lease_free, "no" },
+               [SQL_EVICT] = { lease_evict, "n" }, [SQL_RINGER] = { lease_ringer, "n" },
+               [SQL_INSPECT] = { row_inspect, "nn" } } },
+    { .name = "insert",
+      .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
+      .sql = { ROW_STATEMENTS, [SQL_ADD] = { insert_add, "n" }, [SQL_TAKE] = { insert_take, "othpkno" },
+               [SQL_COUNT] = { insert_count, "ooonno" }, [SQL_LOOK] = { insert_look, "on" },
+               [SQL_CLAIM] = { insert_claim, "no" }, [SQL_FREE] = { insert_free, "no" },
+               [SQL_EVICT] = { insert_evict, "n" }, [SQL_RINGER] = { insert_ringer, "n" },
+               [SQL_INSPECT] = { insert_inspect, "nn" } } },
+    { .name = "get-lock",
+      .caps = ALL_CAPS | HF_CAP_BOUND | HF_CAP_FAIR,
+      .bound = true,
+      .sql = { [SQL_TAKE] = { lock_take, "nohpkxn" },
+               [SQL_LOOK] = { bound_look, "n" },
+               [SQL_CALL] = { lock_call, "xn" },
+               [SQL_GRANT] = { lock_grant, "noxnhpk" },
+               [SQL_FREE] = { bound_free, "no" },
+               [SQL_RINGER] = { lock_ringer, "xn" },
+               [SQL_INSPECT] = { bound_inspect, "nn" },
+               [SQL_GUARD] = { guard, "nv" } } },
+    { .name = "for-update",
+      .caps = ALL_CAPS | HF_CAP_BOUND,
+      .bound = true,
+      .transaction = true,
+      .sql = { [SQL_ADD] = { lease_add, "n" },
+               [SQL_TAKE] = { update_take, "n" },
+               [SQL_LOOK] = { bound_look, "n" },
+               [SQL_CALL] = { update_call, "n" },
+               [SQL_GRANT] = { update_grant, "nonbhpk" },
+               [SQL_FREE] = { bound_free, "no" },
+               [SQL_RINGER] = { bound_ringer, "n" },
+               [SQL_INSPECT] = { bound_inspect, "nn" },
+               [SQL_GUARD] = { guard, "nv" } } },
+};
+
+const struct mysql_strategy *hfi_mysql_strategy(const char *name)
+{
+    for (size_t i = 0; i < sizeof strategies / sizeof strategies[0]; i++) {
+        if (strcmp(name, strategies[i].name) == 0)
+            return &strategies[i];
+    }
+    return NULL;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql_tables.c: the three tables: checked when a client is opened, and made if they are missing and the user may. The
+ * same statements are in sql/holdfast-mysql.sql.
+ */
+#include "mysql_engine.h"
+#include <string.h>
+
+#define OURS "TABLE_SCHEMA = {D} AND TABLE_NAME IN ({T}, CONCAT({T}, '_grants'), CONCAT({T}, '_fences'))"
+#define FIRST "TABLE_SCHEMA = {D} AND TABLE_NAME = {T}"
+
+/* How many are there, and the first; which have no transactions; does a unique index on the name alone guard the first,
+ * without which two rows of a name would be two locks; and are names compared byte by byte? */
+static const char check[] =
+    "SELECT (SELECT COUNT(*) FROM information_schema.TABLES WHERE " OURS "),"
+    " (SELECT COUNT(*) FROM information_schema.TABLES WHERE " FIRST "),"
+    " (SELECT COUNT(*) FROM information_schema.TABLES WHERE " OURS " AND ENGINE <> 'InnoDB'),"
+    " (SELECT COUNT(*) FROM information_schema.STATISTICS s WHERE " FIRST " AND NON_UNIQUE = 0 AND COLUMN_NAME = 'name'"
+    " AND SUB_PART IS NULL AND (SELECT COUNT(*) FROM information_schema.STATISTICS o WHERE " FIRST
+    " AND o.INDEX_NAME = s.INDEX_NAME) = 1),"
+    " (SELECT COUNT(*) FROM information_schema.COLUMNS WHERE " FIRST " AND COLUMN_NAME = 'name'"
+    " AND DATA_TYPE = 'varbinary' AND CHARACTER_OCTET_LENGTH >= 255)";
+enum { COLUMN_THERE, COLUMN_FIRST_THERE, COLUMN_OTHER_ENGINE, COLUMN_GUARDED, COLUMN_BINARY };
+#define TABLES 3
+
+static const char *const create[] = {
+    "CREATE TABLE IF NOT EXISTS {L} (name VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL DEFAULT "
+    "0,"
+    " owner VARBINARY(32), epoch BIGINT UNSIGNED NOT NULL DEFAULT 0, bell BIGINT UNSIGNED NOT NULL DEFAULT 0,"
+    " since DATETIME(6), expires DATETIME(6), host VARCHAR(64) CHARACTER SET utf8mb4, pid BIGINT UNSIGNED,"
+    " note VARCHAR(120) CHARACTER SET utf8mb4) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS {G} (name VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL DEFAULT "
+    "0,"
+    " owner VARBINARY(32), epoch BIGINT UNSIGNED NOT NULL DEFAULT 0, bell BIGINT UNSIGNED NOT NULL DEFAULT 0,"
+    " claim DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00', lockname VARBINARY(64), connection BIGINT UNSIGNED,"
+    " since DATETIME(6), host VARCHAR(64) CHARACTER SET utf8mb4, pid BIGINT UNSIGNED,"
+    " note VARCHAR(120) CHARACTER SET utf8mb4) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS {F} (resource VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL)"
+    " ENGINE=InnoDB",
+};
+
+/* For programs that write in transactions of their own. Who may not create it can do without it. */
+static const char create_guard[] =
+    "CREATE PROCEDURE IF NOT EXISTS {P} (IN guarded VARBINARY(255), IN shown BIGINT UNSIGNED) MODIFIES SQL DATA"
+    " BEGIN DECLARE highest BIGINT UNSIGNED; DECLARE sentence VARCHAR(128) CHARACTER SET utf8mb4;"
+    " INSERT INTO {F} (resource, token) VALUES (guarded, shown)"
+    " ON DUPLICATE KEY UPDATE token = GREATEST(token, shown);"
+    " SELECT token INTO highest FROM {F} WHERE resource = guarded FOR UPDATE;"
+    " IF highest > shown THEN SET sentence = CONCAT('token ', shown, ' is too old: ', highest, ' was shown before');"
+    " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = sentence; END IF; END";
+
+static hf_status say(struct mysql_store *store, struct mysql_connection *connection, const char *template,
+                     struct mysql_answer *answer, hfi_time deadline_ns, hf_error *err)
+{
+    char *text = hfi_mysql_expand(&store->config, template);
+    if (!text)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    const hf_status status = hfi_mysql_say(store, connection, text, answer, deadline_ns, err);
+    hfi_free(text);
+    return status;
+}
+
+static hf_status make(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
+                      hf_error *err)
+{
+    hf_status status = HF_OK;
+    for (size_t i = 0; i < TABLES && status == HF_OK; i++)
+        status = say(store, connection, create[i], NULL, deadline_ns, err);
+    if (status == HF_OK)
+        say(store, connection, create_guard, NULL, deadline_ns, NULL);
+    return status == HF_OK && connection->broken ? hfi_fail(err, HF_UNAVAILABLE, 0, "the connection broke") : status;
+}
+
+static hf_status refuse_missing(const struct mysql_config *config, const char *why, hf_error *err)
+{
+    return hfi_fail(err, HF_INVALID, 0,
+                    "the table %.50s or one of its companions is missing%s; have its owner run holdfast-mysql.sql",
+                    config->table, why);
+}
+
+hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
+                                   hf_error *err)
+{
+    struct mysql_answer *answer = hfi_alloc(sizeof *answer);
+    if (!answer)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    const struct mysql_row *row = &answer->row;
+    hf_status status = say(store, connection, check, answer, deadline_ns, err);
+    const bool first = hfi_mysql_number(row, COLUMN_FIRST_THERE) > 0;
+    if (status == HF_OK && hfi_mysql_number(row, COLUMN_OTHER_ENGINE) > 0)
+        status = hfi_fail(err, HF_INVALID, 0, "the table %.50s or one of its companions is not kept by InnoDB",
+                          store->config.table);
+    else if (status == HF_OK && first && hfi_mysql_number(row, COLUMN_GUARDED) == 0)
+        status = hfi_fail(err, HF_INVALID, 0,
+                          "the table %.50s has no unique index on its column name; without one it cannot hold locks",
+                          store->config.table);
+    else if (status == HF_OK && first && hfi_mysql_number(row, COLUMN_BINARY) == 0)
+        status = hfi_fail(err, HF_INVALID, 0, "the column name of the table %.50s is not VARBINARY(255)",
+                          store->config.table);
+    else if (status == HF_OK && hfi_mysql_number(row, COLUMN_THERE) < TABLES && !store->config.create)
+        status = refuse_missing(&store->config, "", err);
+    else if (status == HF_OK && hfi_mysql_number(row, COLUMN_THERE) < TABLES)
+        status = make(store, connection, deadline_ns, err);
+    hfi_free(answer);
+    return status == HF_DENIED ? refuse_missing(&store->config, " and this user may not create it", err) : status;
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql_url.c: mysql://[user[:password]@][host][:port][/database][?options].
+ */
+#include "mysql_engine.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SHAPE "mysql://[user[:password]@][host][:port][/database][?option=value&...]"
+#define PASSWORD_MAX 1000
+
+static const char *const setting_names[MYSQL_SETTINGS] = {
+    [SET_SOCKET] = "socket",
+    [SET_DEFAULT_FILE] = "default-file",
+    [SET_GROUP] = "group",
+    [SET_SSL] = "ssl",
+    [SET_PASSWORD_FILE] = "password-file",
+    [SET_SSL_VERIFY] = "ssl-verify",
+    [SET_SSL_CA] = "ssl-ca",
+    [SET_SSL_CAPATH] = "ssl-capath",
+    [SET_SSL_CERT] = "ssl-cert",
+    [SET_SSL_KEY] = "ssl-key",
+    [SET_SSL_CRL] = "ssl-crl",
+    [SET_SSL_CIPHER] = "ssl-cipher",
+    [SET_TLS_VERSION] = "tls-version",
+    [SET_STRATEGY] = "strategy",
+    [SET_TABLE] = "table",
+    [SET_CREATE] = "create",
+    [SET_POOLER] = "pooler",
+};
+
+static hf_status no_memory(hf_error *err)
+{
+    return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+}
+
+static int digit(char letter)
+{
+    const char *const digits = "0123456789abcdef";
+    const char *at = letter ? strchr(digits, letter | 0x20) : NULL;
+    return at && (letter >= 'A' || letter <= '9') ? (int)(at - digits) : -1;
+}
+
+/* The message has no part of the text, which may be a password's. */
+static hf_status decode(char **out, const char *text, size_t length, hf_error *err)
+{
+    char *end = *out = hfi_alloc(length + 1);
+    if (!end)
+        return no_memory(err);
+    for (size_t i = 0; i < length; i++) {
+        char letter = text[i];
+        if (letter == '%') {
+            const int high = i + 2 < length ? digit(text[i + 1]) : -1, low = high >= 0 ? digit(text[i + 2]) : -1;
+            if (low < 0 || high + low == 0)
+                return hfi_fail(err, HF_INVALID, 0, "a %% of the URL is not followed by two hexadecimal digits");
+            letter = (char)(16 * high + low);
+            i += 2;
+        }
+        *end++ = letter;
+    }
+    return HF_OK;
+}
+
+static hf_status decode_unless_empty(char **out, const char *text, size_t length, hf_error *err)
+{
+    return length ? decode(out, text, length, err) : HF_OK;
+}
+
+/* --- authority and path --- */
+
+static hf_status read_host(struct mysql_config *config, const char *text, size_t length, hf_error *err)
+{
+    const bool bracketed = length && text[0] == '[';
+    const char *close = bracketed ? memchr(text, ']', length) : NULL;
+    const char *colon = memrchr(close ? close : text, ':', length - (size_t)(close ? close - text : 0));
+    const char *end = colon ? colon : text + length;
+    if (bracketed && (!close || close + 1 != end))
+        return hfi_fail(err, HF_INVALID, 0, "an address in [] of the URL is not closed");
+    if (colon) {
+        char *rest = NULL;
+        const unsigned long port = strtoul(colon + 1, &rest, 10);
+        if (rest == colon + 1 || rest != text + length || port == 0 || port > 65535)
+            return hfi_fail(err, HF_INVALID, 0, "the port of the URL is not a number from 1 to 65535");
+        config->port = (unsigned)port;
+    }
+    const size_t brackets = bracketed ? 1 : 0;
+    return decode_unless_empty(&config->host, text + brackets, (size_t)(end - text) - 2 * brackets, err);
+}
+
+static hf_status read_authority(struct mysql_config *config, const char *text, size_t length, hf_error *err)
+{
+    const char *at = memrchr(text, '@', length);
+    const size_t login = at ? (size_t)(at - text) : 0;
+    const char *colon = at ? memchr(text, ':', login) : NULL;
+    const size_t user = colon ? (size_t)(colon - text) : login;
+    hf_status status = decode_unless_empty(&config->user, text, user, err);
+    if (status == HF_OK && colon)
+        status = decode(&config->password, colon + 1, login - user - 1, err);
+    if (status == HF_OK)
+        status = at ? read_host(config, at + 1, length - login - 1, err) : read_host(config, text, length, err);
+    return status;
+}
+
+/* --- options --- */
+
+static hf_status take_option(struct mysql_config *config, const char *text, size_t length, hf_error *err)
+{
+    const char *equals = memchr(text, '=', length);
+    const size_t name = equals ? (size_t)(equals - text) : length;
+    size_t i = 0;
+    while (i < MYSQL_SETTINGS && !(strlen(setting_names[i]) == name && strncmp(text, setting_names[i], name) == 0))
+        i++;
+    if (i == MYSQL_SETTINGS)
+        return hfi_fail(err, HF_INVALID, 0, "unknown option \"%.*s\" in the URL", name < 40 ? (int)name : 40, text);
+    if (!equals || name + 1 == length)
+        return hfi_fail(err, HF_INVALID, 0, "the option \"%s\" of the URL is empty", setting_names[i]);
+    hfi_free(config->settings[i]);
+    return decode(&config->settings[i], equals + 1, length - name - 1, err);
+}
+
+static hf_status read_url(struct mysql_config *config, const char *text, hf_error *err)
+{
+    if (*text && strncmp(text, "//", 2) != 0)
+        return hfi_fail(err, HF_INVALID, 0, "a URL of this engine looks like this: " SHAPE);
+    text += *text ? 2 : 0;
+    const size_t authority = strcspn(text, "/?");
+    const char *path = text[authority] == '/' ? text + authority + 1 : text + authority;
+    const size_t database = strcspn(path, "?");
+    const char *query = path[database] ? path + database + 1 : "";
+    hf_status status = read_authority(config, text, authority, err);
+    if (status == HF_OK)
+        status = decode_unless_empty(&config->database, path, database, err);
+    while (*query && status == HF_OK) {
+        const size_t one = strcspn(query, "&");
+        if (one)
+            status = take_option(config, query, one, err);
+        query += query[one] ? one + 1 : one;
+    }
+    return status;
+}
+
+/* --- tables --- */
+
+static bool is_identifier(const char *text, size_t length)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    return length > 0 && length <= HFI_MYSQL_IDENTIFIER_MAX && strspn(text, letters) >= length &&
+           !(text[0] >= '0' && text[0] <= '9');
+}
+
+/* [database.]table becomes quoted names. */
+static hf_status name_tables(struct mysql_config *config, const char *table, hf_error *err)
+{
+    const char *dot = strchr(table, '.');
+    const char *last = dot ? dot + 1 : table;
+    const size_t schema = dot ? (size_t)(dot - table) : 0;
+    if (!is_identifier(last, strlen(last)) || (dot && !is_identifier(table, schema)))
+        return hfi_fail(err, HF_INVALID, 0,
+                        "table is a name, or database.name, of up to 50 letters, digits and _ each");
+    if (!dot && !config->database && !config->settings[SET_GROUP] && !config->settings[SET_DEFAULT_FILE])
+        return hfi_fail(err, HF_INVALID, 0, "the URL names no database; it looks like this: " SHAPE);
+    char prefix[HFI_MYSQL_IDENTIFIER_MAX + 4] = "";
+    if (dot)
+        snprintf(prefix, sizeof prefix, "`%.*s`.", (int)schema, table);
+    const bool usual = strcmp(last, "holdfast_locks") == 0;
+    snprintf(config->locks, sizeof config->locks, "%s`%s`", prefix, last);
+    snprintf(config->grants, sizeof config->grants, "%s`%s_grants`", prefix, last);
+    snprintf(config->fences, sizeof config->fences, "%s`%s_fences`", prefix, last);
+    snprintf(config->guard, sizeof config->guard, "%s`%s_guard`", prefix, usual ? "holdfast" : last);
+    snprintf(config->schema, sizeof config->schema, dot ? "'%.*s'" : "DATABASE()", (int)schema, table);
+    snprintf(config->table, sizeof config->table, "%s", last);
+    return HF_OK;
+}
+
+static const char *meaning(const struct mysql_config *config, char letter)
+{
+    switch (letter) {
+    case 'L':
+        return config->locks;
+    case 'G':
+        return config->grants;
+    case 'F':
+        return config->fences;
+    case 'P':
+        return config->guard;
+    case 'D':
+        return config->schema;
+    default:
+        return config->table;
+    }
+}
+
+static char *put_many(char *end)
+{
+    for (int i = 0; i < HFI_MYSQL_MANY; i++)
+        end = stpcpy(end, i ? ",?" : "?");
+    return end;
+}
+
+char *hfi_mysql_expand(const struct mysql_config *config, const char *text)
+{
+    size_t braces = 0;
+    for (const char *at = text; *at; at++)
+        braces += *at == '{';
+    char *out = hfi_alloc(strlen(text) + braces * (sizeof config->grants + 2 * HFI_MYSQL_MANY) + 1);
+    char *end = out;
+    for (const char *at = text; out && *at;) {
+        if (at[0] != '{' || !at[1] || at[2] != '}') {
+            *end++ = *at++;
+            continue;
+        }
+        if (at[1] == 'M')
+            end = put_many(end);
+        else if (at[1] == 'T')
+            end = stpcpy(stpcpy(stpcpy(end, "'"), config->table), "'");
+        else
+            end = stpcpy(end, meaning(config, at[1]));
+        at += 3;
+    }
+    return out;
+}
+
+/* --- all of it --- */
+
+static hf_status read_choice(const char *given, const char *name, bool otherwise, bool *out, hf_error *err)
+{
+    *out = given ? strcmp(given, "yes") == 0 : otherwise;
+    if (given && !*out && strcmp(given, "no") != 0)
+        return hfi_fail(err, HF_INVALID, 0, "%s is yes or no", name);
+    return HF_OK;
+}
+
+static hf_status read_password_file(struct mysql_config *config, const char *path, hf_error *err)
+{
+    char text[PASSWORD_MAX + 1];
+    const int fd = HFI_FD(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const ssize_t size = fd >= 0 ? read(fd, text, PASSWORD_MAX) : -1;
+    const int failure = errno;
+    hfi_fd_close(fd);
+    if (size < 0)
+        return hfi_fail_errno(err, failure, "read", path);
+    text[size] = 0;
+    text[strcspn(text, "\r\n")] = 0;
+    config->password = hfi_strdup(text);
+    explicit_bzero(text, sizeof text);
+    return config->password ? HF_OK : no_memory(err);
+}
+
+static hf_status read_settings(struct mysql_config *config, hf_error *err)
+{
+    char *const *given = config->settings;
+    bool ssl, verify;
+    config->strategy = hfi_mysql_strategy(given[SET_STRATEGY] ? given[SET_STRATEGY] : "lease");
+    if (!config->strategy)
+        return hfi_fail(err, HF_INVALID, 0, "a strategy is lease, insert, version, for-update or get-lock");
+    hf_status status = read_choice(given[SET_CREATE], "create", true, &config->create, err);
+    if (status == HF_OK)
+        status = read_choice(given[SET_SSL], "ssl", false, &ssl, err);
+    if (status == HF_OK)
+        status = read_choice(given[SET_SSL_VERIFY], "ssl-verify", false, &verify, err);
+    if (status != HF_OK)
+        return status;
+    config->by_name = verify;
+    config->session_pooler = given[SET_POOLER] && strcmp(given[SET_POOLER], "session") == 0;
+    if (given[SET_POOLER] && !config->session_pooler)
+        return hfi_fail(err, HF_INVALID, 0, "pooler is session, or left out");
+    if (!config->password && given[SET_PASSWORD_FILE])
+        status = read_password_file(config, given[SET_PASSWORD_FILE], err);
+    if (status == HF_OK)
+        status = name_tables(config, given[SET_TABLE] ? given[SET_TABLE] : "holdfast_locks", err);
+    return status;
+}
+
+static void name_place(struct mysql_config *config)
+{
+    const char *socket = config->settings[SET_SOCKET];
+    if (config->host && config->port)
+        snprintf(config->where, sizeof config->where, "%.100s:%u", config->host, config->port);
+    else
+        snprintf(config->where, sizeof config->where, "%.150s",
+                 config->host ? config->host
+                 : socket     ? socket
+                              : "the MySQL server");
+}
+
+hf_status hfi_mysql_config_read(struct mysql_config *config, const struct hfi_url *url, hf_error *err)
+{
+    hf_status status = read_url(config, url->rest, err);
+    if (status == HF_OK)
+        status = read_settings(config, err);
+    if (status != HF_OK)
+        return status;
+    name_place(config);
+    for (size_t i = 0; i < SQL_STATEMENTS; i++) {
+        const char *text = config->strategy->sql[i].text;
+        config->sql[i] = text ? hfi_mysql_expand(config, text) : NULL;
+        if (text && !config->sql[i])
+            return no_memory(err);
+    }
+    return HF_OK;
+}
+
+void hfi_mysql_config_free(struct mysql_config *config)
+{
+    if (config->password)
+        explicit_bzero(config->password, strlen(config->password));
+    hfi_free(config->password);
+    hfi_free(config->user);
+    hfi_free(config->host);
+    hfi_free(config->database);
+    for (size_t i = 0; i < MYSQL_SETTINGS; i++)
+        hfi_free(config->settings[i]);
+    for (size_t i = 0; i < SQL_STATEMENTS; i++)
+        hfi_free(config->sql[i]);
+}

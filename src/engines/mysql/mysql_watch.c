@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql_watch.c: the connections that hold something are watched by the keeper: a lock that is bound to its connection
+ * ends with it, and a row whose connection was ended has perhaps been broken. Every few seconds they are pinged: a server
+ * that hears nothing ends the connection, and a network that swallows everything shows when nobody answers.
+ */
+#include "mysql_engine.h"
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#define WATCHED_AT_ONCE 16
+#define BEAT_BOUND 5
+#define BEAT 600
+/* No hold has this serial. */
+#define THE_HEART 0
+
+hf_status hfi_mysql_watch_open(struct mysql_store *store, hf_error *err)
+{
+    const int seconds = store->config.strategy->bound ? BEAT_BOUND : BEAT;
+    const struct itimerspec beat = { .it_value = { .tv_sec = seconds }, .it_interval = { .tv_sec = seconds } };
+    struct epoll_event event = { .events = EPOLLIN, .data.u64 = THE_HEART };
+    store->watch = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
+    if (store->watch >= 0)
+        store->heart = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+    if (store->watch < 0 || store->heart < 0 || timerfd_settime(store->heart, 0, &beat, NULL) != 0 ||
+        epoll_ctl(store->watch, EPOLL_CTL_ADD, store->heart, &event) != 0)
+        return hfi_fail_errno(err, errno, "make", "a client");
+    return HF_OK;
+}
+
+hf_status hfi_mysql_watch(struct mysql_store *store, struct mysql_lock *lock, hf_error *err)
+{
+    struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP, .data.u64 = lock->owner.serial };
+    pthread_mutex_lock(&store->mutex);
+    const int failure =
+        epoll_ctl(store->watch, EPOLL_CTL_ADD, mysql_get_socket(lock->connection->client), &event) == 0 ? 0 : errno;
+    if (!failure) {
+        lock->watched = true;
+        lock->next = store->watched;
+        store->watched = lock;
+        store->watched_count++;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return failure ? hfi_fail_errno(err, failure, "watch", "a connection") : HF_OK;
+}
+
+struct mysql_connection *hfi_mysql_take_connection(struct mysql_store *store, struct mysql_lock *lock)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct mysql_connection *connection = lock->connection;
+    if (lock->watched) {
+        struct mysql_lock **link = &store->watched;
+        while (*link != lock)
+            link = &(*link)->next;
+        *link = lock->next;
+        lock->watched = false;
+        store->watched_count--;
+        epoll_ctl(store->watch, EPOLL_CTL_DEL, mysql_get_socket(connection->client), NULL);
+    }
+    lock->connection = NULL;
+    pthread_mutex_unlock(&store->mutex);
+    return connection;
+}
+
+/* With the mutex. Nothing comes on a connection at rest but its end, and the answer to a ping. */
+bool hfi_mysql_has_ended(struct mysql_connection *connection)
+{
+    struct pollfd one = { .fd = mysql_get_socket(connection->client), .events = POLLIN };
+    if (connection->broken)
+        return true;
+    if (connection->step == STEP_PING) {
+        hfi_mysql_go_on(connection);
+        if (connection->wanted)
+            return false;
+        connection->step = STEP_NONE;
+        connection->broken = connection->failed != 0;
+    } else if (one.fd < 0 || poll(&one, 1, 0) != 0) {
+        connection->broken = true;
+    }
+    return connection->broken;
+}
+
+static void beat(struct mysql_store *store)
+{
+    uint64_t count;
+    if (read(store->heart, &count, sizeof count) != sizeof count)
+        return;
+    for (struct mysql_lock *lock = store->watched; lock; lock = lock->next)
+        hfi_mysql_ping(lock->connection);
+}
+
+/* With the mutex. */
+static struct mysql_lock *find_ended(struct mysql_store *store, uint64_t serial)
+{
+    struct mysql_lock *lock = store->watched;
+    while (lock && lock->owner.serial != serial)
+        lock = lock->next;
+    return lock && hfi_mysql_has_ended(lock->connection) ? lock : NULL;
+}
+
+void hfi_mysql_hear(void *memory)
+{
+    struct mysql_store *store = memory;
+    struct epoll_event events[WATCHED_AT_ONCE];
+    struct hfi_owner ended[WATCHED_AT_ONCE];
+    size_t count = 0;
+    pthread_mutex_lock(&store->mutex);
+    const int ready = epoll_wait(store->watch, events, WATCHED_AT_ONCE, 0);
+    for (int i = 0; i < ready; i++) {
+        if (events[i].data.u64 == THE_HEART) {
+            beat(store);
+            continue;
+        }
+        const struct mysql_lock *lock = find_ended(store, events[i].data.u64);
+        if (!lock)
+            continue;
+        ended[count++] = lock->owner;
+        if (!store->config.strategy->bound) /* once is enough: the row is looked at, and may well be held still */
+            epoll_ctl(store->watch, EPOLL_CTL_DEL, mysql_get_socket(lock->connection->client), NULL);
+    }
+    pthread_mutex_unlock(&store->mutex);
+    if (count > 0 && !store->config.strategy->bound)
+        store->env->recheck(store->env->core);
+    /* Until its release they are found again: a holder that has just been granted the lock may not know of it yet. */
+    for (size_t i = 0; i < count && store->config.strategy->bound; i++)
+        store->env->lost(store->env->core, ended[i], "its connection to the server has ended");
+}

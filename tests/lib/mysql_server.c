@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mysql_server.c: real servers for tests; see mysql_server.h.
+ */
+#include "mysql_server.h"
+
+#include "netns.h"
+#include "server_home.h"
+#include "test.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ARGUMENTS_MOST 60
+#define START_S 40
+#define PORT_FIRST 13000
+#define PORT_COUNT 8000
+
+static struct mysql_server *servers;
+static pid_t starter; /* atexit() handlers are inherited by forked children, the servers are not theirs */
+
+/* As small as it gets, and without waiting for a disk: a crash of the server, but not of the machine, is survived. */
+#define SMALL                                                                                                          \
+    "--skip-log-bin --performance-schema=off --max-connections=450 --innodb-buffer-pool-size=8M"                       \
+    " --innodb-log-file-size=4M --innodb-undo-tablespaces=0 --innodb-data-file-path=ibdata1:2M:autoextend"             \
+    " --innodb-autoextend-increment=1 --innodb-flush-log-at-trx-commit=2 --innodb-flush-method=nosync"                 \
+    " --innodb-buffer-pool-dump-at-shutdown=0 --innodb-buffer-pool-load-at-startup=0 --key-buffer-size=1M"             \
+    " --aria-pagecache-buffer-size=1M --thread-cache-size=64 --table-open-cache=100 --back-log=200"
+
+/* ---------------------------------------------------------------------------------------------- starting and ending */
+
+static void forget_control(struct mysql_server *server)
+{
+    if (server->control)
+        mysql_close(server->control);
+    server->control = NULL;
+}
+
+static bool answers(struct mysql_server *server, const char *database)
+{
+    char path[250];
+    forget_control(server);
+    server->control = mysql_init(NULL);
+    REQUIRE(server->control != NULL);
+    snprintf(path, sizeof path, "%s/socket", server->directory);
+    return mysql_real_connect(server->control, NULL, "root", "", database, 0, path, 0) != NULL;
+}
+
+static void boot(struct mysql_server *server, const char *database)
+{
+    char text[2000];
+    char *arguments[ARGUMENTS_MOST] = { getenv("TEST_MYSQL"), "--no-defaults" };
+    char *rest = NULL;
+    int count = 2;
+    const struct timespec pause = { .tv_nsec = 10000000 };
+    const int64_t end_ns = test_now_ns() + START_S * 1000000000LL * test_slowness();
+    REQUIRE(arguments[0] != NULL);
+    snprintf(text, sizeof text,
+             "--datadir=%s/data --socket=%s/socket --pid-file=%s/pid --port=%d --bind-address=%s %s " SMALL " %s",
+             server->directory, server->directory, server->directory, server->port,
+             server->place ? server->place->address : "127.0.0.1", geteuid() == 0 ? "--user=root" : "",
+             server->settings);
+    for (char *word = strtok_r(text, " ", &rest); word && count < ARGUMENTS_MOST - 1; word = strtok_r(NULL, " ", &rest))
+        arguments[count++] = word;
+    server->pid = home_launch(server->directory, server->place, SIGKILL, arguments);
+    while (!answers(server, database)) {
+        REQUIRE_INT(0, waitpid(server->pid, NULL, WNOHANG));
+        REQUIRE(test_now_ns() < end_ns);
+        nanosleep(&pause, NULL);
+    }
+}
+
+static void stop_all(void)
+{
+    while (servers && getpid() == starter)
+        mysql_server_stop(servers);
+}
+
+static struct mysql_server *new_server(struct netns *place, const char *settings)
+{
+    struct mysql_server *server = calloc(1, sizeof *server);
+    if (!server) {
+        FAIL("no memory");
+        test_abort();
+    }
+    if (starter != getpid()) {
+        starter = getpid();
+        servers = NULL;
+        REQUIRE_INT(0, atexit(stop_all));
+    }
+    home_make(server->directory, sizeof server->directory, "mysql");
+    server->port = home_free_port(PORT_FIRST, PORT_COUNT);
+    server->place = place;
+    snprintf(server->settings, sizeof server->settings, "%s", settings);
+    snprintf(server->url, sizeof server->url, "mysql://root@%s:%d/app", place ? place->address : "127.0.0.1",
+             server->port);
+    snprintf(server->unix_url, sizeof server->unix_url, "mysql://root@/app?socket=%s/socket", server->directory);
+    server->next = servers;
+    servers = server;
+    return server;
+}
+
+struct mysql_server *mysql_server_start(const char *settings)
+{
+    return mysql_server_start_at(NULL, settings);
+}
+
+struct mysql_server *mysql_server_start_at(struct netns *place, const char *settings)
+{
+    struct mysql_server *server = new_server(place, settings);
+    char data[250];
+    char *copy[] = { "/bin/cp", "-a", getenv("TEST_MYSQL_TEMPLATE"), data, NULL };
+    REQUIRE(copy[2] != NULL);
+    snprintf(data, sizeof data, "%s/data", server->directory);
+    home_run(server->directory, copy);
+    boot(server, NULL);
+    mysql_server_do(server, "CREATE DATABASE app");
+    mysql_server_do(server, "USE app");
+    mysql_server_do(server, "CREATE USER root@'%%'");
+    mysql_server_do(server, "GRANT ALL ON *.* TO root@'%%' WITH GRANT OPTION");
+    mysql_server_do(server, "CREATE USER guest@'%%' IDENTIFIED BY 'open-sesame'");
+    return server;
+}
+
+void mysql_server_kill(struct mysql_server *server)
+{
+    forget_control(server);
+    if (server->pid > 0) {
+        kill(server->pid, SIGKILL);
+        waitpid(server->pid, NULL, 0);
+    }
+    server->pid = 0;
+}
+
+void mysql_server_restart(struct mysql_server *server)
+{
+    REQUIRE_INT(0, server->pid);
+    boot(server, "app");
+}
+
+void mysql_server_stop(struct mysql_server *server)
+{
+    struct mysql_server **link = &servers;
+    mysql_server_kill(server);
+    home_remove(server->directory);
+    while (*link != server)
+        link = &(*link)->next;
+    *link = server->next;
+    free(server);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- SQL */
+
+bool mysql_server_try(struct mysql_server *server, char *why, size_t size, const char *sql)
+{
+    const bool good = mysql_query(server->control, sql) == 0;
+    if (!good)
+        snprintf(why, size, "%s", mysql_error(server->control));
+    /* A procedure has a status behind its rows. */
+    do {
+        MYSQL_RES *result = good ? mysql_store_result(server->control) : NULL;
+        mysql_free_result(result);
+    } while (good && mysql_next_result(server->control) == 0);
+    return good;
+}
+
+static void must(struct mysql_server *server, const char *sql)
+{
+    if (mysql_query(server->control, sql) != 0) {
+        FAIL("%s: %s", sql, mysql_error(server->control));
+        test_abort();
+    }
+}
+
+void mysql_server_do(struct mysql_server *server, const char *format, ...)
+{
+    char sql[4000];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sql, sizeof sql, format, args);
+    va_end(args);
+    must(server, sql);
+    MYSQL_RES *result = mysql_store_result(server->control);
+    mysql_free_result(result);
+}
+
+static int64_t number(struct mysql_server *server, const char *sql)
+{
+    must(server, sql);
+    MYSQL_RES *result = mysql_store_result(server->control);
+    REQUIRE(result != NULL);
+    const MYSQL_ROW row = mysql_fetch_row(result);
+    const int64_t value = row && row[0] ? strtoll(row[0], NULL, 10) : -1;
+    mysql_free_result(result);
+    return value;
+}
+
+int64_t mysql_server_number(struct mysql_server *server, const char *format, ...)
+{
+    char sql[4000];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sql, sizeof sql, format, args);
+    va_end(args);
+    return number(server, sql);
+}
+
+void mysql_server_await(struct mysql_server *server, int64_t expected, const char *sql)
+{
+    const struct timespec pause = { .tv_nsec = 2000000 };
+    while (number(server, sql) != expected) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        nanosleep(&pause, NULL);
+    }
+}

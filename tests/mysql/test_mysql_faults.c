@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_mysql_faults.c: a server that crashes, connections that are killed, clients that die within a statement, and
+ * eight processes that are killed at random, on every strategy.
+ */
+#include "mysql_support.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------------------------------------- the server goes away */
+
+static void check_restart(const char *strategy)
+{
+    struct mysql_server *server = start_store(strategy, "");
+    hf_client *client = open_client(), *other = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    struct waiter waiter;
+    options.ttl_ms = 20000;
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(client, "x", &options);
+    const uint64_t token = hf_token(lock);
+    waiter_start(&waiter, other, "x", NULL);
+    await_waiters(client, "x", 1);
+    mysql_server_kill(server);
+    mysql_server_restart(server);
+    if (is_bound(strategy)) { /* known at once, without any traffic of the user's */
+        gate_await(&loss.told, 1);
+        await_lost_fd(lock);
+        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    } else {
+        CHECK(hf_remaining_ms(lock) > 0);
+        must_release(lock);
+        CHECK_INT(0, gate_count(&loss.told));
+    }
+    waiter_join(&waiter, HF_OK);
+    CHECK(waiter.token > token);
+    must_release(waiter.lock);
+    check_becomes_free(client, "x");
+    hf_close(client);
+    hf_close(other);
+}
+
+#define RESTART(name_, strategy_)                                                                                      \
+    TEST_LIMIT(restart_##name_, 60)                                                                                    \
+    {                                                                                                                  \
+        check_restart(strategy_);                                                                                      \
+    }
+RESTART(lease, "lease")
+RESTART(insert, "insert")
+RESTART(version, "version")
+RESTART(for_update, "for-update")
+RESTART(get_lock, "get-lock")
+
+/* -------------------------------------------------------------------------------------------- connections are killed */
+
+static void kill_connections(struct mysql_server *server, const char *which)
+{
+    for (int64_t id; (id = mysql_server_number(server, "SELECT MIN(ID) %s", which)) > 0;) {
+        char why[200];
+        char sql[40];
+        snprintf(sql, sizeof sql, "KILL %lld", (long long)id);
+        mysql_server_try(server, why, sizeof why, sql); /* it may have gone by itself */
+    }
+}
+
+static void check_kill(struct mysql_server *server, const char *strategy)
+{
+    use_strategy(server, strategy);
+    hf_client *client = open_client(), *other = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    struct waiter waiter;
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(client, strategy, &options);
+    waiter_start(&waiter, other, strategy, NULL);
+    await_waiters(client, strategy, 1);
+    if (is_bound(strategy)) { /* the holder's */
+        mysql_server_do(server, "KILL %lld",
+                        (long long)mysql_server_number(
+                            server, "SELECT connection FROM holdfast_locks_grants WHERE name = '%s'", strategy));
+        gate_await(&loss.told, 1);
+        CHECK(hf_remaining_ms(lock) <= 0);
+        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    } else { /* all of them, the holder's bell and the waiter's place too */
+        kill_connections(server, OUR_CONNECTIONS);
+        must_release(lock);
+    }
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(client);
+    hf_close(other);
+    mysql_server_await(server, 0, "SELECT COUNT(*) " OUR_CONNECTIONS);
+}
+
+TEST_LIMIT(connections_that_are_killed, 60)
+{
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES; i++)
+        check_kill(server, strategy_names[i]);
+}
+
+/* Who ends its wait leaves nothing behind in the server: neither a statement nor a lock. */
+TEST_LIMIT(waits_that_are_given_up_leave_nothing_in_the_server, 90)
+{
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        use_strategy(server, strategy_names[i]);
+        hf_client *client = open_client(), *other = open_client();
+        hf_options options = HF_OPTIONS_INIT;
+        hf_lock *lock = must_acquire(client, strategy_names[i], NULL), *none = NULL;
+        options.wait_ms = 150;
+        for (int round = 0; round < 3; round++)
+            CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, strategy_names[i], &options, NULL), NULL);
+        mysql_server_await(server, 0, "SELECT COUNT(*) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'");
+        must_release(lock);
+        hf_lock *again = must_acquire(other, strategy_names[i], NULL);
+        must_release(again);
+        hf_close(client);
+        hf_close(other);
+        mysql_server_await(server, 0, "SELECT COUNT(*) " OUR_CONNECTIONS);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ killed within a statement */
+
+struct doomed {
+    struct gate started;
+    const char *name;
+};
+
+static void acquire_once(void *arg)
+{
+    struct doomed *doomed = arg;
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = short_ttl_ms();
+    hf_client *client = open_client();
+    gate_pass(&doomed->started);
+    must_acquire(client, doomed->name, &options);
+    gate_await(&doomed->started, UINT32_MAX);
+}
+
+/* The statement is at the server, held up by a row that somebody else has locked, and its client dies. Whatever the
+ * server still does with it: the lock comes free. */
+TEST_LIMIT(a_client_killed_within_its_statement, 60)
+{
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        const char *name = strategy_names[i];
+        struct doomed *doomed = shared_new(sizeof *doomed);
+        doomed->name = name;
+        use_strategy(server, name);
+        hf_client *own = open_client();
+        must_release(must_acquire(own, name, NULL));
+        mysql_server_do(server, "START TRANSACTION");
+        mysql_server_do(server, "SELECT * FROM holdfast_locks WHERE name = '%s' FOR UPDATE", name);
+        mysql_server_do(server, "SELECT * FROM holdfast_locks_grants WHERE name = '%s' FOR UPDATE", name);
+        if (strcmp(name, "insert") == 0) /* its row is not there: as if somebody were inserting it */
+            mysql_server_do(server, "INSERT INTO holdfast_locks (name) VALUES ('insert')");
+        pid_t pid = helper_start(acquire_once, doomed);
+        mysql_server_await(server, 1, "SELECT LEAST(1, COUNT(*)) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'");
+        helper_kill(pid);
+        mysql_server_do(server, "ROLLBACK");
+        check_becomes_free(own, name);
+        hf_close(own);
+        mysql_server_await(server, 0, "SELECT COUNT(*) " OUR_CONNECTIONS);
+    }
+}
+
+/* First in line, in the server's queue, and dead. */
+TEST_LIMIT(a_waiter_killed_in_the_servers_queue_holds_up_nobody, 90)
+{
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        struct doomed *doomed = shared_new(sizeof *doomed);
+        struct waiter second;
+        doomed->name = strategy_names[i];
+        use_strategy(server, strategy_names[i]);
+        hf_client *holder = open_client(), *other = open_client();
+        hf_lock *lock = must_acquire(holder, doomed->name, NULL);
+        pid_t pid = helper_start(acquire_once, doomed);
+        mysql_server_await(server, 1, "SELECT COUNT(*) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'");
+        waiter_start(&second, other, doomed->name, NULL);
+        mysql_server_await(server, 2, "SELECT COUNT(*) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'");
+        helper_kill(pid);
+        must_release(lock);
+        waiter_join(&second, HF_OK);
+        must_release(second.lock);
+        hf_close(holder);
+        hf_close(other);
+        mysql_server_await(server, 0, "SELECT COUNT(*) " OUR_CONNECTIONS);
+    }
+}
+
+/* ------------------------------------------------------------------------------------ a counter, and random deaths */
+
+struct crowd {
+    _Atomic bool over;
+    _Atomic uint32_t inside, entries, overlaps, disorders;
+    struct fenced_register place;
+    uint32_t ttl_ms;
+};
+
+static void compete(void *arg)
+{
+    struct crowd *crowd = arg;
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = crowd->ttl_ms;
+    hf_client *client = open_client();
+    while (!atomic_load(&crowd->over)) {
+        hf_lock *lock = NULL;
+        hf_error err = { 0 };
+        const hf_status status = hf_acquire(&lock, client, "counter", &options, &err);
+        if (status == HF_UNAVAILABLE || status == HF_UNKNOWN)
+            continue;
+        REQUIRE_STATUS(HF_OK, status, &err);
+        /* Who was here before has left, or was killed. */
+        const uint32_t me = (uint32_t)getpid();
+        const uint32_t before = atomic_exchange(&crowd->inside, me);
+        if (before != 0 && kill((pid_t)before, 0) == 0 && hf_remaining_ms(lock) > 0)
+            atomic_fetch_add(&crowd->overlaps, 1);
+        if (!fenced_write(&crowd->place, hf_token(lock)) && hf_remaining_ms(lock) > 0)
+            atomic_fetch_add(&crowd->disorders, 1);
+        atomic_fetch_add(&crowd->entries, 1);
+        uint32_t expected = me;
+        atomic_compare_exchange_strong(&crowd->inside, &expected, 0);
+        hf_release(lock, NULL);
+    }
+    hf_close(client);
+}
+
+static void check_crowd(const char *strategy, int blows)
+{
+    enum { PROCESSES = 8 };
+    pid_t pids[PROCESSES];
+    struct crowd *crowd = shared_new(sizeof *crowd);
+    crowd->ttl_ms = short_ttl_ms();
+    for (int i = 0; i < PROCESSES; i++)
+        pids[i] = helper_start(compete, crowd);
+    for (int blow = 0; blow < blows; blow++) {
+        const uint32_t seen = atomic_load(&crowd->entries);
+        const struct timespec pause = { .tv_nsec = 1000000 };
+        while (atomic_load(&crowd->entries) < seen + 20) {
+            REQUIRE(test_now_ns() < test_deadline_ns() - 2000000000LL);
+            nanosleep(&pause, NULL);
+        }
+        random_pause(20000);
+        const uint32_t victim = random_below(PROCESSES);
+        helper_kill(pids[victim]);
+        pids[victim] = helper_start(compete, crowd);
+    }
+    atomic_store(&crowd->over, true);
+    for (int i = 0; i < PROCESSES; i++)
+        helper_join(pids[i]);
+    CHECK_INT(0, atomic_load(&crowd->overlaps));
+    CHECK_INT(0, atomic_load(&crowd->disorders));
+    test_note("%s: %u entries", strategy, atomic_load(&crowd->entries));
+}
+
+#define CROWD(name_, strategy_)                                                                                        \
+    TEST_LIMIT(counter_with_random_deaths_##name_, 90)                                                                 \
+    {                                                                                                                  \
+        start_store(strategy_, "");                                                                                    \
+        check_crowd(strategy_, 12);                                                                                    \
+    }
+CROWD(lease, "lease")
+CROWD(insert, "insert")
+CROWD(version, "version")
+CROWD(for_update, "for-update")
+CROWD(get_lock, "get-lock")
