@@ -100,9 +100,9 @@ class ZooKeeper(Store):
         """How many nodes of live sessions are in the lock's directory."""
         return len(set(re.findall(rf"^\t{re.escape(self.prefix + name)}/\S+", self.word("dump"), flags=re.M)))
 
-    def asked(self, _name):
-        """Changes with every request, but not with a session's heartbeat."""
-        return sorted(re.findall(r"sid=(\w+),.*lcxid=(\w+)", self.word("cons")))
+    def asked(self, *_names):
+        """Requests so far, apart from heartbeats of the protocol: each client numbers its own."""
+        return sum(int(number, 16) for number in re.findall(r"lcxid=0x([0-9a-f]+),", self.word("cons")))
 
 
 class Etcd(Store):
@@ -126,7 +126,7 @@ class Etcd(Store):
                 "range_end": base64.b64encode(start[:-1] + b"0").decode()}
         return int(json.loads(self.http("/v3/kv/range", body)).get("count", 0))
 
-    def asked(self, _name):
+    def asked(self, *_names):
         """Calls so far, apart from those that keep leases alive."""
         lines = re.findall(r'^grpc_server_started_total\{grpc_method="(\w+)".*\} (\S+)$', self.http("/metrics"), re.M)
         return sum(float(count) for method, count in lines if method != "LeaseKeepAlive")
@@ -149,8 +149,10 @@ class Consul(Store):
     def answers(self):
         return len(self.http("/v1/status/leader")) > len('""')
 
-    def asked(self, name):
-        return len(re.findall(rf"/v1/(?:kv/{re.escape(self.prefix + name)}/|txn)", self.log()))
+    def asked(self, *names):
+        """Requests so far for these locks; a transaction may be for any."""
+        keys = "|".join(re.escape(self.prefix + name) for name in names)
+        return len(re.findall(rf"url=/v1/(?:kv/(?:{keys})/|txn)", self.log()))
 
     def end_session_of(self, name):
         """Ends the session that has the lock, as its time-to-live would."""
