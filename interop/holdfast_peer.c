@@ -32,7 +32,7 @@ typedef struct peer {
     hf_client *client;
     held_lock held[MAX_LOCKS]; /* in the order in which they were taken */
     size_t count;
-    bool timed; /* the answer to a call says when that was */
+    bool timed; /* the answer to a call says when that began, and when it was back */
 } peer;
 
 /* On the clock that all processes of a machine share. */
@@ -51,11 +51,11 @@ static void say(const char *answer)
     fflush(stdout);
 }
 
-/* The same with a moment, if that was asked for. */
-static void say_when(const peer *self, const char *answer, int64_t moment_ns)
+/* The same for a call, with the moments of its beginning and end if they were asked for. */
+static void say_when(const peer *self, const char *answer, int64_t called_ns, int64_t back_ns)
 {
     if (self->timed)
-        printf("%s %" PRId64 "\n", answer, moment_ns);
+        printf("%s %" PRId64 " %" PRId64 "\n", answer, called_ns, back_ns);
     else
         puts(answer);
     fflush(stdout);
@@ -81,7 +81,7 @@ static void take(peer *self, const command *order)
     hf_error err = { 0 };
     hf_lock *lock;
     hf_status status;
-    int64_t back_ns;
+    int64_t called_ns, back_ns;
 
     if (self->count == MAX_LOCKS) {
         say("error too many locks");
@@ -91,6 +91,7 @@ static void take(peer *self, const command *order)
     options.wait_ms = order->wait_ms;
     options.renew = strcmp(order->verb, "keep") == 0 ? HF_RENEW_ON : HF_RENEW_OFF;
     options.on_lost = on_lost;
+    called_ns = now_ns();
     if (wait)
         status = hf_acquire(&lock, self->client, order->name, &options, &err);
     else
@@ -100,7 +101,7 @@ static void take(peer *self, const command *order)
         held_lock *entry = &self->held[self->count++];
         snprintf(entry->name, sizeof(entry->name), "%s", order->name);
         entry->lock = lock;
-        say_when(self, "held", back_ns);
+        say_when(self, "held", called_ns, back_ns);
     } else if (status == HF_BUSY || status == HF_TIMEOUT) {
         say("busy");
     } else {
@@ -123,16 +124,17 @@ static void release(peer *self, const char *name)
     held_lock *entry = find(self, name);
     hf_error err = { 0 };
     hf_status status;
-    int64_t called_ns;
+    int64_t called_ns, back_ns;
 
     if (entry == NULL)
         return;
     called_ns = now_ns();
     status = hf_release(entry->lock, &err);
+    back_ns = now_ns();
     self->count--;
     memmove(entry, entry + 1, (size_t)(&self->held[self->count] - entry) * sizeof(*entry));
     if (status == HF_OK)
-        say_when(self, "released", called_ns);
+        say_when(self, "released", called_ns, back_ns);
     else if (status == HF_LOST)
         say("refused");
     else

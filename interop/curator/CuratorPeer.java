@@ -53,12 +53,11 @@ public final class CuratorPeer {
         }
     }
 
-    // Adds a moment to the answer: of a release when it was called, else when the call was back. nanoTime is the clock
-    // that all processes of a machine share.
+    // Adds to the answer when the call began and when it was back, on the clock that all processes of a machine share.
     private String timed(String line) throws Exception {
-        long before = System.nanoTime();
+        long called = System.nanoTime();
         String answer = obey(line.split(" "));
-        return answer + " " + (line.startsWith("release ") ? before : System.nanoTime());
+        return answer + " " + called + " " + System.nanoTime();
     }
 
     private String obey(String[] words) throws Exception {

@@ -22,18 +22,14 @@ func now() int64 {
 	return at.Nano()
 }
 
-// timed obeys, and after the word "timed" adds a moment to the answer: of a release when it was called, else when the
-// call was back.
+// timed obeys, and after the word "timed" adds to the answer when the call began and when it was back.
 func (p *peer) timed(words []string) (string, error) {
 	if len(words) == 0 || words[0] != "timed" {
 		return p.obey(words)
 	}
-	moment := now()
+	called := now()
 	answer, err := p.obey(words[1:])
-	if len(words) > 1 && words[1] != "release" {
-		moment = now()
-	}
-	return answer + " " + strconv.FormatInt(moment, 10), err
+	return fmt.Sprint(answer, " ", called, " ", now()), err
 }
 
 // pairs takes and releases a lock that nobody else wants, and answers with what each pair took, in nanoseconds.

@@ -41,8 +41,8 @@ def version(client):
 class Clients:
     """The commands that start the clients; each client is prepared when it is first asked for."""
 
-    def __init__(self, build):
-        self.build = build
+    def __init__(self, build, session_ms=SESSION_MS, java=JAVA):
+        self.build, self.session_ms, self.java = build, session_ms, java
         self.commands = {}
 
     def prepare(self, client):
@@ -63,19 +63,19 @@ class Clients:
         if client == "node-redlock":
             return ["node", prepare.node()]
         if client == "curator":
-            return [*JAVA, "-cp", prepare.java("curator", "curator", "curator/CuratorPeer.java"), "CuratorPeer"]
+            return [*self.java, "-cp", prepare.java("curator", "curator", "curator/CuratorPeer.java"), "CuratorPeer"]
         if client in COMMANDS:
             name = client.partition("-")[0]
             return ["python3", os.path.join(prepare.SOURCE, "commands", "command_peer.py"), name, prepare.program(name)]
         classes = prepare.java(client, client.replace("-", "/"), "redisson/RedissonPeer.java")
-        return [*JAVA, "-cp", classes, "RedissonPeer", str(KEEP_MS)]
+        return [*self.java, "-cp", classes, "RedissonPeer", str(KEEP_MS)]
 
     def command(self, client, mode, servers):
         addresses = servers.addresses()
         if client == "holdfast":
             return [*self.commands[client], mode.url.format(",".join(addresses))]
         if mode.store:
-            return [*self.commands[client], str(SESSION_MS), servers.prefix, *addresses]
+            return [*self.commands[client], str(self.session_ms), servers.prefix, *addresses]
         if client.startswith("redisson"):
             return [*self.commands[client], "cluster" if mode.cluster else "single", *addresses]
         return [*self.commands[client], *addresses]

@@ -13,6 +13,7 @@ import urllib.request
 
 from stage import REPLY_LIMIT_S, START_LIMIT_S, Trouble, free_ports, start_process, wait_until
 
+# For a machine with many of them, that start often and do little.
 JAVA = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m"]
 
 
@@ -78,6 +79,7 @@ class ZooKeeper(Store):
     """Debian's; the words of four letters tell what the sessions have."""
 
     prefix = "/holdfast/"
+    java = JAVA
 
     def command(self):
         (self.port,) = free_ports(1)
@@ -85,7 +87,7 @@ class ZooKeeper(Store):
         settings = self.write("zoo.cfg", f"tickTime=500\ndataDir={self.folder}\nclientPort={self.port}\n"
                               "clientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n"
                               "4lw.commands.whitelist=*\n")
-        return [*JAVA, "-Dzookeeper.forceSync=no", "-cp", "/usr/share/java/zookeeper.jar",
+        return [*self.java, "-Dzookeeper.forceSync=no", "-cp", "/usr/share/java/zookeeper.jar",
                 "org.apache.zookeeper.server.ZooKeeperServerMain", settings]
 
     def word(self, four_letters):
@@ -135,13 +137,15 @@ class Etcd(Store):
 class Consul(Store):
     """A server with nothing on the disk. Waiters are only known to its log, which has a line for each request."""
 
+    log_level = "debug"
+
     def __init__(self, folder, program):
         self.program = program
         super().__init__(folder)
 
     def command(self):
         self.port, server, lan, wan, grpc = free_ports(5)
-        settings = {"bind_addr": "127.0.0.1", "session_ttl_min": "1s", "log_level": "debug",
+        settings = {"bind_addr": "127.0.0.1", "session_ttl_min": "1s", "log_level": self.log_level,
                     "ports": {"http": self.port, "server": server, "serf_lan": lan, "serf_wan": wan, "grpc": grpc,
                               "dns": -1, "https": -1}}
         return [self.program, "agent", "-dev", "-config-file=" + self.write("consul.json", json.dumps(settings))]

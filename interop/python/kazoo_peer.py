@@ -61,11 +61,10 @@ class Peer:
                  "token": self.token, "pairs": self.pairs}
         return known[command](*words)
 
-    def timed(self, command, *words):
-        """Adds a moment to the answer: of a release when it was called, else when the call was back."""
-        moment = time.monotonic_ns()
-        answer = self.obey(command, *words)
-        return f"{answer} {moment if command == 'release' else time.monotonic_ns()}"
+    def timed(self, *words):
+        """Adds to the answer when the call began and when it was back."""
+        called = time.monotonic_ns()
+        return f"{self.obey(*words)} {called} {time.monotonic_ns()}"
 
 
 def main():
