@@ -11,8 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { LINE_BYTES = 512, NAME_BYTES = 256, MAX_LOCKS = 32 };
+enum { LINE_BYTES = 512, NAME_BYTES = 256, MAX_LOCKS = 32, PATIENCE_MS = 20000 };
 
 /* One line of input, taken apart. */
 typedef struct command {
@@ -31,12 +32,32 @@ typedef struct peer {
     hf_client *client;
     held_lock held[MAX_LOCKS]; /* in the order in which they were taken */
     size_t count;
+    bool timed; /* the answer to a call says when that began, and when it was back */
 } peer;
+
+/* On the clock that all processes of a machine share. */
+static int64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
 
 /* The other side is a pipe: what stays in a buffer would never be answered. */
 static void say(const char *answer)
 {
     puts(answer);
+    fflush(stdout);
+}
+
+/* The same for a call, with the moments of its beginning and end if they were asked for. */
+static void say_when(const peer *self, const char *answer, int64_t called_ns, int64_t back_ns)
+{
+    if (self->timed)
+        printf("%s %" PRId64 " %" PRId64 "\n", answer, called_ns, back_ns);
+    else
+        puts(answer);
     fflush(stdout);
 }
 
@@ -60,6 +81,7 @@ static void take(peer *self, const command *order)
     hf_error err = { 0 };
     hf_lock *lock;
     hf_status status;
+    int64_t called_ns, back_ns;
 
     if (self->count == MAX_LOCKS) {
         say("error too many locks");
@@ -69,15 +91,17 @@ static void take(peer *self, const command *order)
     options.wait_ms = order->wait_ms;
     options.renew = strcmp(order->verb, "keep") == 0 ? HF_RENEW_ON : HF_RENEW_OFF;
     options.on_lost = on_lost;
+    called_ns = now_ns();
     if (wait)
         status = hf_acquire(&lock, self->client, order->name, &options, &err);
     else
         status = hf_try_acquire(&lock, self->client, order->name, &options, &err);
+    back_ns = now_ns();
     if (status == HF_OK) {
         held_lock *entry = &self->held[self->count++];
         snprintf(entry->name, sizeof(entry->name), "%s", order->name);
         entry->lock = lock;
-        say("held");
+        say_when(self, "held", called_ns, back_ns);
     } else if (status == HF_BUSY || status == HF_TIMEOUT) {
         say("busy");
     } else {
@@ -85,40 +109,88 @@ static void take(peer *self, const command *order)
     }
 }
 
-/* The newest hold of that name, as the other clients count theirs. */
+/* The newest hold of that name, as the other clients count theirs; NULL if there is none. */
+static held_lock *find(peer *self, const char *name)
+{
+    for (size_t index = self->count; index > 0; index--)
+        if (strcmp(self->held[index - 1].name, name) == 0)
+            return &self->held[index - 1];
+    say("error not held");
+    return NULL;
+}
+
 static void release(peer *self, const char *name)
 {
-    size_t index = self->count;
+    held_lock *entry = find(self, name);
     hf_error err = { 0 };
     hf_status status;
+    int64_t called_ns, back_ns;
 
-    while (index > 0 && strcmp(self->held[index - 1].name, name) != 0)
-        index--;
-    if (index == 0) {
-        say("error not held");
+    if (entry == NULL)
         return;
-    }
-    status = hf_release(self->held[index - 1].lock, &err);
+    called_ns = now_ns();
+    status = hf_release(entry->lock, &err);
+    back_ns = now_ns();
     self->count--;
-    memmove(&self->held[index - 1], &self->held[index], (self->count - (index - 1)) * sizeof(self->held[0]));
+    memmove(entry, entry + 1, (size_t)(&self->held[self->count] - entry) * sizeof(*entry));
     if (status == HF_OK)
-        say("released");
+        say_when(self, "released", called_ns, back_ns);
     else if (status == HF_LOST)
         say("refused");
     else
         say_error(status, &err);
 }
 
+static void say_token(peer *self, const char *name)
+{
+    const held_lock *entry = find(self, name);
+
+    if (entry == NULL)
+        return;
+    printf("%" PRIu64 "\n", hf_token(entry->lock));
+    fflush(stdout);
+}
+
+/* Nanoseconds of each pair of a lock that nobody else wants. */
+static void say_pairs(const peer *self, const char *name, uint32_t count)
+{
+    hf_options options = HF_OPTIONS_INIT;
+
+    options.wait_ms = PATIENCE_MS;
+    for (uint32_t i = 0; i < count; i++) {
+        hf_error err = { 0 };
+        hf_lock *lock;
+        int64_t start_ns = now_ns();
+        hf_status status = hf_acquire(&lock, self->client, name, &options, &err);
+
+        if (status == HF_OK)
+            status = hf_release(lock, &err);
+        if (status != HF_OK) {
+            say_error(status, &err);
+            return;
+        }
+        printf("%" PRId64 " ", now_ns() - start_ns);
+    }
+    say("");
+}
+
 static void obey(peer *self, const char *line)
 {
     command order = { 0 };
 
+    self->timed = strncmp(line, "timed ", 6) == 0;
+    if (self->timed)
+        line += 6;
     if (sscanf(line, "%15s %255s %" SCNu32 " %" SCNu32, order.verb, order.name, &order.ttl_ms, &order.wait_ms) < 2)
         say("error a command needs the name of a lock");
     else if (strcmp(order.verb, "try") == 0 || strcmp(order.verb, "acquire") == 0 || strcmp(order.verb, "keep") == 0)
         take(self, &order);
     else if (strcmp(order.verb, "release") == 0)
         release(self, order.name);
+    else if (strcmp(order.verb, "token") == 0)
+        say_token(self, order.name);
+    else if (strcmp(order.verb, "pairs") == 0)
+        say_pairs(self, order.name, order.ttl_ms);
     else
         say("error unknown command");
 }

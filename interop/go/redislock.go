@@ -38,10 +38,6 @@ func (l redislockLibrary) take(name string, ttl, wait time.Duration) (grant, err
 	return redislockGrant{lock}, nil
 }
 
-func (l redislockLibrary) steal(string) (bool, error) {
-	return false, errors.New("a lock of redislock comes into being only by being obtained")
-}
-
 func (g redislockGrant) extend(ttl time.Duration) error {
 	return g.lock.Refresh(context.Background(), ttl, nil)
 }

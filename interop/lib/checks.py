@@ -79,7 +79,7 @@ def hand_over(players, name):
         holder.ask("held", "try", lock, LONG_MS)
         before = players.servers.mentions(lock)
         waiter.send("acquire", lock, LONG_MS, WAIT_MS)
-        if players.pairing.wakes:
+        if players.pairing.how.wakes:
             await_silence(players, lock, before)
         else:
             # Some attempts, whatever an attempt is made of.
@@ -214,6 +214,6 @@ CHECKS = [
     ("foreign release", foreign_release, lambda pairing: True),
     ("renewal", renewal, lambda pairing: True),
     ("counter", counter, lambda pairing: True),
-    ("hold count", hold_count, lambda pairing: pairing.reenters),
+    ("hold count", hold_count, lambda pairing: pairing.how.reenters),
     ("2 of 5 down", minority_down, lambda pairing: pairing.mode == "redlock"),
 ]

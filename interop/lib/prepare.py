@@ -5,6 +5,7 @@ network."""
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -75,26 +76,25 @@ def check_jars(folder, sums):
         raise CannotPrepare(f"these jars are not those of {os.path.relpath(sums, ROOT)}: {' '.join(wrong)}")
 
 
-def redisson(version):
-    """The class path of the Java peer with that major version of Redisson."""
-    folder = os.path.join(HOME, f"redisson-{version}")
-    pom, sums = f"redisson/{version}/pom.xml", f"redisson/{version}/SHA256SUMS"
-    source = os.path.join(SOURCE, "redisson", "RedissonPeer.java")
+def java(name, pins, source):
+    """The class path of a Java peer, with the jars of the folder `pins`."""
+    folder = os.path.join(HOME, name)
+    pom, sums = os.path.join(pins, "pom.xml"), os.path.join(pins, "SHA256SUMS")
 
     def make(folder):
-        run(f"redisson-{version}", ["mvn", "-B", "-q", "--strict-checksums", "-f", os.path.join(SOURCE, pom),
-                                    "-Dmaven.repo.local=" + os.path.join(HOME, "maven"), COPY_JARS,
-                                    "-DincludeScope=runtime", "-DoutputDirectory=" + folder])
+        run(name, ["mvn", "-B", "-q", "--strict-checksums", "-f", os.path.join(SOURCE, pom),
+                   "-Dmaven.repo.local=" + os.path.join(HOME, "maven"), COPY_JARS,
+                   "-DincludeScope=runtime", "-DoutputDirectory=" + folder])
         check_jars(folder, os.path.join(SOURCE, sums))
-        run(f"redisson-{version}", ["javac", "-Xlint:all,-classfile,-processing", "-cp", os.path.join(folder, "*"),
-                                    "-d", folder, source])
+        run(name, ["javac", "-Xlint:all,-classfile,-processing", "-cp", os.path.join(folder, "*"), "-d", folder,
+                   os.path.join(SOURCE, source)])
 
     unless_done(folder, [pom, sums, source], make)
     return folder + os.pathsep + os.path.join(folder, "*")
 
 
 def go():
-    """The path of the program with redsync and redislock."""
+    """The path of the program with the libraries for Go."""
     folder = os.path.join(HOME, "go")
     inputs = [os.path.join("go", name) for name in sorted(os.listdir(os.path.join(SOURCE, "go")))]
     # The cache is writable, so that it can be removed like everything else; the user's own Go settings stay out.
@@ -125,7 +125,7 @@ def node():
 
 
 def python():
-    """The path of an interpreter that has redis-py."""
+    """The path of an interpreter that has redis-py and kazoo."""
     folder = os.path.join(HOME, "python")
 
     def make(folder):
@@ -136,6 +136,27 @@ def python():
 
     unless_done(folder, ["python/requirements.txt"], make)
     return os.path.join(folder, "bin", "python")
+
+
+def program(name):
+    """The path of a program: the system's, or of Consul the one from Debian's archive, unpacked where the tests are."""
+    found = shutil.which(name)
+    if not found and name == "consul":
+        made = subprocess.run([os.path.join(ROOT, "tools", "servers"), os.path.join(ROOT, "build"), name],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        found = made.stdout.strip()
+        if made.returncode != 0:
+            raise CannotPrepare(made.stderr.strip())
+    if not found:
+        raise CannotPrepare(f"there is no {name}: run 'tools/setup interop' first")
+    return found
+
+
+def said_version(path):
+    """What a program answers to "version"."""
+    said = subprocess.run([path, "version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                          env={**os.environ, "ETCDCTL_API": "3"}, timeout=LIMIT_S).stdout
+    return re.search(r"\d+\.\d+\.\d+", said).group(0)
 
 
 def holdfast(build):

@@ -270,14 +270,22 @@ class Peer:
         except OSError as error:
             raise Trouble(f"{self.name} is gone: {error}") from error
 
-    def expect(self, wanted, limit_s, why=""):
-        """Waits for an answer and compares it; returns the moment when it came."""
+    def next_answer(self, limit_s, wanted, why):
         try:
             moment, answer = self.answers.get(timeout=limit_s)
         except queue.Empty:
-            raise Trouble(f"{self.name} did not answer within {limit_s} s, {wanted!r} expected {why}") from None
+            raise Trouble(f"{self.name} did not answer within {limit_s} s, {wanted} expected {why}") from None
         if answer is None:
-            raise Trouble(f"{self.name} has ended, {wanted!r} expected {why}")
+            raise Trouble(f"{self.name} has ended, {wanted} expected {why}")
+        return moment, answer
+
+    def answer(self, limit_s, why=""):
+        """Waits for an answer, whatever it is."""
+        return self.next_answer(limit_s, "an answer", why)[1]
+
+    def expect(self, wanted, limit_s, why=""):
+        """Waits for an answer and compares it; returns the moment when it came."""
+        moment, answer = self.next_answer(limit_s, repr(wanted), why)
         if answer != wanted:
             raise Trouble(f"{self.name} answered {answer!r}, not {wanted!r} {why}")
         return moment
@@ -288,6 +296,14 @@ class Peer:
 
     def has_answered(self):
         return not self.answers.empty()
+
+    def stop(self):
+        self.note("stopped")
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.note("resumed")
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self):
         """kill -9, so that nothing of it can clean up."""
