@@ -2,8 +2,8 @@
  *
  * lifeline.c: how a waiter learns at once that a holder has died. Each client keeps a FIFO open for reading; whoever
  * waits for it opens the other end, and poll() reports POLLERR there when the kernel has closed the last reader: no
- * process id is involved, so it works across PID namespaces that share the folder. The FIFO also carries messages to the
- * client.
+ * process id is involved, so it works across PID namespaces that share the folder. The FIFO also carries messages to
+ * the client.
  */
 #include "local.h"
 #include <errno.h>

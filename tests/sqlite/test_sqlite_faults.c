@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ------------------------------------------------------------------------------- a program that dies while it writes */
+/* ------------------------------------------------------------------------------ a program that dies while it writes */
 
 struct doomed {
     const char *path;
@@ -215,8 +215,8 @@ TEST(a_folder_that_cannot_be_made)
     CHECK_INT(0, unlink(folder));
 }
 
-/* The first in line is paused, so it cannot take what it is given. The second looks after it when the claim is over, and
- * not when the old holder's time would be. */
+/* The first in line is paused, so it cannot take what it is given. The second looks after it when the claim is over,
+ * and not when the old holder's time would be. */
 TEST(the_second_in_line_looks_after_the_first)
 {
     new_store("second", "synchronous=off");

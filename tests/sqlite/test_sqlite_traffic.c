@@ -173,7 +173,7 @@ TEST(a_release_wakes_one_waiter)
     hf_client *clients[COUNT], *holder = open_client();
     hf_options options = HF_OPTIONS_INIT;
     struct waiter waiters[COUNT];
-    struct sleeper before[MOST], after[MOST];
+    struct sleeper before[MOST] = { { 0 } }, after[MOST] = { { 0 } };
     options.ttl_ms = endless_ttl_ms();
     options.owner = HF_OWNER_HANDLE;
     hf_lock *lock = must_acquire(holder, "x", &options);

@@ -166,7 +166,7 @@ int hfi_sqlite_say(struct sqlite_store *store, const char *text, sqlite_each eac
  * replaced, and what it says concerns nobody. */
 int hfi_sqlite_check_file(const struct sqlite_store *store);
 /* Called by SQLite when the file is locked. */
-int hfi_sqlite_be_patient(void *store, int count);
+int hfi_sqlite_be_patient(void *memory, int count);
 
 void hfi_sqlite_values(const struct sqlite_store *store, struct sqlite_values *values,
                        const struct hfi_request *request);
@@ -188,8 +188,8 @@ hf_status hfi_sqlite_ear_open(struct sqlite_store *store, hf_error *err);
 void hfi_sqlite_ear_close(struct sqlite_store *store);
 /* Makes the lifeline if there is none, or if somebody has removed it. False: nobody can reach this client. */
 bool hfi_sqlite_ear_ready(struct sqlite_store *store);
-int hfi_sqlite_ear(void *store);
-void hfi_sqlite_hear(void *store);
+int hfi_sqlite_ear(void *memory);
+void hfi_sqlite_hear(void *memory);
 void hfi_sqlite_expect(struct sqlite_store *store, struct sqlite_lock *lock, struct hfi_owner owner);
 void hfi_sqlite_expect_no_more(struct sqlite_store *store, struct sqlite_lock *lock, enum sqlite_state state);
 /* True: it is worth asking. */
@@ -227,15 +227,15 @@ void hfi_sqlite_tell_heirs(const struct sqlite_store *store, const struct sqlite
 
 /* --- sqlite_lock.c, sqlite_look.c: functions of the engine --- */
 
-hf_status hfi_sqlite_attempt(void *store, void *lock, const struct hfi_request *request, struct hfi_grant *grant,
-                             hf_error *err);
-hf_status hfi_sqlite_wait(void *store, void *lock, const struct hfi_request *request, hf_error *err);
-hf_status hfi_sqlite_renew(void *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
+hf_status hfi_sqlite_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
+                             struct hfi_grant *grant, hf_error *err);
+hf_status hfi_sqlite_wait(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err);
+hf_status hfi_sqlite_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
                            hf_error *err);
-hf_status hfi_sqlite_release(void *store, void *lock, const struct hfi_request *request, hf_error *err);
-hf_status hfi_sqlite_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+hf_status hfi_sqlite_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err);
+hf_status hfi_sqlite_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                              hf_error *err);
-hf_status hfi_sqlite_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
-hf_status hfi_sqlite_guard(void *store, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_sqlite_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_sqlite_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 
 #endif

@@ -39,10 +39,11 @@ static const char guard[] = "INSERT INTO holdfast_guard (resource, token) VALUES
     ", coalesce(l.token, 0), coalesce(l.pid, 0), coalesce(l.expires, 0), coalesce(l.client, 0),"                       \
     " coalesce(l.serial, 0), coalesce(l.host, '') FROM (SELECT 1) LEFT JOIN {L} l ON l.name = ?1"
 
+/* By characters: a database may also be in UTF-16. */
 #define INSPECT(free)                                                                                                  \
     "SELECT l.name, coalesce(l.host, ''), coalesce(l.pid, 0), l.token, coalesce(l.since, ?4), coalesce(l.expires, 0)," \
     " (SELECT count(*) FROM {W} w WHERE w.name = l.name), coalesce(l.note, '') FROM {L} l"                             \
-    " WHERE substr(l.name, 1, length(?1)) = ?1 AND NOT coalesce(" free ", 0) ORDER BY l.name"
+    " WHERE l.name >= ?1 AND substr(l.name, 1, length(?1)) = ?1 AND NOT coalesce(" free ", 0) ORDER BY l.name"
 
 #define COMMON                                                                                                         \
     [LITE_BEGIN] = "BEGIN IMMEDIATE", [LITE_COMMIT] = "COMMIT", [LITE_ROLLBACK] = "ROLLBACK", [LITE_ENTER] = enter,    \
