@@ -4,12 +4,29 @@
  */
 #include "postgres.h"
 #include <poll.h>
+#include <string.h>
 
 /* How often it is looked whether a backend that was told to end has done so. */
 #define END_PAUSE_MS 5
 
+/* Who waits, one to a line of `text`, which is cut up. NULL: nobody, or no memory. */
+static const char *const *cut_up(char *text, int64_t count)
+{
+    const char **lines = *text ? hfi_alloc((size_t)count * sizeof *lines) : NULL;
+    for (int64_t i = 0; lines && i < count; i++) {
+        char *end = strchrnul(text, '\n');
+        lines[i] = text;
+        text = *end ? end + 1 : end;
+        *end = 0;
+    }
+    return lines;
+}
+
 static int show(const PGresult *result, int row, hf_inspect_fn each, void *arg)
 {
+    const int64_t waiters = hfi_postgres_number(result, row, 6, -1);
+    const bool told = waiters > 0 && PQnfields(result) > 8;
+    const char *const *waiting = told ? cut_up(PQgetvalue(result, row, 8), waiters) : NULL;
     const hf_info info = { .size = sizeof info,
                            .name = PQgetvalue(result, row, 0),
                            .host = PQgetvalue(result, row, 1),
@@ -17,9 +34,12 @@ static int show(const PGresult *result, int row, hf_inspect_fn each, void *arg)
                            .token = (uint64_t)hfi_postgres_number(result, row, 3, 0),
                            .held_ms = hfi_postgres_number(result, row, 4, 0),
                            .remaining_ms = hfi_postgres_number(result, row, 5, -1),
-                           .waiters = hfi_postgres_number(result, row, 6, -1),
-                           .note = PQgetvalue(result, row, 7) };
-    return each(&info, arg);
+                           .waiters = waiters,
+                           .note = PQgetvalue(result, row, 7),
+                           .waiting = waiting };
+    const int stop = each(&info, arg);
+    hfi_free((void *)(uintptr_t)waiting);
+    return stop;
 }
 
 hf_status hfi_postgres_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,

@@ -92,11 +92,13 @@ static const char lease_free[] = "UPDATE {L} SET client = NULL, serial = NULL, e
 
 static const char lease_evict[] = "UPDATE {L} SET client = NULL, serial = NULL, expires = NULL WHERE name = $1";
 
-static const char row_inspect[] =
-    "SELECT name, host, pid, token, " HELD_MS
-    ", " LEFT_MS("expires") ","
-                            " (SELECT count(*) FROM {W} w WHERE w.name = l.name), note FROM {L} l"
-                            " WHERE client IS NOT NULL AND expires > " NOW " AND starts_with(name, $1) ORDER BY name";
+static const char row_inspect[] = "SELECT l.name, l.host, l.pid, token, " HELD_MS
+                                  ", " LEFT_MS("expires") ", (SELECT count(*) FROM {W} w"
+                                                          " WHERE w.name = l.name), l.note, (SELECT string_agg(w.host "
+                                                          "|| ':' || w.pid || ' ' || w.note, E'\n' ORDER BY place)"
+                                                          " FROM {W} w WHERE w.name = l.name) FROM {L} l"
+                                                          " WHERE l.client IS NOT NULL AND expires > " NOW
+                                                          " AND starts_with(l.name, $1) ORDER BY l.name";
 
 /* --- insert: the row is the lock; the last token, which must outlive it, is in the row of grants --- */
 
