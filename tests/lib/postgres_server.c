@@ -61,9 +61,9 @@ int postgres_server_free_port(void)
 /* Whom root becomes. */
 static const struct passwd *plain_user(void)
 {
-    const struct passwd *user = getpwnam("postgres");
+    const struct passwd *user = getpwnam("postgres"); /* cppcheck-suppress getpwnamCalled; one thread at a time */
     if (!user)
-        user = getpwnam("nobody");
+        user = getpwnam("nobody"); /* cppcheck-suppress getpwnamCalled */
     REQUIRE(user != NULL);
     return user;
 }
@@ -126,8 +126,10 @@ pid_t postgres_server_launch(const struct postgres_server *server, const char *c
     REQUIRE(programs != NULL);
     snprintf(text, sizeof text, "%s", command);
     REQUIRE(split(arguments, text) > 0);
-    snprintf(path, sizeof path, "%s%s%s", *arguments[0] == '/' ? "" : programs, *arguments[0] == '/' ? "" : "/",
-             arguments[0]);
+    if (*text == '/')
+        snprintf(path, sizeof path, "%.250s", text);
+    else
+        snprintf(path, sizeof path, "%.200s/%.90s", programs, text);
     snprintf(log, sizeof log, "%s/log", server->directory);
     fflush(stdout);
     const pid_t pid = fork();

@@ -13,7 +13,8 @@ struct pooler {
     char url[100]; /* of the same database, through it */
 };
 
-/* Starts one and waits until it answers. `mode`: "transaction" or "session". It has `size` connections to the server. */
+/* Starts one and waits until it answers. `mode`: "transaction" or "session". `size`: connections to the
+ * server. */
 struct pooler pooler_start(const struct postgres_server *server, const char *mode, int size);
 void pooler_stop(const struct pooler *pooler);
 

@@ -221,7 +221,8 @@ TEST_LIMIT(defaults_of_servers_and_roles_do_not_disturb, 90)
     }
 }
 
-/* A user's transaction and ours want the same two things in different orders: the server ends ours, which begins anew. */
+/* A user's transaction and ours want the same two things in different orders: the server ends ours, which begins
+ * anew. */
 TEST_LIMIT(a_deadlock_is_tried_again, 60)
 {
     struct postgres_server *server = start_store("lease", "-c deadlock_timeout=50ms");
@@ -260,7 +261,10 @@ static pid_t hold_with_clock(const char *offset_s, int *pipe_end)
 {
     int ends[2];
     const char *command = getenv("TEST_COMMAND"), *wrong_clock = getenv("TEST_WRONG_CLOCK");
-    REQUIRE(command != NULL && wrong_clock != NULL);
+    if (!command || !wrong_clock) {
+        FAIL("no TEST_COMMAND or TEST_WRONG_CLOCK in the environment");
+        test_abort();
+    }
     REQUIRE_INT(0, pipe2(ends, O_CLOEXEC));
     const pid_t pid = fork();
     REQUIRE(pid >= 0);

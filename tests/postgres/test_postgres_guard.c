@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_postgres_guard.c: fencing where the data lives: hf_guard(), and holdfast_guard() in the transaction of a user who
- * writes to a table. Whatever pauses or kills whom: nothing is written with a token older than one that was shown.
+ * test_postgres_guard.c: fencing where the data lives: hf_guard(), and holdfast_guard() in the transaction of a user
+ * who writes to a table. Whatever pauses or kills whom: nothing is written with a token older than one that was shown.
  */
 #include "postgres_support.h"
 
@@ -10,7 +10,7 @@
 
 #define NAME "account"
 
-/* ------------------------------------------------------------------------------------------------- a user who writes */
+/* ------------------------------------------------------------------------------------------------ a user who writes */
 
 static PGconn *connect_user(const struct postgres_server *server)
 {
@@ -102,7 +102,7 @@ TEST_LIMIT(a_smaller_token_than_was_shown_is_refused, 60)
     }
 }
 
-/* ------------------------------------------------------------------------------------------ two tokens in both orders */
+/* ---------------------------------------------------------------------------------------- two tokens in both orders */
 
 TEST_LIMIT(the_older_one_first, 60)
 {
@@ -182,7 +182,7 @@ TEST_LIMIT(isolation_levels_make_no_hole, 60)
     PQfinish(newer);
 }
 
-/* ---------------------------------------------------------------------------------------------------- paused writers */
+/* --------------------------------------------------------------------------------------------------- paused writers */
 
 struct writer {
     const struct postgres_server *server;
@@ -286,7 +286,7 @@ TEST_LIMIT(a_writer_paused_within_its_transaction_holds_up_the_next_until_it_is_
     hf_close(client);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- rights */
+/* ----------------------------------------------------------------------------------------------------------- rights */
 
 TEST_LIMIT(a_guard_needs_rights_on_its_table_alone, 60)
 {

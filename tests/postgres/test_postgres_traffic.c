@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_postgres_traffic.c: how often the server is asked, counted by itself: in transactions, since every exchange of the
- * engine is one, and in statements.
+ * test_postgres_traffic.c: how often the server is asked, counted by itself: in transactions, since every exchange of
+ * the engine is one, and in statements.
  */
 #include "postgres_support.h"
 

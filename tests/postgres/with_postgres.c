@@ -2,7 +2,9 @@
  *
  * with_postgres.c: runs a program on a PostgreSQL server that is started for it and ended after it.
  *
- *     with_postgres [--settings TEXT] tcp|unix|tls STRATEGY PROGRAM [ARGUMENT…]    the URL goes in front of the arguments
+ *     with_postgres [--settings TEXT] tcp|unix|tls STRATEGY PROGRAM [ARGUMENT…]
+ *
+ * The URL goes in front of the arguments.
  */
 #include "postgres_server.h"
 #include "test.h"

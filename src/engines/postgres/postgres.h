@@ -6,7 +6,7 @@
  *   postgres_rows.c        lease, insert, version: the lock is a row with an end; postgres_ear.c: hearing of a hand-off
  *   postgres_bound.c       for-update, advisory: the lock is bound to a connection of its own
  *   postgres_look.c        who holds what, and forced release; postgres_guard.c: fencing
- *   postgres_strategies.c  the strategies, each a table of statements; postgres_tables.c: what they need in the database
+ *   postgres_strategies.c  the strategies, each a table of statements; postgres_tables.c: what the database must have
  *   postgres_exchange.c    statements out, answers in, one round trip; postgres_answer.c: what a refusal means
  *   postgres_connect.c     getting in, and the pool; postgres_session.c: what a session is told first
  *   postgres_url.c, postgres_address.c
@@ -79,7 +79,7 @@ hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postg
                                       hfi_time deadline_ns, hf_error *err);
 /* The statements that make the guard, ended by NULL. */
 extern const char *const hfi_postgres_make_guard[];
-hf_status hfi_postgres_guard(void *store, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_postgres_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 
 /* --- postgres_ear.c --- */
 
@@ -117,8 +117,8 @@ void hfi_postgres_bound_hear(struct postgres_store *store);
 
 /* --- postgres_look.c --- */
 
-hf_status hfi_postgres_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+hf_status hfi_postgres_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                hf_error *err);
-hf_status hfi_postgres_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_postgres_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * postgres_address.c: where the server may be. libpq could go through a list of hosts by itself, but would look up their
- * names while no process may fork, and would wait for one that swallows everything until there is no time left for
- * the others.
+ * postgres_address.c: where the server may be. libpq could go through a list of hosts by itself, but would look up
+ * their names while no process may fork, and would wait for one that swallows everything until there is no time left
+ * for the others.
  */
 #include "postgres_connection.h"
 #include <netdb.h>

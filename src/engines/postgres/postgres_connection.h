@@ -90,9 +90,13 @@ hf_status hfi_postgres_run(struct postgres_store *store, const unsigned char *se
                            const struct postgres_values *values, struct postgres_answer *answer, hfi_time deadline_ns,
                            hf_error *err);
 /* A text of our own, outside of the strategy's table; `result` may be NULL. */
-hf_status hfi_postgres_say(struct postgres_store *store, struct postgres_connection *connection, const char *text,
-                           const char *const *parameters, int count, PGresult **result, hfi_time deadline_ns,
-                           hf_error *err);
+struct postgres_text {
+    const char *text;
+    const char *const *parameters;
+    int count;
+};
+hf_status hfi_postgres_say(struct postgres_store *store, struct postgres_connection *connection,
+                           const struct postgres_text *text, PGresult **result, hfi_time deadline_ns, hf_error *err);
 /* Prepares a statement without running it. */
 hf_status hfi_postgres_prepare(struct postgres_store *store, struct postgres_connection *connection,
                                enum postgres_statement statement, hfi_time deadline_ns, hf_error *err);

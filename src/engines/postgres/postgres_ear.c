@@ -17,11 +17,12 @@
 static hf_status begin_to_listen(struct postgres_store *store, struct postgres_connection *connection,
                                  hfi_time deadline_ns, hf_error *err)
 {
-    char text[48];
-    hf_status status = hfi_postgres_say(store, connection, HFI_POSTGRES_LIVE, NULL, 0, NULL, deadline_ns, err);
-    snprintf(text, sizeof text, "LISTEN holdfast_%016llx", (unsigned long long)store->env->client);
+    char channel[48];
+    const struct postgres_text live = { .text = HFI_POSTGRES_LIVE }, listen = { .text = channel };
+    snprintf(channel, sizeof channel, "LISTEN holdfast_%016llx", (unsigned long long)store->env->client);
+    hf_status status = hfi_postgres_say(store, connection, &live, NULL, deadline_ns, err);
     if (status == HF_OK)
-        status = hfi_postgres_say(store, connection, text, NULL, 0, NULL, deadline_ns, err);
+        status = hfi_postgres_say(store, connection, &listen, NULL, deadline_ns, err);
     return hfi_postgres_not_unknown(status, err);
 }
 
@@ -65,8 +66,8 @@ static void unlink_lock(struct postgres_ear *ear, struct postgres_lock *lock)
     lock->waiting = false;
 }
 
-/* "serial token microseconds": it was given the lock. "serial": the same, but it must ask for the token. "serial second":
- * the one before it was, and should be looked after. */
+/* "serial token microseconds": it was given the lock. "serial": the same, but it must ask for the token.
+ * "serial second": the one before it was, and should be looked after. */
 static void call(const struct postgres_store *store, const struct postgres_lock *listener, const char *text)
 {
     char *rest;

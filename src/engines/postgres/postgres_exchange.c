@@ -268,23 +268,22 @@ hf_status hfi_postgres_prepare(struct postgres_store *store, struct postgres_con
     return refusal;
 }
 
-hf_status hfi_postgres_say(struct postgres_store *store, struct postgres_connection *connection, const char *text,
-                           const char *const *parameters, int count, PGresult **out, hfi_time deadline_ns,
-                           hf_error *err)
+hf_status hfi_postgres_say(struct postgres_store *store, struct postgres_connection *connection,
+                           const struct postgres_text *text, PGresult **result, hfi_time deadline_ns, hf_error *err)
 {
     hf_status refusal = HF_OK;
-    if (PQsendQueryParams(connection->pq, text, count, NULL, parameters, NULL, NULL, 0) != 1 ||
+    if (PQsendQueryParams(connection->pq, text->text, text->count, NULL, text->parameters, NULL, NULL, 0) != 1 ||
         PQpipelineSync(connection->pq) != 1 || PQflush(connection->pq) < 0)
         return fail_sending(connection, err);
-    PGresult *result = receive(store, connection, deadline_ns);
-    if (result)
-        take_result(store, result, &refusal, err);
-    if (!result || !receive_end(store, connection, deadline_ns))
+    PGresult *answer = receive(store, connection, deadline_ns);
+    if (answer)
+        take_result(store, answer, &refusal, err);
+    if (!answer || !receive_end(store, connection, deadline_ns))
         refusal = lost_answer(store, connection, deadline_ns, err);
-    if (refusal == HF_OK && out)
-        *out = result;
+    if (refusal == HF_OK && result)
+        *result = answer;
     else
-        PQclear(result);
+        PQclear(answer);
     return refusal;
 }
 

@@ -5,8 +5,8 @@
  * Who finds the lock held lines up in a table; who frees it hands it to the first in line, in the same transaction, for
  * a short claim time, and notifies that one client. The first renewal makes the time whole.
  *
- * A notification is not an answer to a request: a waiter that was paused may read it long after the claim has ended. How
- * far it is to be trusted is reckoned from the last answered request, see is_fresh(); in doubt the waiter asks.
+ * A notification is not an answer to a request: a waiter that was paused may read it long after the claim has ended.
+ * How far it is to be trusted is reckoned from the last answered request, see is_fresh(); in doubt the waiter asks.
  */
 #include "postgres.h"
 #include <stdio.h>
@@ -247,7 +247,7 @@ hf_status hfi_postgres_row_renew(struct postgres_store *store, struct hfi_renewa
     struct postgres_values *values = hfi_alloc(count * sizeof *values);
     struct postgres_call *calls = hfi_alloc(count * sizeof *calls);
     hf_status status = values && calls ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a renewal");
-    for (size_t i = 0; i < count && status == HF_OK; i++) {
+    for (size_t i = 0; i < count && values && calls; i++) {
         const struct hfi_request request = {
             .name = renewals[i].name, .owner = renewals[i].owner, .ttl_ms = renewals[i].ttl_ms, .note = ""
         };
@@ -256,7 +256,7 @@ hf_status hfi_postgres_row_renew(struct postgres_store *store, struct hfi_renewa
     }
     if (status == HF_OK)
         status = hfi_postgres_ask(store, calls, count, deadline_ns, err);
-    for (size_t i = 0; i < count && status == HF_OK; i++) {
+    for (size_t i = 0; i < count && calls && status == HF_OK; i++) {
         renewals[i].status = strcmp(PQcmdTuples(calls[i].result), "1") == 0 ? HF_OK : HF_LOST;
         PQclear(calls[i].result);
     }

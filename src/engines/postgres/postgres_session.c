@@ -97,8 +97,9 @@ hf_status hfi_postgres_set_up(struct postgres_store *store, struct postgres_conn
     compose(text, sizeof text, store, version);
     snprintf(backend, sizeof backend, "%d", PQbackendPID(connection->pq));
     const char *const parameters[] = { backend, store->config.session_pooler ? "true" : "false" };
-    hf_status status = hfi_postgres_not_unknown(
-        hfi_postgres_say(store, connection, text, parameters, 2, &answer, deadline_ns, err), err);
+    const struct postgres_text question = { .text = text, .parameters = parameters, .count = 2 };
+    hf_status status = hfi_postgres_say(store, connection, &question, &answer, deadline_ns, err);
+    status = hfi_postgres_not_unknown(status, err);
     if (status == HF_OK)
         status = judge(store, connection, answer, err);
     PQclear(answer);

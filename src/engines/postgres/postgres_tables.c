@@ -38,7 +38,8 @@ static hf_status say(struct postgres_store *store, struct postgres_connection *c
     char *expanded = hfi_postgres_expand(&store->config.names, text);
     if (!expanded)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-    const hf_status status = hfi_postgres_say(store, connection, expanded, NULL, 0, NULL, deadline_ns, err);
+    const struct postgres_text one = { .text = expanded };
+    const hf_status status = hfi_postgres_say(store, connection, &one, NULL, deadline_ns, err);
     hfi_free(expanded);
     return status;
 }
@@ -70,7 +71,8 @@ static hf_status look(struct postgres_store *store, struct postgres_connection *
     const struct postgres_names *names = &store->config.names;
     const char *const parameters[] = { names->locks, names->waiters, names->grants, names->fences, names->guard };
     PGresult *result = NULL;
-    const hf_status status = hfi_postgres_say(store, connection, check, parameters, 5, &result, deadline_ns, err);
+    const struct postgres_text text = { .text = check, .parameters = parameters, .count = 5 };
+    const hf_status status = hfi_postgres_say(store, connection, &text, &result, deadline_ns, err);
     if (status != HF_OK)
         return status;
     found->tables = PQgetvalue(result, 0, 0)[0] == 't';
