@@ -259,14 +259,10 @@ void hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, con
 /* From when a time-to-live of `ttl_ms` counts; *valid_ms is less if the lease is shorter, else 0. */
 hfi_time hfi_etcd_lease_counts_from(struct etcd_store *store, const struct etcd_lease *lease, uint32_t ttl_ms,
                                     hfi_time now_ns, uint32_t *valid_ms);
-/* The lease of a lock that is held, so that it cannot go meanwhile; NULL: it is lost. */
-struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock);
-/* One of another length, for a lock that has one; used too. */
-hf_status hfi_etcd_lease_get(struct etcd_store *store, uint32_t ttl_ms, const struct etcd_lock *lock,
-                             struct etcd_lease **out, hfi_time deadline_ns, hf_error *err);
+/* The lease of a lock that is held, so that it cannot go meanwhile, and in which revision its key was made; NULL: it is
+ * lost, or was released by another thread. */
+struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock, int64_t *own_revision);
 void hfi_etcd_lease_unuse(struct etcd_store *store, struct etcd_lease *lease);
-/* The lock's key was given to another lease; false: it is held no more. */
-bool hfi_etcd_lease_move(struct etcd_store *store, struct etcd_lock *lock, struct etcd_lease *lease);
 /* Gives all of them back. */
 void hfi_etcd_leases_close(struct etcd_store *store);
 /* With the mutex. */
@@ -364,7 +360,6 @@ struct etcd_lock {
     uint64_t hash;
     struct hfi_owner owner;
     struct etcd_lease *lease; /* NULL: none */
-    int64_t key_lease;        /* the lease that the key is named after: another one if it was lengthened */
     enum etcd_place place;
     bool haunted;         /* a request to make the key was given up, and may still be done */
     int64_t own_revision; /* in which the key was made; 0: not known */
