@@ -54,7 +54,7 @@ static void forget_ghosts(struct etcd_store *store, const struct etcd_lease *lea
 }
 
 /* One that is not kept any more ends by itself. */
-static void forget(struct etcd_store *store, struct etcd_lease *lease)
+void hfi_etcd_lease_forget(struct etcd_store *store, struct etcd_lease *lease)
 {
     struct etcd_lease **link = &store->leases;
     while (*link != lease)
@@ -68,8 +68,10 @@ static void stop_using(struct etcd_store *store, struct etcd_lease *lease)
 {
     lease->users--;
     lease->used_ns = store->env->now_ns();
-    if (lease->users == 0 && (lease->retired || lease->state == ETCD_LEASE_GONE))
-        forget(store, lease);
+    if (lease->users == 0 && lease->state == ETCD_LEASE_GONE)
+        hfi_etcd_lease_forget(store, lease);
+    else if (lease->users == 0 && lease->retired)
+        hfi_etcd_ear_expect(store, lease->used_ns); /* it is revoked now */
 }
 
 void hfi_etcd_lease_mark_gone(struct etcd_store *store, struct etcd_lease *lease)
@@ -94,8 +96,9 @@ void hfi_etcd_leases_tidy(struct etcd_store *store, hfi_time now_ns)
 {
     for (struct etcd_lease *lease = store->leases, *next; lease; lease = next) {
         next = lease->next;
-        if (lease->state == ETCD_LEASE_ALIVE && lease->users == 0 && now_ns - lease->used_ns > IDLE_MOST)
-            forget(store, lease);
+        const hfi_time last = lease->retired ? lease->counted_ns + lease->length_ns : lease->used_ns + IDLE_MOST;
+        if (lease->state == ETCD_LEASE_ALIVE && lease->users == 0 && now_ns > last)
+            hfi_etcd_lease_forget(store, lease);
     }
 }
 
@@ -202,7 +205,7 @@ static hf_status grant(struct etcd_store *store, uint32_t ttl_ms, struct etcd_le
         lease->state = ETCD_LEASE_ALIVE;
         hfi_etcd_ear_expect(store, store->env->now_ns() + lease->length_ns / 3);
     } else {
-        forget(store, lease);
+        hfi_etcd_lease_forget(store, lease);
     }
     pthread_cond_broadcast(&store->granted);
     return status;
@@ -255,7 +258,8 @@ hf_status hfi_etcd_lease_take(struct etcd_store *store, struct etcd_lock *lock, 
 }
 
 /* A request to make the key was sent and given up: it may still be done, and there would be a key that nobody knows of,
- * for as long as the lease lives. So the lease is not used for anything new, and the key is deleted now and then. */
+ * for as long as the lease lives. So the lease is not used for anything new and revoked as soon as nobody needs it; until
+ * then the key is deleted again and again. */
 static void haunt(struct etcd_store *store, const struct etcd_lock *lock)
 {
     char key[HFI_ETCD_KEY_MAX + 1];
@@ -267,8 +271,10 @@ static void haunt(struct etcd_store *store, const struct etcd_lock *lock)
     ghost->lease = lock->lease;
     ghost->length = length;
     memcpy(ghost->key, key, length);
+    ghost->due_ns = store->env->now_ns();
     ghost->next = store->ghosts;
     store->ghosts = ghost;
+    hfi_etcd_ear_expect(store, ghost->due_ns);
 }
 
 void hfi_etcd_lease_drop(struct etcd_store *store, struct etcd_lock *lock)
@@ -340,5 +346,5 @@ void hfi_etcd_leases_close(struct etcd_store *store)
         }
     }
     while (store->leases)
-        forget(store, store->leases);
+        hfi_etcd_lease_forget(store, store->leases);
 }
