@@ -33,7 +33,7 @@
 static struct etcd_cluster *clusters;
 static pid_t starter; /* atexit() handlers are inherited by forked children, the servers are not theirs */
 
-/* ----------------------------------------------------------------------------------------------- places and programs */
+/* ---------------------------------------------------------------------------------------------- places and programs */
 
 /* Not one of those that the kernel gives to outgoing connections. */
 static int free_port(void)
@@ -93,7 +93,7 @@ static _Noreturn void become(char *text, int out, const struct netns *place, pid
     char *arguments[ARGUMENTS_MOST];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     split(arguments, text);
-    if (getppid() != parent || out < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
+    if (!arguments[0] || getppid() != parent || out < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
         _exit(125);
     if (place)
         netns_enter(place);

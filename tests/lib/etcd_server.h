@@ -41,8 +41,8 @@ struct etcd_cluster {
     char hosts[200];     /* the same without the scheme */
     char directory[200]; /* data and logs are below it */
     char options[600];
-    bool tls;         /* with the certificates in TEST_CERTIFICATES */
-    char ctl[300];    /* more options for etcdctl */
+    bool tls;      /* with the certificates in TEST_CERTIFICATES */
+    char ctl[300]; /* more options for etcdctl */
     char members[300];
     struct etcd_cluster *next;
 };

@@ -11,9 +11,9 @@
  *                     believes.
  * Token:              the store's revision when the lock was seen to be ours. Our key is there in that revision, so
  *                     whoever comes later sees a greater one.
- * Cannot promise:     tokens that grow through a restore from a snapshot, unless it bumps the revision. Exclusion when a
- *                     holder is paused for longer than its time-to-live and then writes without looking: that is what
- *                     the token is for.
+ * Cannot promise:     tokens that grow through a restore from a snapshot, unless it bumps the revision. Exclusion from
+ *                     a holder that was paused for longer than its time-to-live and writes without looking: for that
+ *                     there is the token.
  */
 #include "etcd.h"
 #include <stdio.h>
@@ -98,11 +98,11 @@ static void take_up(struct etcd_store *store, struct etcd_lock *lock, const stru
                     const struct etcd_view *view, struct hfi_grant *grant)
 {
     char key[HFI_ETCD_KEY_MAX + 1];
-    const size_t length = hfi_etcd_key(key, store, lock->name, lock->key_lease);
+    const size_t length = hfi_etcd_key(key, store, lock->name, lock->lease->id);
     char *copy = hfi_strdup(key); /* without it, the loss is only noticed by the next renewal */
     grant->token = (uint64_t)view->revision;
-    grant->counted_from_ns = hfi_etcd_lease_counts_from(store, lock->lease, request->ttl_ms, grant->counted_from_ns,
-                                                        &grant->valid_ms);
+    grant->counted_from_ns =
+        hfi_etcd_lease_counts_from(store, lock->lease, request->ttl_ms, grant->counted_from_ns, &grant->valid_ms);
     pthread_mutex_lock(&store->mutex);
     lock->place = ETCD_HELD;
     lock->own_revision = view->own_revision;

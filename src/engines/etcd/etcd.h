@@ -5,7 +5,8 @@
  *   etcd.c             the engine: what the core asks for
  *   etcd_txn.c         the transactions, and what their answers say
  *   etcd_lease.c       leases: granting and sharing; etcd_renew.c: keeping what is held
- *   etcd_ear.c         the connection that hears: watches and the keep-alives; etcd_watch.c: who watches what
+ *   etcd_ear.c         the connection that hears: watches and the keep-alives; etcd_watch.c: who watches what;
+ *                      etcd_errand.c: what is done on the side
  *   etcd_look.c        who holds what
  *   etcd_ask.c         one exchange, with whichever server answers; etcd_answer.c: what a refusal means
  *   etcd_node.c        a server and the idle connections to it
@@ -233,13 +234,15 @@ struct etcd_lease {
     hfi_time asked_ns;   /* when the ear asked to keep it; 0: there is no answer to come */
     hfi_time used_ns;    /* when a lock last came or went */
     unsigned users;
-    bool retired; /* no lock is to come any more */
+    hfi_time revoked_ns; /* when that was asked for; 0: it was not */
+    bool retired;        /* no lock is to come any more */
 };
 
 /* A key that a request may make after it was given up: it is deleted until its lease has ended. */
 struct etcd_ghost {
     struct etcd_ghost *next;
     struct etcd_lease *lease;
+    hfi_time due_ns, pause_ns; /* when to delete it again, and how long since the last time */
     size_t length;
     char key[];
 };
@@ -259,19 +262,16 @@ void hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, con
 /* From when a time-to-live of `ttl_ms` counts; *valid_ms is less if the lease is shorter, else 0. */
 hfi_time hfi_etcd_lease_counts_from(struct etcd_store *store, const struct etcd_lease *lease, uint32_t ttl_ms,
                                     hfi_time now_ns, uint32_t *valid_ms);
-/* The lease of a lock that is held, so that it cannot go meanwhile; NULL: it is lost. */
-struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock);
-/* One of another length, for a lock that has one; used too. */
-hf_status hfi_etcd_lease_get(struct etcd_store *store, uint32_t ttl_ms, const struct etcd_lock *lock,
-                             struct etcd_lease **out, hfi_time deadline_ns, hf_error *err);
+/* The lease of a lock that is held, so that it cannot go meanwhile, and in which revision its key was made; NULL: it is
+ * lost, or was released by another thread. */
+struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock, int64_t *own_revision);
 void hfi_etcd_lease_unuse(struct etcd_store *store, struct etcd_lease *lease);
-/* The lock's key was given to another lease; false: it is held no more. */
-bool hfi_etcd_lease_move(struct etcd_store *store, struct etcd_lock *lock, struct etcd_lease *lease);
 /* Gives all of them back. */
 void hfi_etcd_leases_close(struct etcd_store *store);
 /* With the mutex. */
 void hfi_etcd_lease_mark_gone(struct etcd_store *store, struct etcd_lease *lease);
 void hfi_etcd_leases_tidy(struct etcd_store *store, hfi_time now_ns);
+void hfi_etcd_lease_forget(struct etcd_store *store, struct etcd_lease *lease);
 
 /* --- etcd_renew.c --- */
 
@@ -288,7 +288,7 @@ struct etcd_ear {
     struct etcd_connection *connection;
     struct etcd_node *node;
     struct etcd_stream watch, keep;
-    struct etcd_errand *errands; /* deletions of ghosts that are on their way */
+    struct etcd_errand *errands; /* calls that nobody waits for */
     unsigned failures;           /* to connect, in a row */
     hfi_time since_ns;           /* when it began to connect */
     hfi_time try_again_ns;       /* when there is none */
@@ -308,6 +308,10 @@ void hfi_etcd_ear_expect(struct etcd_store *store, hfi_time due_ns);
 /* Sends a message on a stream that stays open. */
 void hfi_etcd_ear_say(struct etcd_store *store, struct etcd_stream *stream, const ProtobufCMessage *message);
 void hfi_etcd_ear_break(struct etcd_store *store);
+/* Deletes ghosts and revokes leases that nobody needs, when it is time; when it is so next. */
+hfi_time hfi_etcd_errands_send(struct etcd_store *store, hfi_time now_ns);
+void hfi_etcd_errands_take(struct etcd_store *store);
+void hfi_etcd_errands_free(struct etcd_ear *ear);
 /* Without the mutex: has the core ask about all locks, if some are known to be lost. */
 void hfi_etcd_tell_losses(struct etcd_store *store);
 void hfi_etcd_hear(void *memory);
@@ -364,7 +368,6 @@ struct etcd_lock {
     uint64_t hash;
     struct hfi_owner owner;
     struct etcd_lease *lease; /* NULL: none */
-    int64_t key_lease;        /* the lease that the key is named after: another one if it was lengthened */
     enum etcd_place place;
     bool haunted;         /* a request to make the key was given up, and may still be done */
     int64_t own_revision; /* in which the key was made; 0: not known */

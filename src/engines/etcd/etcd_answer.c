@@ -59,8 +59,8 @@ hf_status hfi_etcd_outcome(const struct etcd_stream *stream, bool writes, hf_err
     if (stream->code == 0)
         return HF_OK;
     if (stream->code < 0 && stream->http && stream->http != 200)
-        return hfi_fail(err, HF_UNAVAILABLE, stream->http, "the server answers with HTTP status %d, and not as etcd does",
-                        stream->http);
+        return hfi_fail(err, HF_UNAVAILABLE, stream->http,
+                        "the server answers with HTTP status %d, and not as etcd does", stream->http);
     if (stream->code < 0)
         return hfi_fail(err, writes ? HF_UNKNOWN : HF_UNAVAILABLE, 0, "the server broke off its answer");
     for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++) {
@@ -73,8 +73,8 @@ hf_status hfi_etcd_outcome(const struct etcd_stream *stream, bool writes, hf_err
 bool hfi_etcd_is_stale_token(const struct etcd_stream *stream)
 {
     return (stream->code == UNAUTHENTICATED && strstr(stream->reason, "invalid auth token")) ||
-           (stream->code == INVALID_ARGUMENT && (strstr(stream->reason, "revision in header is old") ||
-                                                 strstr(stream->reason, "user name is empty")));
+           (stream->code == INVALID_ARGUMENT &&
+            (strstr(stream->reason, "revision in header is old") || strstr(stream->reason, "user name is empty")));
 }
 
 bool hfi_etcd_is_lease_missing(const struct etcd_stream *stream)

@@ -13,65 +13,62 @@
 
 /* --- one server --- */
 
-static void free_calls(struct etcd_call *calls, size_t count)
+void hfi_etcd_answers_free(struct etcd_question *question)
 {
-    for (size_t i = 0; i < count; i++) {
-        hfi_etcd_stream_free(&calls[i].stream);
-        protobuf_c_message_free_unpacked(calls[i].answer, NULL);
-        calls[i].answer = NULL;
+    for (size_t i = 0; i < question->count; i++) {
+        struct etcd_call *call = &question->calls[i];
+        hfi_etcd_stream_free(&call->stream);
+        protobuf_c_message_free_unpacked(call->answer, NULL);
+        call->answer = NULL;
     }
 }
 
-void hfi_etcd_answers_free(struct etcd_question *question)
+static bool begin_all(struct etcd_connection *connection, const char *authority, const char *token,
+                      struct etcd_question *question, hfi_time timeout_ns)
 {
-    free_calls(question->calls, question->count);
-}
-
-static bool begin_all(struct etcd_connection *connection, const struct etcd_node *node, const char *token,
-                      struct etcd_call *calls, size_t count, hfi_time timeout_ns)
-{
-    for (size_t i = 0; i < count; i++) {
-        calls[i].stream.path = calls[i].path;
-        if (!hfi_etcd_add_message(&calls[i].stream, calls[i].request) ||
-            !hfi_etcd_begin(connection, &calls[i].stream, node->authority, token, timeout_ns))
+    for (size_t i = 0; i < question->count; i++) {
+        struct etcd_call *call = &question->calls[i];
+        call->stream.path = call->path;
+        if (!hfi_etcd_add_message(&call->stream, call->request) ||
+            !hfi_etcd_begin(connection, &call->stream, authority, token, timeout_ns))
             return false;
     }
     return true;
 }
 
 /* Unpacks the answers of calls that went well; the status of the first that did not. */
-static hf_status take_answers(struct etcd_call *calls, size_t count, bool writes, hf_error *err)
+static hf_status take_answers(struct etcd_question *question, hf_error *err)
 {
-    for (size_t i = 0; i < count; i++) {
-        const hf_status status = hfi_etcd_outcome(&calls[i].stream, writes, calls[i].optional ? NULL : err);
-        if (status != HF_OK && calls[i].optional && calls[i].stream.code > 0)
+    for (size_t i = 0; i < question->count; i++) {
+        struct etcd_call *call = &question->calls[i];
+        const hf_status status = hfi_etcd_outcome(&call->stream, question->writes, call->optional ? NULL : err);
+        if (status != HF_OK && call->optional && call->stream.code > 0)
             continue;
         if (status != HF_OK)
             return status;
-        if (!hfi_etcd_take_message(&calls[i].stream, calls[i].type, &calls[i].answer) || !calls[i].answer)
+        if (!hfi_etcd_take_message(&call->stream, call->type, &call->answer) || !call->answer)
             return hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
     }
     return HF_OK;
 }
 
-/* The calls in one write. After HF_UNKNOWN the connection is of no use any more. */
-static hf_status exchange(struct etcd_store *store, const struct etcd_node *node, struct etcd_connection *connection,
-                          const char *token, struct etcd_call *calls, size_t count, bool writes, hfi_time deadline_ns,
-                          hf_error *err)
+/* The calls in one write. The connection is of no use any more unless all streams are over. */
+static hf_status exchange(struct etcd_connection *connection, const char *authority, const char *token,
+                          struct etcd_question *question, hfi_time deadline_ns, hf_error *err)
 {
     struct etcd_stream *streams[CALLS_MOST];
-    const hfi_time left = deadline_ns - store->env->now_ns();
-    for (size_t i = 0; i < count; i++)
-        streams[i] = &calls[i].stream;
-    if (!begin_all(connection, node, token, calls, count, left > HFI_MS ? left : HFI_MS))
+    const hfi_time left = deadline_ns - hfi_etcd_now_ns();
+    for (size_t i = 0; i < question->count; i++)
+        streams[i] = &question->calls[i].stream;
+    if (!begin_all(connection, authority, token, question, left > HFI_MS ? left : HFI_MS))
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a request");
-    const hf_status status = hfi_etcd_exchange(connection, streams, count, deadline_ns, err);
-    if (status == HF_UNKNOWN && !writes) {
+    const hf_status status = hfi_etcd_exchange(connection, streams, question->count, deadline_ns, err);
+    if (status == HF_UNKNOWN && !question->writes) {
         if (err)
             err->status = HF_UNAVAILABLE; /* nothing is unknown of a read */
         return HF_UNAVAILABLE;
     }
-    return status == HF_OK ? take_answers(calls, count, writes, err) : status;
+    return status == HF_OK ? take_answers(question, err) : status;
 }
 
 /* --- the log-in --- */
@@ -109,16 +106,17 @@ static hf_status log_in(struct etcd_store *store, const struct etcd_node *node, 
     struct etcd_call call = { .path = "/etcdserverpb.Auth/Authenticate",
                               .request = &request.base,
                               .type = &etcd__authenticate_response__descriptor };
+    struct etcd_question question = { .calls = &call, .count = 1 };
     request.name = store->config.user;
     request.password = store->config.password;
-    hf_status status = exchange(store, node, connection, NULL, &call, 1, false, deadline_ns, err);
-    if (status == HF_OK)
+    hf_status status = exchange(connection, node->authority, NULL, &question, deadline_ns, err);
+    if (status == HF_OK) {
         keep_token(store, ((const Etcd__AuthenticateResponse *)call.answer)->token);
-    else if (strstr(call.stream.reason, "authentication is not enabled")) {
+    } else if (strstr(call.stream.reason, "authentication is not enabled")) {
         keep_token(store, ""); /* as etcd's own clients do: whoever is to log in soon can be set up before */
         status = HF_OK;
     }
-    free_calls(&call, 1);
+    hfi_etcd_answers_free(&question);
     return status;
 }
 
@@ -136,8 +134,7 @@ static hf_status ask_node(struct etcd_store *store, struct etcd_node *node, stru
     if (status == HF_OK) {
         char *token = hfi_etcd_token(store);
         question->sent_ns = store->env->now_ns();
-        status = exchange(store, node, connection, token, question->calls, question->count, question->writes,
-                          deadline_ns, err);
+        status = exchange(connection, node->authority, token, question, deadline_ns, err);
         hfi_free(token);
     }
     bool over = true; /* every stream: else what comes late would be written to memory that is gone */

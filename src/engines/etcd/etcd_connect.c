@@ -45,8 +45,7 @@ hf_status hfi_etcd_resolve(struct sockaddr_storage out[HFI_ETCD_ADDRESSES_MOST],
 /* Starts to connect. 0, or what went wrong. */
 static int try_address(struct etcd_connection *connection, const struct sockaddr_storage *address)
 {
-    const socklen_t length =
-        address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    const socklen_t length = address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
     connection->fd = HFI_FD(socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (connection->fd < 0)
         return errno;

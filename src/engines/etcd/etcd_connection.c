@@ -76,8 +76,6 @@ void hfi_etcd_stream_free(struct etcd_stream *stream)
 
 /* --- messages --- */
 
-static void pack_append(ProtobufCBuffer *buffer, size_t length, const uint8_t *data);
-
 /* Where protobuf-c packs a message to. */
 struct sink {
     ProtobufCBuffer base;
@@ -144,28 +142,22 @@ static ssize_t give_data(nghttp2_session *session, int32_t id, uint8_t *buffer, 
     return (ssize_t)part;
 }
 
-/* A server percent-encodes what is not plain in it; we only show it. */
-static void keep_reason(struct etcd_stream *stream, const uint8_t *value, size_t length)
-{
-    snprintf(stream->reason, sizeof stream->reason, "%.*s", (int)(length < INT16_MAX ? length : INT16_MAX),
-             (const char *)value);
-}
-
-static int take_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_length,
-                       const uint8_t *value, size_t length, uint8_t flags, void *user)
+static int take_header(nghttp2_session *session, const nghttp2_frame *frame, nghttp2_rcbuf *name, nghttp2_rcbuf *value,
+                       uint8_t flags, void *user)
 {
     struct etcd_stream *stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
+    const char *what = (const char *)nghttp2_rcbuf_get_buf(name).base; /* both end with a zero byte */
+    const char *text = (const char *)nghttp2_rcbuf_get_buf(value).base;
     (void)flags;
     (void)user;
     if (!stream)
         return 0;
-    /* nghttp2 ends name and value with a zero byte. */
-    if (name_length == 7 && memcmp(name, ":status", 7) == 0)
-        stream->http = (int)strtol((const char *)value, NULL, 10);
-    else if (name_length == 11 && memcmp(name, "grpc-status", 11) == 0)
-        stream->code = (int)strtol((const char *)value, NULL, 10);
-    else if (name_length == 12 && memcmp(name, "grpc-message", 12) == 0)
-        keep_reason(stream, value, length);
+    if (strcmp(what, ":status") == 0)
+        stream->http = (int)strtol(text, NULL, 10);
+    else if (strcmp(what, "grpc-status") == 0)
+        stream->code = (int)strtol(text, NULL, 10);
+    else if (strcmp(what, "grpc-message") == 0) /* percent-encoded where it is not plain; it is only shown */
+        snprintf(stream->reason, sizeof stream->reason, "%s", text);
     return 0;
 }
 
@@ -207,7 +199,7 @@ bool hfi_etcd_session_new(struct etcd_connection *connection)
     const nghttp2_settings_entry settings[] = { { NGHTTP2_SETTINGS_ENABLE_PUSH, 0 } };
     if (nghttp2_session_callbacks_new(&callbacks) != 0)
         return false;
-    nghttp2_session_callbacks_set_on_header_callback(callbacks, take_header);
+    nghttp2_session_callbacks_set_on_header_callback2(callbacks, take_header);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, take_data);
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, take_close);
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, take_frame);

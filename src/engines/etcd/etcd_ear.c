@@ -22,12 +22,6 @@
 #define RETRY_FIRST (25 * HFI_MS)
 #define RETRY_MOST HFI_SECOND
 
-/* The deletion of a ghost, whose answer interests nobody. */
-struct etcd_errand {
-    struct etcd_errand *next;
-    struct etcd_stream stream;
-};
-
 static hfi_time earlier(hfi_time a, hfi_time b)
 {
     return a < b ? a : b;
@@ -79,20 +73,6 @@ void hfi_etcd_ear_expect(struct etcd_store *store, hfi_time due_ns)
 
 /* --- the connection --- */
 
-static void free_errands(struct etcd_ear *ear, bool all)
-{
-    for (struct etcd_errand **link = &ear->errands; *link;) {
-        struct etcd_errand *errand = *link;
-        if (all || errand->stream.closed) {
-            *link = errand->next;
-            hfi_etcd_stream_free(&errand->stream);
-            hfi_free(errand);
-        } else {
-            link = &errand->next;
-        }
-    }
-}
-
 static void disconnect(struct etcd_ear *ear)
 {
     hfi_etcd_disconnect(ear->connection);
@@ -100,7 +80,7 @@ static void disconnect(struct etcd_ear *ear)
     ear->state = ETCD_EAR_NONE;
     hfi_etcd_stream_free(&ear->watch);
     hfi_etcd_stream_free(&ear->keep);
-    free_errands(ear, true);
+    hfi_etcd_errands_free(ear);
 }
 
 /* The next server is tried at once, until all were. */
@@ -189,46 +169,12 @@ static hfi_time keep_patience(const struct etcd_lease *lease)
     return pause < KEEP_PATIENCE_LEAST ? KEEP_PATIENCE_LEAST : earlier(pause, KEEP_PATIENCE_MOST);
 }
 
-/* What may have been made of a key that was given up. */
-static void delete_ghost(struct etcd_store *store, const struct etcd_ghost *ghost)
-{
-    struct etcd_ear *ear = &store->ear;
-    Etcd__TxnRequest request = ETCD__TXN_REQUEST__INIT;
-    Etcd__Compare compare = ETCD__COMPARE__INIT, *compares[] = { &compare };
-    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT, *operations[] = { &operation };
-    Etcd__DeleteRangeRequest remove = ETCD__DELETE_RANGE_REQUEST__INIT;
-    compare.target = ETCD__COMPARE__TARGET__CREATE;
-    compare.result = ETCD__COMPARE__RESULT__NOT_EQUAL;
-    compare.key = (ProtobufCBinaryData){ .len = ghost->length, .data = (uint8_t *)(uintptr_t)ghost->key };
-    compare.target_union_case = ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
-    remove.key = compare.key;
-    operation.request_case = ETCD__REQUEST_OP__REQUEST_DELETE_RANGE;
-    operation.delete_range = &remove;
-    request.compare = compares;
-    request.success = operations;
-    request.n_compare = request.n_success = 1;
-    struct etcd_errand *errand = hfi_alloc(sizeof *errand);
-    if (!errand)
-        return;
-    errand->stream.path = "/etcdserverpb.KV/Txn";
-    errand->next = ear->errands;
-    ear->errands = errand;
-    const char *token = store->token && *store->token ? store->token : NULL;
-    if (!hfi_etcd_add_message(&errand->stream, &request.base) ||
-        !hfi_etcd_begin(ear->connection, &errand->stream, ear->node->authority, token, KEEP_PATIENCE_MOST))
-        errand->stream.closed = true;
-}
-
 static void keep_lease(struct etcd_store *store, struct etcd_lease *lease, hfi_time now_ns)
 {
     Etcd__LeaseRequest request = ETCD__LEASE_REQUEST__INIT;
     request.id = lease->id;
     lease->asked_ns = now_ns;
     hfi_etcd_ear_say(store, &store->ear.keep, &request.base);
-    for (const struct etcd_ghost *ghost = store->ghosts; ghost; ghost = ghost->next) {
-        if (ghost->lease == lease)
-            delete_ghost(store, ghost);
-    }
 }
 
 /* Asks to keep those whose time it is; *silent: the server owes an answer. When the next is due. */
@@ -238,7 +184,7 @@ static hfi_time keep_leases(struct etcd_store *store, hfi_time now_ns, bool *sil
     const bool ready = store->ear.state == ETCD_EAR_READY;
     hfi_etcd_leases_tidy(store, now_ns);
     for (struct etcd_lease *lease = store->leases; lease; lease = lease->next) {
-        if (lease->state != ETCD_LEASE_ALIVE)
+        if (lease->state != ETCD_LEASE_ALIVE || (lease->retired && lease->users == 0))
             continue;
         if (ready && !lease->asked_ns && now_ns >= lease->counted_ns + keep_pause(lease))
             keep_lease(store, lease, now_ns);
@@ -289,7 +235,7 @@ static bool take_news(struct etcd_store *store)
         hfi_etcd_watch_take(store, (const Etcd__WatchResponse *)message);
         protobuf_c_message_free_unpacked(message, NULL);
     }
-    free_errands(ear, false);
+    hfi_etcd_errands_take(store);
     return sense && !ear->watch.closed && !ear->keep.closed && !ear->connection->leaving;
 }
 
@@ -307,6 +253,7 @@ void hfi_etcd_ear_pump(struct etcd_store *store)
 
     bool silent = false;
     hfi_time due = earlier(keep_leases(store, now, &silent), hfi_etcd_watches_send(store, now));
+    due = earlier(due, hfi_etcd_errands_send(store, now));
     const bool ready = ear->state == ETCD_EAR_READY;
     if (ready && (silent || ear->watch.closed || ear->keep.closed || !hfi_etcd_flush(ear->connection)))
         hfi_etcd_ear_break(store);

@@ -26,7 +26,7 @@ static struct etcd_lock **bucket_of(struct etcd_store *store, uint64_t hash)
 static bool is_taken(struct etcd_store *store, const struct etcd_lock *lock, const struct etcd_lease *lease)
 {
     const struct etcd_lock *other = *bucket_of(store, lock->hash);
-    while (other && (other->key_lease != lease->id || other->hash != lock->hash || strcmp(other->name, lock->name) != 0))
+    while (other && (other->lease != lease || other->hash != lock->hash || strcmp(other->name, lock->name) != 0))
         other = other->next;
     return other != NULL;
 }
@@ -54,7 +54,7 @@ static void forget_ghosts(struct etcd_store *store, const struct etcd_lease *lea
 }
 
 /* One that is not kept any more ends by itself. */
-static void forget(struct etcd_store *store, struct etcd_lease *lease)
+void hfi_etcd_lease_forget(struct etcd_store *store, struct etcd_lease *lease)
 {
     struct etcd_lease **link = &store->leases;
     while (*link != lease)
@@ -68,8 +68,10 @@ static void stop_using(struct etcd_store *store, struct etcd_lease *lease)
 {
     lease->users--;
     lease->used_ns = store->env->now_ns();
-    if (lease->users == 0 && (lease->retired || lease->state == ETCD_LEASE_GONE))
-        forget(store, lease);
+    if (lease->users == 0 && lease->state == ETCD_LEASE_GONE)
+        hfi_etcd_lease_forget(store, lease);
+    else if (lease->users == 0 && lease->retired)
+        hfi_etcd_ear_expect(store, lease->used_ns); /* it is revoked now */
 }
 
 void hfi_etcd_lease_mark_gone(struct etcd_store *store, struct etcd_lease *lease)
@@ -94,8 +96,9 @@ void hfi_etcd_leases_tidy(struct etcd_store *store, hfi_time now_ns)
 {
     for (struct etcd_lease *lease = store->leases, *next; lease; lease = next) {
         next = lease->next;
-        if (lease->state == ETCD_LEASE_ALIVE && lease->users == 0 && now_ns - lease->used_ns > IDLE_MOST)
-            forget(store, lease);
+        const hfi_time last = lease->retired ? lease->counted_ns + lease->length_ns : lease->used_ns + IDLE_MOST;
+        if (lease->state == ETCD_LEASE_ALIVE && lease->users == 0 && now_ns > last)
+            hfi_etcd_lease_forget(store, lease);
     }
 }
 
@@ -202,7 +205,7 @@ static hf_status grant(struct etcd_store *store, uint32_t ttl_ms, struct etcd_le
         lease->state = ETCD_LEASE_ALIVE;
         hfi_etcd_ear_expect(store, store->env->now_ns() + lease->length_ns / 3);
     } else {
-        forget(store, lease);
+        hfi_etcd_lease_forget(store, lease);
     }
     pthread_cond_broadcast(&store->granted);
     return status;
@@ -241,13 +244,12 @@ static hf_status get(struct etcd_store *store, uint32_t ttl_ms, const struct etc
 hf_status hfi_etcd_lease_take(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
                               hf_error *err)
 {
-    struct etcd_lease *lease;
+    struct etcd_lease *lease = NULL;
     pthread_mutex_lock(&store->mutex);
     const hf_status status = get(store, request->ttl_ms, lock, &lease, request->deadline_ns, err);
-    if (status == HF_OK) {
+    if (status == HF_OK && lease) {
         struct etcd_lock **bucket = bucket_of(store, lock->hash);
         lock->lease = lease;
-        lock->key_lease = lease->id;
         lock->next = *bucket;
         *bucket = lock;
     }
@@ -256,11 +258,12 @@ hf_status hfi_etcd_lease_take(struct etcd_store *store, struct etcd_lock *lock, 
 }
 
 /* A request to make the key was sent and given up: it may still be done, and there would be a key that nobody knows of,
- * for as long as the lease lives. So the lease is not used for anything new, and the key is deleted now and then. */
+ * for as long as the lease lives. So the lease is not used for anything new and revoked as soon as nobody needs it; until
+ * then the key is deleted again and again. */
 static void haunt(struct etcd_store *store, const struct etcd_lock *lock)
 {
     char key[HFI_ETCD_KEY_MAX + 1];
-    const size_t length = hfi_etcd_key(key, store, lock->name, lock->key_lease);
+    const size_t length = hfi_etcd_key(key, store, lock->name, lock->lease->id);
     struct etcd_ghost *ghost = hfi_alloc(sizeof *ghost + length);
     lock->lease->retired = true;
     if (!ghost)
@@ -268,8 +271,10 @@ static void haunt(struct etcd_store *store, const struct etcd_lock *lock)
     ghost->lease = lock->lease;
     ghost->length = length;
     memcpy(ghost->key, key, length);
+    ghost->due_ns = store->env->now_ns();
     ghost->next = store->ghosts;
     store->ghosts = ghost;
+    hfi_etcd_ear_expect(store, ghost->due_ns);
 }
 
 void hfi_etcd_lease_drop(struct etcd_store *store, struct etcd_lock *lock)
@@ -285,10 +290,27 @@ void hfi_etcd_lease_drop(struct etcd_store *store, struct etcd_lock *lock)
         stop_using(store, lock->lease);
     }
     lock->lease = NULL;
-    lock->key_lease = 0;
     lock->haunted = lock->lost = false;
     lock->own_revision = 0;
     lock->place = ETCD_NOWHERE;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock, int64_t *own_revision)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct etcd_lease *lease = lock->place == ETCD_HELD && !lock->lost ? lock->lease : NULL;
+    if (lease)
+        lease->users++;
+    *own_revision = lock->own_revision;
+    pthread_mutex_unlock(&store->mutex);
+    return lease;
+}
+
+void hfi_etcd_lease_unuse(struct etcd_store *store, struct etcd_lease *lease)
+{
+    pthread_mutex_lock(&store->mutex);
+    stop_using(store, lease);
     pthread_mutex_unlock(&store->mutex);
 }
 
@@ -298,9 +320,7 @@ static void revoke(struct etcd_store *store, const int64_t *ids, size_t count)
 {
     Etcd__LeaseRequest requests[FAREWELL_CALLS];
     struct etcd_call calls[FAREWELL_CALLS];
-    struct etcd_question question = { .calls = calls,
-                                      .count = count,
-                                      .deadline_ns = store->env->now_ns() + FAREWELL };
+    struct etcd_question question = { .calls = calls, .count = count, .deadline_ns = store->env->now_ns() + FAREWELL };
     for (size_t i = 0; i < count; i++) {
         etcd__lease_request__init(&requests[i]);
         requests[i].id = ids[i];
@@ -326,47 +346,5 @@ void hfi_etcd_leases_close(struct etcd_store *store)
         }
     }
     while (store->leases)
-        forget(store, store->leases);
-}
-
-/* --- for etcd_renew.c --- */
-
-hf_status hfi_etcd_lease_get(struct etcd_store *store, uint32_t ttl_ms, const struct etcd_lock *lock,
-                             struct etcd_lease **out, hfi_time deadline_ns, hf_error *err)
-{
-    pthread_mutex_lock(&store->mutex);
-    const hf_status status = get(store, ttl_ms, lock, out, deadline_ns, err);
-    pthread_mutex_unlock(&store->mutex);
-    return status;
-}
-
-struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock)
-{
-    pthread_mutex_lock(&store->mutex);
-    struct etcd_lease *lease = lock->place == ETCD_HELD && !lock->lost ? lock->lease : NULL;
-    if (lease)
-        lease->users++;
-    pthread_mutex_unlock(&store->mutex);
-    return lease;
-}
-
-void hfi_etcd_lease_unuse(struct etcd_store *store, struct etcd_lease *lease)
-{
-    pthread_mutex_lock(&store->mutex);
-    stop_using(store, lease);
-    pthread_mutex_unlock(&store->mutex);
-}
-
-bool hfi_etcd_lease_move(struct etcd_store *store, struct etcd_lock *lock, struct etcd_lease *lease)
-{
-    pthread_mutex_lock(&store->mutex);
-    struct etcd_lease *old = lock->lease;
-    const bool moved = old && lock->place == ETCD_HELD;
-    if (moved) {
-        lock->lease = lease;
-        lease->users++;
-        stop_using(store, old);
-    }
-    pthread_mutex_unlock(&store->mutex);
-    return moved;
+        hfi_etcd_lease_forget(store, store->leases);
 }

@@ -56,8 +56,7 @@ static int by_age(const void *a, const void *b)
 static size_t name_end(const struct etcd_store *store, const Etcd__KeyValue *one)
 {
     const size_t before = strlen(store->config.prefix) + 1;
-    const uint8_t *slash =
-        one->key.len > before ? memchr(one->key.data + before, '/', one->key.len - before) : NULL;
+    const uint8_t *slash = one->key.len > before ? memchr(one->key.data + before, '/', one->key.len - before) : NULL;
     return slash ? (size_t)(slash - one->key.data) : 0;
 }
 
@@ -211,7 +210,7 @@ hf_status hfi_etcd_inspect(void *memory, const char *prefix, hf_inspect_fn each,
         status = hfi_fail(err, HF_NOMEM, 0, "no memory for a list of locks");
     size_t from = 0, count = 1;
     int stop = 0;
-    while (status == HF_OK && !stop && count) {
+    while (groups && status == HF_OK && !stop && count) {
         for (count = 0; count < TOGETHER_MOST && next_group(store, range->kvs, range->n_kvs, &from, &groups[count]);)
             count++;
         if (count)

@@ -12,7 +12,6 @@
 
 /* One lock of many. */
 struct part {
-    struct etcd_lock *lock;
     struct etcd_lease *lease; /* NULL: it is lost */
     int64_t own_revision;
     char key[HFI_ETCD_KEY_MAX + 1];
@@ -33,62 +32,6 @@ struct renewal {
     struct etcd_question question;
 };
 
-/* --- a longer time than the lease has --- */
-
-/* A lease cannot be made longer, but a key can be given another one. Its name stays. */
-static hf_status give_lease(struct etcd_store *store, struct etcd_lock *lock, const struct etcd_lease *lease,
-                            hfi_time deadline_ns, bool *done, hf_error *err)
-{
-    char key[HFI_ETCD_KEY_MAX + 1];
-    Etcd__TxnRequest request = ETCD__TXN_REQUEST__INIT;
-    Etcd__Compare compare = ETCD__COMPARE__INIT, *compares[] = { &compare };
-    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT, *operations[] = { &operation };
-    Etcd__PutRequest put = ETCD__PUT_REQUEST__INIT;
-    struct etcd_call call = { .path = "/etcdserverpb.KV/Txn",
-                              .request = &request.base,
-                              .type = &etcd__txn_response__descriptor };
-    struct etcd_question question = { .calls = &call, .count = 1, .writes = true, .deadline_ns = deadline_ns };
-    compare.target = ETCD__COMPARE__TARGET__CREATE;
-    compare.key.data = (uint8_t *)key;
-    compare.key.len = hfi_etcd_key(key, store, lock->name, lock->key_lease);
-    compare.target_union_case = ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
-    compare.create_revision = lock->own_revision;
-    put.key = compare.key;
-    put.lease = lease->id;
-    put.ignore_value = true;
-    operation.request_case = ETCD__REQUEST_OP__REQUEST_PUT;
-    operation.put = &put;
-    request.compare = compares;
-    request.n_compare = 1;
-    request.success = operations;
-    request.n_success = 1;
-    const hf_status status = hfi_etcd_ask(store, &question, err);
-    if (status != HF_OK)
-        return status;
-    *done = ((const Etcd__TxnResponse *)call.answer)->succeeded;
-    hfi_etcd_answers_free(&question);
-    return HF_OK;
-}
-
-static void lengthen(struct etcd_store *store, struct hfi_renewal *renewal, hfi_time deadline_ns)
-{
-    struct etcd_lock *lock = renewal->lock;
-    struct etcd_lease *lease;
-    bool done = false;
-    renewal->status = hfi_etcd_lease_get(store, renewal->ttl_ms, lock, &lease, deadline_ns, NULL);
-    if (renewal->status != HF_OK)
-        return;
-    renewal->status = give_lease(store, lock, lease, deadline_ns, &done, NULL);
-    /* Without an answer nobody knows which lease the key has: that of neither can be relied on. */
-    if (renewal->status == HF_UNKNOWN || (renewal->status == HF_OK && !(done && hfi_etcd_lease_move(store, lock, lease))))
-        renewal->status = HF_LOST;
-    renewal->counted_from_ns =
-        hfi_etcd_lease_counts_from(store, lease, renewal->ttl_ms, store->env->now_ns(), &renewal->valid_ms);
-    hfi_etcd_lease_unuse(store, lease);
-}
-
-/* --- many at once --- */
-
 static void add_lease(struct etcd_store *store, struct renewal *all, struct etcd_lease *lease)
 {
     size_t *count = &all->question.count; /* the first call is the transaction */
@@ -108,15 +51,13 @@ static void add_lease(struct etcd_store *store, struct renewal *all, struct etcd
 }
 
 /* If all keys are as they were made nothing is read; else each is. */
-static void add_part(struct etcd_store *store, struct renewal *all, struct etcd_lock *lock)
+static void add_part(struct etcd_store *store, struct renewal *all, const struct hfi_renewal *renewal)
 {
     struct part *part = &all->parts[all->count++];
-    part->lock = lock;
-    part->lease = hfi_etcd_lease_use(store, lock);
+    part->lease = hfi_etcd_lease_use(store, renewal->lock, &part->own_revision);
     if (!part->lease)
         return;
-    const size_t length = hfi_etcd_key(part->key, store, lock->name, lock->key_lease);
-    part->own_revision = lock->own_revision;
+    const size_t length = hfi_etcd_key(part->key, store, renewal->name, part->lease->id);
     etcd__compare__init(&part->compare);
     part->compare.target = ETCD__COMPARE__TARGET__CREATE;
     part->compare.key = (ProtobufCBinaryData){ .len = length, .data = (uint8_t *)part->key };
@@ -159,7 +100,8 @@ static void take_answer(struct etcd_store *store, struct renewal *all, struct hf
         const struct part *part = &all->parts[i];
         struct hfi_renewal *renewal = &renewals[i];
         renewal->status = HF_LOST;
-        if (!part->lease || !is_there(answer, asked++, part->own_revision) || hfi_etcd_lease_has_ended(store, part->lease))
+        if (!part->lease || !is_there(answer, asked++, part->own_revision) ||
+            hfi_etcd_lease_has_ended(store, part->lease))
             continue;
         renewal->status = HF_OK;
         renewal->counted_from_ns = hfi_etcd_lease_counts_from(store, part->lease, renewal->ttl_ms,
@@ -179,7 +121,7 @@ static void renew_some(struct etcd_store *store, struct renewal *all, struct hfi
                                         .type = &etcd__txn_response__descriptor };
     all->question = (struct etcd_question){ .calls = all->calls, .count = 1, .deadline_ns = deadline_ns };
     for (size_t i = 0; i < count; i++)
-        add_part(store, all, renewals[i].lock);
+        add_part(store, all, &renewals[i]);
     hf_status status = hfi_etcd_ask(store, &all->question, err);
     if (status == HF_OK && !makes_sense(all, (const Etcd__TxnResponse *)all->calls[0].answer))
         status = hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
@@ -204,10 +146,6 @@ hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t coun
         const size_t part = count - done < TOGETHER_MOST ? count - done : TOGETHER_MOST;
         renew_some(store, all, renewals + done, part, deadline_ns, err);
         done += part;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (renewals[i].status == HF_OK && renewals[i].valid_ms)
-            lengthen(store, &renewals[i], deadline_ns);
     }
     hfi_etcd_tell_losses(store); /* of those that share a lease with these */
     hfi_free(all);

@@ -53,7 +53,7 @@ static void begin(struct txn *txn, const struct etcd_store *store, struct etcd_l
 {
     txn->store = store;
     txn->lock = lock;
-    txn->key_length = hfi_etcd_key(txn->key, store, lock->name, lock->key_lease);
+    txn->key_length = hfi_etcd_key(txn->key, store, lock->name, lock->lease->id);
     txn->group_length = hfi_etcd_key(txn->group, store, lock->name, 0);
     memcpy(txn->end, txn->group, txn->group_length + 1);
     txn->end[txn->group_length - 1] = '/' + 1;

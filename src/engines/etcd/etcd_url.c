@@ -128,7 +128,7 @@ static hf_status read_options(struct etcd_config *config, const char *text, hf_e
         status = set(&name, text, (size_t)(equals - text), err);
         if (status == HF_OK)
             status = set(&value, equals + 1, length - (size_t)(equals + 1 - text), err);
-        if (status == HF_OK)
+        if (status == HF_OK && name && value)
             status = read_option(config, name, value, err);
         hfi_free(name);
         hfi_free(value);
@@ -181,7 +181,7 @@ static hf_status read_host(struct etcd_address *address, const char *text, size_
     hf_status status = end > host ? set(&name, host, (size_t)(end - host), err) : keep(&name, "127.0.0.1", err);
     if (status == HF_OK)
         status = colon ? set(&port, colon + 1, (size_t)(text + length - colon - 1), err) : keep(&port, USUAL_PORT, err);
-    if (status == HF_OK)
+    if (status == HF_OK && name && port)
         status = keep_host(address, name, port, err);
     hfi_free(name);
     hfi_free(port);
@@ -255,8 +255,7 @@ static hf_status read_all(struct etcd_config *config, const char *rest, hf_error
 static hf_status check(struct etcd_config *config, hf_error *err)
 {
     const char *password = getenv("HOLDFAST_PASSWORD");
-    if (*config->user && !*config->password && password && *password &&
-        keep(&config->password, password, err) != HF_OK)
+    if (*config->user && !*config->password && password && *password && keep(&config->password, password, err) != HF_OK)
         return HF_NOMEM;
     if (*config->password && !*config->user)
         return hfi_fail(err, HF_INVALID, 0, "etcd knows no password without a user name");
