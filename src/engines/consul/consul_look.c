@@ -95,7 +95,7 @@ static int64_t held_ms(const struct listing *listing, const struct consul_holder
 static int show(const struct listing *listing, const char *name, const struct consul_entry *lock)
 {
     const struct consul_holder *holder = &lock->holder;
-    const bool ours = holder->owner.client != 0;
+
     struct consul_entry *waiters;
     const int64_t count = find_waiters(listing, lock, &waiters);
     const char **waiting = count >= 0 ? describe_waiters(waiters, (size_t)count) : NULL;
@@ -105,7 +105,7 @@ static int show(const struct listing *listing, const char *name, const struct co
                            .pid = holder->pid,
                            .token = holder->token ? holder->token : lock->modified,
                            .held_ms = held_ms(listing, holder),
-                           .remaining_ms = ours ? (int64_t)holder->ttl_ms : -1,
+                           .remaining_ms = -1, /* of its session, which does not say when it was renewed last */
                            .waiters = count,
                            .note = holder->note,
                            .waiting = waiting };

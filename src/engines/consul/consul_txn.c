@@ -136,7 +136,7 @@ hf_status hfi_consul_txn_end(struct consul_store *store, struct consul_exchange 
     return status;
 }
 
-hf_status hfi_consul_txn(struct consul_store *store, const struct consul_operation *operations, size_t count,
+static hf_status try_txn(struct consul_store *store, const struct consul_operation *operations, size_t count,
                          struct consul_answer *answer, hfi_time deadline_ns, hf_error *err)
 {
     struct consul_exchange exchange = { 0 };
@@ -148,6 +148,18 @@ hf_status hfi_consul_txn(struct consul_store *store, const struct consul_operati
     if (status == HF_TIMEOUT && err)
         err->status = HF_UNKNOWN;
     return status == HF_TIMEOUT ? HF_UNKNOWN : status;
+}
+
+/* An agent may have given a request to a leader that was cut off, and hear nothing more of it: the second half of the
+ * time is for asking again, somebody else if there is somebody. */
+hf_status hfi_consul_txn(struct consul_store *store, const struct consul_operation *operations, size_t count,
+                         struct consul_answer *answer, hfi_time deadline_ns, hf_error *err)
+{
+    const hfi_time now = store->env->now_ns();
+    const hf_status status = try_txn(store, operations, count, answer, now + (deadline_ns - now) / 2, err);
+    if (status != HF_UNKNOWN)
+        return status;
+    return try_txn(store, operations, count, answer, deadline_ns, err);
 }
 
 /* --- entries --- */

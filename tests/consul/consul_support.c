@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consul_support.c: see consul_support.h.
+ */
+#include "consul_support.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+extern uint32_t run_tag;
+extern uint64_t run_seed;
+
+const char *store_url;
+uint32_t store_caps;
+uint32_t run_tag = 1;
+uint64_t run_seed = 1;
+
+void use_store(const char *url)
+{
+    store_url = url;
+    hf_client *client = open_client();
+    store_caps = hf_capabilities(client);
+    hf_close(client);
+}
+
+struct consul_server *start_store(const char *settings)
+{
+    struct consul_server *server = consul_server_start(settings);
+    use_store(server->url);
+    return server;
+}
+
+void check_open(const char *url, hf_status status, const char *words)
+{
+    hf_client *client = NULL;
+    hf_error err = { 0 };
+    if (!CHECK_STATUS(status, hf_open(&client, url, NULL, &err), &err))
+        test_note("for %s", url);
+    if (status != HF_OK && !strstr(err.message, words))
+        FAIL("\"%s\" is not in: %s", words, err.message);
+    CHECK(status == HF_OK || err.status == status);
+    hf_close(client);
+}
+
+hf_options stranger(uint32_t ttl_ms)
+{
+    const hf_options options = { .size = sizeof options, .owner = HF_OWNER_HANDLE, .ttl_ms = ttl_ms };
+    return options;
+}
+
+void pause_ms(uint32_t ms)
+{
+    const struct timespec pause = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+    nanosleep(&pause, NULL);
+}
+
+void await_keys(struct consul_server *server, const char *prefix, int count)
+{
+    while (consul_server_keys(server, prefix) != count) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        pause_ms(10);
+    }
+}
+
+/* --- the meddler --- */
+
+#define REQUEST_MOST 60000
+#define DELAY_MS 500
+
+struct meddler {
+    int listener, server_port;
+    char url[60];
+    pthread_t thread;
+    pthread_mutex_t mutex; /* guards all below */
+    unsigned count, number;
+    enum meddling what;
+    char kept[REQUEST_MOST];
+    size_t kept_length;
+};
+
+struct pair {
+    struct meddler *meddler;
+    int client, server;
+    enum meddling what; /* is to be done to the next answer */
+};
+
+static int connect_to(int port)
+{
+    const struct sockaddr_in address = { .sin_family = AF_INET,
+                                         .sin_port = htons((uint16_t)port),
+                                         .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* The engine sends a request in one piece. */
+static enum meddling judge(struct meddler *meddler, const char *request, size_t length)
+{
+    enum meddling what = MEDDLE_NOT;
+    if (length < 11 || memcmp(request, "PUT /v1/txn", 11) != 0)
+        return MEDDLE_NOT;
+    pthread_mutex_lock(&meddler->mutex);
+    if (++meddler->count == meddler->number) {
+        what = meddler->what;
+        memcpy(meddler->kept, request, length);
+        meddler->kept_length = length;
+    }
+    pthread_mutex_unlock(&meddler->mutex);
+    return what;
+}
+
+/* False: this connection is at its end. */
+static bool pass_on(struct pair *pair, bool from_client)
+{
+    char buffer[REQUEST_MOST];
+    const ssize_t got = recv(from_client ? pair->client : pair->server, buffer, sizeof buffer, 0);
+    if (got <= 0)
+        return false;
+    if (from_client)
+        pair->what = judge(pair->meddler, buffer, (size_t)got);
+    if (pair->what == (from_client ? MEDDLE_KEEP : MEDDLE_LOSE_REPLY))
+        return false;
+    if (!from_client && pair->what == MEDDLE_DELAY)
+        pause_ms(DELAY_MS);
+    return send(from_client ? pair->server : pair->client, buffer, (size_t)got, MSG_NOSIGNAL) == got;
+}
+
+static void *mediate(void *arg)
+{
+    struct pair *pair = arg;
+    struct pollfd fds[2] = { { .fd = pair->client, .events = POLLIN }, { .fd = pair->server, .events = POLLIN } };
+    bool open = true;
+    while (open && poll(fds, 2, -1) > 0) {
+        for (int i = 0; i < 2 && open; i++)
+            open = !fds[i].revents || pass_on(pair, i == 0);
+    }
+    close(pair->client);
+    close(pair->server);
+    free(pair);
+    return NULL;
+}
+
+static void *accept_all(void *arg)
+{
+    struct meddler *meddler = arg;
+    for (;;) {
+        struct pair *pair = calloc(1, sizeof *pair);
+        pthread_t thread;
+        REQUIRE(pair != NULL);
+        pair->meddler = meddler;
+        pair->client = accept(meddler->listener, NULL, NULL);
+        pair->server = connect_to(meddler->server_port);
+        if (pair->client < 0 || pair->server < 0 || pthread_create(&thread, NULL, mediate, pair) != 0) {
+            close(pair->client);
+            close(pair->server);
+            free(pair);
+            continue;
+        }
+        pthread_detach(thread);
+    }
+    return NULL;
+}
+
+struct meddler *meddler_start(const struct consul_server *server)
+{
+    struct meddler *meddler = calloc(1, sizeof *meddler);
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    socklen_t length = sizeof address;
+    REQUIRE(meddler != NULL);
+    pthread_mutex_init(&meddler->mutex, NULL);
+    meddler->server_port = server->port;
+    meddler->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    REQUIRE(meddler->listener >= 0);
+    REQUIRE_INT(0, bind(meddler->listener, (const struct sockaddr *)&address, sizeof address));
+    REQUIRE_INT(0, listen(meddler->listener, 100));
+    REQUIRE_INT(0, getsockname(meddler->listener, (struct sockaddr *)&address, &length));
+    snprintf(meddler->url, sizeof meddler->url, "consul://127.0.0.1:%d", ntohs(address.sin_port));
+    REQUIRE_INT(0, pthread_create(&meddler->thread, NULL, accept_all, meddler));
+    return meddler;
+}
+
+const char *meddler_url(const struct meddler *meddler)
+{
+    return meddler->url;
+}
+
+void meddler_expect(struct meddler *meddler, unsigned number, enum meddling what)
+{
+    pthread_mutex_lock(&meddler->mutex);
+    meddler->count = 0;
+    meddler->number = number;
+    meddler->what = what;
+    pthread_mutex_unlock(&meddler->mutex);
+}
+
+unsigned meddler_count(struct meddler *meddler)
+{
+    pthread_mutex_lock(&meddler->mutex);
+    const unsigned count = meddler->count;
+    pthread_mutex_unlock(&meddler->mutex);
+    return count;
+}
+
+int meddler_deliver(struct meddler *meddler)
+{
+    char answer[4000] = "";
+    int status = 0;
+    const int fd = connect_to(meddler->server_port);
+    REQUIRE(fd >= 0);
+    pthread_mutex_lock(&meddler->mutex);
+    REQUIRE(meddler->kept_length > 0);
+    REQUIRE_INT(meddler->kept_length, send(fd, meddler->kept, meddler->kept_length, MSG_NOSIGNAL));
+    pthread_mutex_unlock(&meddler->mutex);
+    REQUIRE(recv(fd, answer, sizeof answer - 1, 0) > 0);
+    close(fd);
+    REQUIRE_INT(1, sscanf(answer, "HTTP/1.1 %d", &status));
+    return status;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consul_support.h: what the tests of the consul: engine share, beside the support of the conformance suite.
+ */
+#ifndef CONSUL_SUPPORT_H
+#define CONSUL_SUPPORT_H
+
+#include "conformance.h"
+#include "consul_server.h"
+
+/* Starts a server and makes it the store of open_client(). */
+struct consul_server *start_store(const char *settings);
+/* Makes `url` the store of open_client(). */
+void use_store(const char *url);
+/* Opens `url` and expects `status`, and `words` in the sentence. */
+void check_open(const char *url, hf_status status, const char *words);
+/* A lock of its own, whoever takes it, with this time-to-live. */
+hf_options stranger(uint32_t ttl_ms);
+void pause_ms(uint32_t ms);
+/* Waits until so many keys begin with `prefix`. */
+void await_keys(struct consul_server *server, const char *prefix, int count);
+
+/* --- a meddler between client and server --- */
+
+enum meddling {
+    MEDDLE_NOT,
+    MEDDLE_LOSE_REPLY, /* the request is done, and the connection cut before the answer */
+    MEDDLE_KEEP,       /* the connection is cut and the request kept, for meddler_deliver() */
+    MEDDLE_DELAY       /* the answer comes half a second late */
+};
+
+struct meddler;
+
+/* Starts one in front of the server; its URL. */
+struct meddler *meddler_start(const struct consul_server *server);
+const char *meddler_url(const struct meddler *meddler);
+/* What to do to the transaction with this number, counted from 1 since the last call of this. */
+void meddler_expect(struct meddler *meddler, unsigned number, enum meddling what);
+/* How many there were since. */
+unsigned meddler_count(struct meddler *meddler);
+/* Sends what was kept, and gives the status that the server answers. */
+int meddler_deliver(struct meddler *meddler);
+
+#endif
