@@ -102,6 +102,7 @@ struct mysql_config {
     char table[HFI_MYSQL_IDENTIFIER_MAX + 1];
     bool create;         /* the tables, if they are missing */
     bool session_pooler; /* the user vouches that a pooler keeps sessions together */
+    bool tls;            /* nothing goes out in clear */
     bool by_name;        /* the server's certificate is checked against the name of the host */
     char where[160];     /* for messages */
     char *sql[SQL_STATEMENTS];
