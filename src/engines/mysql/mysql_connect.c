@@ -279,6 +279,8 @@ static hf_status try_address(struct mysql_store *store, struct mysql_connection 
     if (status == HF_OK)
         status = set_up(store, connection, deadline_ns, err);
     if (status == HF_OK)
+        status = hfi_mysql_watch_connection(store, connection, err);
+    if (status == HF_OK)
         *out = connection;
     else
         hfi_mysql_disconnect(connection);
@@ -339,6 +341,7 @@ hf_status hfi_mysql_borrow(struct mysql_store *store, struct mysql_connection **
         if (connection) {
             store->idle = connection->next;
             store->idle_count--;
+            connection->ends = store->ends;
         }
         pthread_mutex_unlock(&store->mutex);
         *out = connection;
