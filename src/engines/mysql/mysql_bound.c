@@ -148,9 +148,9 @@ hf_status hfi_mysql_bound_attempt(struct mysql_store *store, struct mysql_lock *
         status = try_take(store, lock, &values, grant, request->deadline_ns, err);
     if (status == HF_OK && grant->token == 0)
         status = draw_token(store, lock, &values, &grant->token, request->deadline_ns, err);
-    if (status == HF_OK)
-        status = hfi_mysql_watch(store, lock, err);
     lock->held = status == HF_OK;
+    if (lock->held)
+        hfi_mysql_watch(store, lock);
     if (status != HF_OK && status != HF_BUSY)
         drop(store, lock); /* whatever the server has done, it undoes */
     return status;

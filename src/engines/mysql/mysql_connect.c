@@ -138,7 +138,6 @@ static hf_status set_options(const struct mysql_config *config, MYSQL *client)
     const my_bool yes = 1, no = 0;
     const size_t stack = STACK_SIZE;
     const unsigned tcp = MYSQL_PROTOCOL_TCP;
-    const char *ssl = config->settings[SET_SSL];
     bool good = mysql_options(client, MYSQL_OPT_NONBLOCK, &stack) == 0 &&
                 mysql_options(client, MYSQL_OPT_RECONNECT, &no) == 0 &&
                 mysql_options(client, MYSQL_SET_CHARSET_NAME, "utf8mb4") == 0 &&
@@ -151,7 +150,7 @@ static hf_status set_options(const struct mysql_config *config, MYSQL *client)
         good = mysql_options(client, MYSQL_READ_DEFAULT_GROUP, "client") == 0;
     if (good && config->settings[SET_SSL_VERIFY])
         good = mysql_options(client, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, config->by_name ? &yes : &no) == 0;
-    if (good && (config->by_name || (ssl && strcmp(ssl, "yes") == 0)))
+    if (good && config->tls)
         good = mysql_options(client, MYSQL_OPT_SSL_ENFORCE, &yes) == 0;
     if (good && config->host && !config->settings[SET_SOCKET]) /* "localhost" is a host like others */
         good = mysql_options(client, MYSQL_OPT_PROTOCOL, &tcp) == 0;
@@ -193,6 +192,8 @@ static hf_status connect_to(struct mysql_store *store, struct mysql_connection *
     if (!in_time || !connection->connected || connection->broken)
         return connect_failed(store, connection, in_time, err);
     connection->tls = mysql_get_ssl_cipher(connection->client) != NULL;
+    if (config->tls && !connection->tls) /* libmariadb takes it for a wish */
+        return hfi_fail(err, HF_DENIED, 0, "%s does not speak TLS", config->where);
     keep_alive(mysql_get_socket(connection->client));
     return HF_OK;
 }
@@ -278,6 +279,8 @@ static hf_status try_address(struct mysql_store *store, struct mysql_connection 
     if (status == HF_OK)
         status = set_up(store, connection, deadline_ns, err);
     if (status == HF_OK)
+        status = hfi_mysql_watch_connection(store, connection, err);
+    if (status == HF_OK)
         *out = connection;
     else
         hfi_mysql_disconnect(connection);
@@ -338,6 +341,7 @@ hf_status hfi_mysql_borrow(struct mysql_store *store, struct mysql_connection **
         if (connection) {
             store->idle = connection->next;
             store->idle_count--;
+            connection->ends = store->ends;
         }
         pthread_mutex_unlock(&store->mutex);
         *out = connection;

@@ -102,6 +102,7 @@ struct mysql_config {
     char table[HFI_MYSQL_IDENTIFIER_MAX + 1];
     bool create;         /* the tables, if they are missing */
     bool session_pooler; /* the user vouches that a pooler keeps sessions together */
+    bool tls;            /* nothing goes out in clear */
     bool by_name;        /* the server's certificate is checked against the name of the host */
     char where[160];     /* for messages */
     char *sql[SQL_STATEMENTS];
@@ -139,6 +140,8 @@ struct mysql_connection {
     bool tls;
     bool broken;
     hfi_time used_ns; /* when it was given back */
+    uint64_t number;  /* our own, unique within the store */
+    uint64_t ends;    /* the store's count of them when it was last taken */
     struct mysql_row row;
     struct mysql_connection *next;
 };
@@ -267,14 +270,19 @@ struct mysql_store {
     size_t idle_count;
     struct mysql_lock *watched;
     size_t watched_count;
-    int watch, heart; /* epoll over the connections that hold something, and its timer */
+    uint64_t connections; /* how many there were */
+    uint64_t ends;        /* how many of them ended while they held nothing */
+    int watch, heart;     /* epoll over all connections, and its timer */
     char host[65];
     uint64_t pid;
     char database[HFI_MYSQL_KEY_MAX + 1]; /* where the tables are; "" until the first connection */
 };
 
 hf_status hfi_mysql_watch_open(struct mysql_store *store, hf_error *err);
-hf_status hfi_mysql_watch(struct mysql_store *store, struct mysql_lock *lock, hf_error *err);
+/* From now on its end is heard of. */
+hf_status hfi_mysql_watch_connection(struct mysql_store *store, struct mysql_connection *connection, hf_error *err);
+/* From now on the lock is told of the end of its connection. */
+void hfi_mysql_watch(struct mysql_store *store, struct mysql_lock *lock);
 /* From now on the connection is the caller's alone. */
 struct mysql_connection *hfi_mysql_take_connection(struct mysql_store *store, struct mysql_lock *lock);
 /* With the mutex. */

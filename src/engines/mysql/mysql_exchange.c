@@ -160,9 +160,16 @@ static hf_status refused(const struct mysql_store *store, struct mysql_connectio
 
 /* --- parameters --- */
 
+static char *put_hexadecimal(char *end, uint64_t number)
+{
+    for (int shift = 60; shift >= 0; shift -= 4)
+        *end++ = "0123456789abcdef"[number >> shift & 15];
+    return end;
+}
+
 void hfi_mysql_owner_text(char *out, struct hfi_owner owner)
 {
-    snprintf(out, 33, "%016llx%016llx", (unsigned long long)owner.client, (unsigned long long)owner.serial);
+    *put_hexadecimal(put_hexadecimal(out, owner.client), owner.serial) = 0;
 }
 
 /* Where database and name are plain, the name of the user-level lock can be read: database:name. All others are hashed by

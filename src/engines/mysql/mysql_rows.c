@@ -174,11 +174,13 @@ static void become_holder(struct mysql_store *store, struct mysql_lock *lock, st
     pthread_mutex_lock(&store->mutex);
     const bool room = store->watched_count < PINNED_MOST;
     pthread_mutex_unlock(&store->mutex);
-    if (room && hfi_mysql_watch(store, lock, NULL) == HF_OK)
-        return;
-    lock->connection = NULL;
-    hfi_mysql_let_go(store, connection, NULL, deadline_ns, NULL);
-    hfi_mysql_give_back(store, connection);
+    if (room) {
+        hfi_mysql_watch(store, lock);
+    } else {
+        lock->connection = NULL;
+        hfi_mysql_let_go(store, connection, NULL, deadline_ns, NULL);
+        hfi_mysql_give_back(store, connection);
+    }
 }
 
 hf_status hfi_mysql_row_attempt(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,

@@ -253,18 +253,16 @@ static hf_status read_password_file(struct mysql_config *config, const char *pat
 static hf_status read_settings(struct mysql_config *config, hf_error *err)
 {
     char *const *given = config->settings;
-    bool ssl, verify;
     config->strategy = hfi_mysql_strategy(given[SET_STRATEGY] ? given[SET_STRATEGY] : "lease");
     if (!config->strategy)
         return hfi_fail(err, HF_INVALID, 0, "a strategy is lease, insert, version, for-update or get-lock");
     hf_status status = read_choice(given[SET_CREATE], "create", true, &config->create, err);
     if (status == HF_OK)
-        status = read_choice(given[SET_SSL], "ssl", false, &ssl, err);
+        status = read_choice(given[SET_SSL_VERIFY], "ssl-verify", false, &config->by_name, err);
     if (status == HF_OK)
-        status = read_choice(given[SET_SSL_VERIFY], "ssl-verify", false, &verify, err);
+        status = read_choice(given[SET_SSL], "ssl", config->by_name || given[SET_SSL_CA], &config->tls, err);
     if (status != HF_OK)
         return status;
-    config->by_name = verify;
     config->session_pooler = given[SET_POOLER] && strcmp(given[SET_POOLER], "session") == 0;
     if (given[SET_POOLER] && !config->session_pooler)
         return hfi_fail(err, HF_INVALID, 0, "pooler is session, or left out");

@@ -30,20 +30,33 @@ hf_status hfi_mysql_watch_open(struct mysql_store *store, hf_error *err)
     return HF_OK;
 }
 
-hf_status hfi_mysql_watch(struct mysql_store *store, struct mysql_lock *lock, hf_error *err)
+/* Once it has ended, it is heard of once. */
+static int listen_to(const struct mysql_store *store, const struct mysql_connection *connection, int how)
 {
-    struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP, .data.u64 = lock->owner.serial };
+    struct epoll_event event = { .events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = connection->number };
+    return epoll_ctl(store->watch, how, mysql_get_socket(connection->client), &event);
+}
+
+hf_status hfi_mysql_watch_connection(struct mysql_store *store, struct mysql_connection *connection, hf_error *err)
+{
     pthread_mutex_lock(&store->mutex);
-    const int failure =
-        epoll_ctl(store->watch, EPOLL_CTL_ADD, mysql_get_socket(lock->connection->client), &event) == 0 ? 0 : errno;
-    if (!failure) {
-        lock->watched = true;
-        lock->next = store->watched;
-        store->watched = lock;
-        store->watched_count++;
-    }
+    connection->number = ++store->connections;
+    connection->ends = store->ends;
     pthread_mutex_unlock(&store->mutex);
-    return failure ? hfi_fail_errno(err, failure, "watch", "a connection") : HF_OK;
+    return listen_to(store, connection, EPOLL_CTL_ADD) == 0 ? HF_OK
+                                                            : hfi_fail_errno(err, errno, "watch", "a connection");
+}
+
+void hfi_mysql_watch(struct mysql_store *store, struct mysql_lock *lock)
+{
+    pthread_mutex_lock(&store->mutex);
+    lock->watched = true;
+    lock->next = store->watched;
+    store->watched = lock;
+    store->watched_count++;
+    if (lock->connection->ends != store->ends) /* it may have been this one */
+        listen_to(store, lock->connection, EPOLL_CTL_MOD);
+    pthread_mutex_unlock(&store->mutex);
 }
 
 struct mysql_connection *hfi_mysql_take_connection(struct mysql_store *store, struct mysql_lock *lock)
@@ -57,7 +70,6 @@ struct mysql_connection *hfi_mysql_take_connection(struct mysql_store *store, st
         *link = lock->next;
         lock->watched = false;
         store->watched_count--;
-        epoll_ctl(store->watch, EPOLL_CTL_DEL, mysql_get_socket(connection->client), NULL);
     }
     lock->connection = NULL;
     pthread_mutex_unlock(&store->mutex);
@@ -82,22 +94,29 @@ bool hfi_mysql_has_ended(struct mysql_connection *connection)
     return connection->broken;
 }
 
+/* What came of the last ping is read before the next is sent; one that is not answered at all ends its connection. */
 static void beat(struct mysql_store *store)
 {
     uint64_t count;
     if (read(store->heart, &count, sizeof count) != sizeof count)
         return;
-    for (struct mysql_lock *lock = store->watched; lock; lock = lock->next)
-        hfi_mysql_ping(lock->connection);
+    for (struct mysql_lock *lock = store->watched; lock; lock = lock->next) {
+        if (!hfi_mysql_has_ended(lock->connection))
+            hfi_mysql_ping(lock->connection);
+    }
 }
 
-/* With the mutex. */
-static struct mysql_lock *find_ended(struct mysql_store *store, uint64_t serial)
+/* With the mutex. NULL: it was not heard of the end of a lock's connection. */
+static struct mysql_lock *find_ended(struct mysql_store *store, uint64_t number)
 {
     struct mysql_lock *lock = store->watched;
-    while (lock && lock->owner.serial != serial)
+    while (lock && lock->connection->number != number)
         lock = lock->next;
-    return lock && hfi_mysql_has_ended(lock->connection) ? lock : NULL;
+    if (!lock)
+        store->ends++;
+    else
+        lock->connection->broken = true;
+    return lock;
 }
 
 void hfi_mysql_hear(void *memory)
@@ -117,13 +136,14 @@ void hfi_mysql_hear(void *memory)
         if (!lock)
             continue;
         ended[count++] = lock->owner;
-        if (!store->config.strategy->bound) /* once is enough: the row is looked at, and may well be held still */
-            epoll_ctl(store->watch, EPOLL_CTL_DEL, mysql_get_socket(lock->connection->client), NULL);
+        /* Until its release it is heard of again: a holder that has just been granted the lock may not know of it yet.
+         * Of a row once is enough: it is looked at, and may well be held still. */
+        if (store->config.strategy->bound)
+            listen_to(store, lock->connection, EPOLL_CTL_MOD);
     }
     pthread_mutex_unlock(&store->mutex);
     if (count > 0 && !store->config.strategy->bound)
         store->env->recheck(store->env->core);
-    /* Until its release they are found again: a holder that has just been granted the lock may not know of it yet. */
     for (size_t i = 0; i < count && store->config.strategy->bound; i++)
         store->env->lost(store->env->core, ended[i], "its connection to the server has ended");
 }

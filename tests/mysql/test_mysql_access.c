@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_mysql_access.c: the usual ways of getting in: TLS, password and option files, the environment, a socket file.
+ */
+#include "mysql_support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static void check_works(const char *url)
+{
+    store_url = url;
+    hf_client *client = open_client();
+    CHECK(strstr(hf_url(client), "sesame") == NULL);
+    must_release(must_acquire(client, "x", NULL));
+    hf_close(client);
+}
+
+/* A file in the server's folder, for us alone. */
+static void write_private(char *path, size_t size, const struct mysql_server *server, const char *text)
+{
+    snprintf(path, size, "%s/private", server->directory);
+    FILE *file = fopen(path, "we");
+    REQUIRE(file != NULL);
+    REQUIRE_INT(0, fchmod(fileno(file), 0600));
+    fprintf(file, "%s", text);
+    REQUIRE_INT(0, fclose(file));
+}
+
+static struct mysql_server *start_for_guests(const char *settings)
+{
+    struct mysql_server *server = start_store("lease", settings);
+    mysql_server_do(server, "GRANT SELECT, INSERT, UPDATE, DELETE ON app.* TO guest@'%%'");
+    mysql_server_do(server, "CREATE USER guest@localhost IDENTIFIED BY 'open-sesame'");
+    mysql_server_do(server, "GRANT SELECT, INSERT, UPDATE, DELETE ON app.* TO guest@localhost");
+    return server;
+}
+
+TEST_LIMIT(a_password_comes_from_where_it_is_kept, 60)
+{
+    char url[500], path[300], text[400];
+    struct mysql_server *server = start_for_guests("");
+    snprintf(url, sizeof url, "mysql://guest:open%%2Dsesame@localhost:%d/app", server->port);
+    check_works(url);
+    write_private(path, sizeof path, server, "open-sesame\n");
+    snprintf(url, sizeof url, "mysql://guest@127.0.0.1:%d/app?password-file=%s", server->port, path);
+    check_works(url);
+    /* An option file, in which all of it may stand; and a group of our own in it. */
+    snprintf(
+        text, sizeof text,
+        "[client]\nuser=nobody\n[locks]\nuser=guest\npassword=open-sesame\nhost=127.0.0.1\nport=%d\ndatabase=app\n",
+        server->port);
+    write_private(path, sizeof path, server, text);
+    snprintf(url, sizeof url, "mysql://?default-file=%s&group=locks", path);
+    check_works(url);
+    snprintf(url, sizeof url, "mysql://127.0.0.1:%d/app?default-file=%s", server->port, path);
+    check_open(url, HF_DENIED, "nobody");
+    snprintf(url, sizeof url, "mysql://guest@127.0.0.1:%d/app", server->port);
+    check_open(url, HF_DENIED, "1045");
+    REQUIRE_INT(0, setenv("MYSQL_PWD", "open-sesame", 1));
+    check_works(url);
+    REQUIRE_INT(0, unsetenv("MYSQL_PWD"));
+    snprintf(url, sizeof url, "mariadb://guest:open-sesame@/app?socket=%s/socket", server->directory);
+    check_works(url);
+}
+
+TEST_LIMIT(tls_trusts_only_whom_it_should, 60)
+{
+    char url[600], settings[600];
+    const char *folder = getenv("TEST_CERTIFICATES");
+    REQUIRE(folder != NULL);
+    struct mysql_server *plain = start_store("lease", "");
+    snprintf(url, sizeof url, "mysql://root@localhost:%d/app?ssl=yes", plain->port);
+    check_open(url, HF_DENIED, "TLS");
+    snprintf(url, sizeof url, "mysql://root@localhost:%d/app?ssl-ca=%s/ca.pem", plain->port, folder);
+    check_open(url, HF_DENIED, "TLS");
+    mysql_server_stop(plain);
+    snprintf(settings, sizeof settings, "--ssl-ca=%s/ca.pem --ssl-cert=%s/server.pem --ssl-key=%s/server.key", folder,
+             folder, folder);
+    struct mysql_server *server = start_for_guests(settings);
+    mysql_server_do(server, "ALTER USER guest@'%%' REQUIRE SSL");
+    mysql_server_do(server, "ALTER USER guest@localhost REQUIRE SSL");
+    snprintf(url, sizeof url, "mysql://guest:open-sesame@localhost:%d/app?ssl-verify=yes&ssl-ca=%s/ca.pem",
+             server->port, folder);
+    check_works(url);
+    snprintf(url, sizeof url, "mysql://guest:open-sesame@localhost:%d/app?ssl-verify=yes&ssl-ca=%s/other-ca.pem",
+             server->port, folder);
+    check_open(url, HF_DENIED, "2026");
+    snprintf(url, sizeof url, "mysql://guest:open-sesame@localhost:%d/app", server->port);
+    check_open(url, HF_DENIED, "1045");
+}
+
+TEST_LIMIT(a_certificate_for_another_host_is_refused, 60)
+{
+    char url[600], settings[600];
+    const char *folder = getenv("TEST_CERTIFICATES");
+    REQUIRE(folder != NULL);
+    snprintf(settings, sizeof settings, "--ssl-ca=%s/ca.pem --ssl-cert=%s/stranger.pem --ssl-key=%s/stranger.key",
+             folder, folder, folder);
+    struct mysql_server *server = start_store("lease", settings);
+    snprintf(url, sizeof url, "mysql://root@localhost:%d/app?ssl-verify=yes&ssl-ca=%s/ca.pem", server->port, folder);
+    check_open(url, HF_DENIED, "2026");
+    snprintf(url, sizeof url, "mysql://root@localhost:%d/app?ssl=yes&ssl-verify=no&ssl-ca=%s/ca.pem", server->port,
+             folder);
+    check_works(url);
+}
