@@ -139,7 +139,7 @@ struct zookeeper_lock {
 };
 
 /* All with the mutex. */
-void hfi_zookeeper_session_close(struct zookeeper_session *session);
+void hfi_zookeeper_session_close(struct zookeeper_session *session, hfi_time deadline_ns);
 /* Lets the library do what is to be done, with the revents of its socket; without blocking. */
 void hfi_zookeeper_session_step(struct zookeeper_session *session, short revents);
 void hfi_zookeeper_session_sent(struct zookeeper_session *session, hfi_time now_ns);

@@ -304,7 +304,24 @@ static struct zookeeper_session *session_open(struct zookeeper_store *store, int
     return session;
 }
 
-void hfi_zookeeper_session_close(struct zookeeper_session *session)
+/* Ends the session at the servers. The library would block for seconds, and with all other clients' calls behind it; so
+ * it is told nothing, and its socket is used: a request of kind closeSession (-11), which the server answers by hanging
+ * up. */
+static void say_farewell(const struct zookeeper_session *session, hfi_time deadline_ns)
+{
+    static const unsigned char farewell[] = { 0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5 };
+    const struct zookeeper_store *store = session->store;
+    char rest[256];
+    struct pollfd socket = { .fd = session->fd, .events = POLLIN };
+    hfi_time left = deadline_ns - store->env->now_ns();
+    ssize_t got = send(session->fd, farewell, sizeof farewell, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (got > 0 && left > 0 && poll(&socket, 1, (int)(left / HFI_MS) + 1) > 0) {
+        got = recv(session->fd, rest, sizeof rest, MSG_DONTWAIT);
+        left = deadline_ns - store->env->now_ns();
+    }
+}
+
+void hfi_zookeeper_session_close(struct zookeeper_session *session, hfi_time deadline_ns)
 {
     struct zookeeper_store *store = session->store;
     struct zookeeper_session **link = &store->sessions;
@@ -312,20 +329,22 @@ void hfi_zookeeper_session_close(struct zookeeper_session *session)
         link = &(*link)->next;
     *link = session->next;
     store->session_count--;
-    /* The library waits for the server's farewell, for a second and a half at most: not if there is doubt already. */
-    if (session->fd >= 0 && (!session->connected || session->dead || session->calls))
-        cut(session);
+    /* Not where there is doubt whether anybody listens, or where half a request has been sent. */
+    if (session->connected && session->calls == 0 && !(session->wants & POLLOUT))
+        say_farewell(session, deadline_ns);
+    if (session->fd >= 0)
+        cut(session); /* so that the library does not try it too */
     hfi_fd_begin();
     hfi_fd_forget(session->fd);
-    hfi_fd_end(-1);
     zookeeper_close(session->zh);
+    hfi_fd_end(-1);
     hfi_free(session);
 }
 
 static void close_if_unused(struct zookeeper_session *session)
 {
     if (session->dead && session->users == 0 && session->calls == 0)
-        hfi_zookeeper_session_close(session);
+        hfi_zookeeper_session_close(session, 0);
 }
 
 /* --- finding one --- */
