@@ -87,7 +87,7 @@ void check_refused(hf_client *client, const char *name, hf_status status, const 
     hf_release(lock, NULL);
 }
 
-/* ----------------------------------------------------------------------------------------------- a client of its own */
+/* --------------------------------------------------------------------------------------------- a client of its own */
 
 static void hear(zhandle_t *zh, int type, int state, const char *path, void *context)
 {
