@@ -124,7 +124,7 @@ static int split(char **out, char *text)
 
 void zookeeper_server_launch(struct zookeeper_server *server)
 {
-    char command[1500], log[220];
+    char command[1500], program[300], log[220];
     char *arguments[ARGUMENTS_MOST];
     const char *java = getenv("TEST_JAVA"), *jar = getenv("TEST_ZOOKEEPER");
     const pid_t parent = getpid();
@@ -135,6 +135,7 @@ void zookeeper_server_launch(struct zookeeper_server *server)
              "-Dzookeeper.preAllocSize=1024%s -cp %s org.apache.zookeeper.server.quorum.QuorumPeerMain %s/zoo.cfg",
              java, server->properties, jar, server->directory);
     REQUIRE(split(arguments, command) > 0);
+    snprintf(program, sizeof program, "%s", java);
     snprintf(log, sizeof log, "%s/log", server->directory);
     fflush(stdout);
     server->pid = fork();
@@ -151,7 +152,7 @@ void zookeeper_server_launch(struct zookeeper_server *server)
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (chdir(server->directory) == 0)
-        execv(arguments[0], arguments);
+        execv(program, arguments);
     _exit(127);
 }
 
@@ -312,11 +313,10 @@ int64_t zookeeper_server_number(struct zookeeper_server *server, const char *nam
     REQUIRE(zookeeper_server_ask(server, "mntr", answer, sizeof answer));
     snprintf(line, sizeof line, "%s\t", name);
     const char *found = strstr(answer, line);
-    if (!found) {
-        FAIL("mntr does not say %s", name);
-        test_abort();
-    }
-    return strtoll(found + strlen(line), NULL, 10);
+    if (found)
+        return strtoll(found + strlen(line), NULL, 10);
+    FAIL("mntr does not say %s", name);
+    test_abort();
 }
 
 struct zookeeper_server *zookeeper_leader(struct zookeeper_server **all, int count)

@@ -64,6 +64,6 @@ bool zookeeper_server_ask(struct zookeeper_server *server, const char *word, cha
 /* A number of "mntr": zk_packets_received, zk_ephemerals_count, zk_watch_count and so on. */
 int64_t zookeeper_server_number(struct zookeeper_server *server, const char *name);
 /* The one that leads; the test's limit ends the wait for it. */
-struct zookeeper_server *zookeeper_leader(struct zookeeper_server **servers, int count);
+struct zookeeper_server *zookeeper_leader(struct zookeeper_server **all, int count);
 
 #endif

@@ -162,8 +162,8 @@ static void contend(void *arg)
     hf_close(client);
 }
 
-/* One of three is killed every `period_s` and started again; how long the lock then stood still. */
-static void check_storm(int blows, int period_s)
+/* For so long, one of three is killed every `period_s` and started again; how long the lock then stood still. */
+static void check_storm(int seconds, int period_s)
 {
     struct zookeeper_server *servers[3];
     struct storm *storm = shared_new(sizeof *storm);
@@ -174,7 +174,8 @@ static void check_storm(int blows, int period_s)
         pids[i] = helper_start(contend, storm);
     while (atomic_load(&storm->entries) < 50)
         pause_ms(10);
-    for (int i = 0; i < blows; i++) {
+    const int64_t end_ns = test_now_ns() + seconds * SECOND_NS;
+    for (int i = 0; test_now_ns() < end_ns; i++) {
         const int64_t began_ns = test_now_ns();
         struct zookeeper_server *victim = i % 2 ? servers[random_below(3)] : zookeeper_leader(servers, 3);
         zookeeper_server_kill(victim);
@@ -203,10 +204,10 @@ static void check_storm(int blows, int period_s)
 
 TEST_LIMIT(sixteen_compete_while_servers_are_killed, 120)
 {
-    check_storm(2, 1);
+    check_storm(4, 1);
 }
 
 TEST_LIMIT(soak_sixteen_compete_for_two_minutes_while_servers_are_killed, 300)
 {
-    check_storm(24, 5);
+    check_storm(120, 5);
 }

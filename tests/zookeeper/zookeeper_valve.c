@@ -42,12 +42,14 @@ static void hang_up(struct line *line)
 static void answer_call(struct line *lines, const struct valve *valve)
 {
     const struct sockaddr_in address = loopback(valve->server_port);
+    struct sockaddr_in caller;
+    socklen_t size = sizeof caller;
     const int yes = 1;
     struct line *line = lines;
     while (line < lines + LINES && line->client >= 0)
         line++;
     REQUIRE(line < lines + LINES);
-    *line = (struct line){ .client = accept4(valve->listener, NULL, NULL, SOCK_CLOEXEC),
+    *line = (struct line){ .client = accept4(valve->listener, (struct sockaddr *)&caller, &size, SOCK_CLOEXEC),
                            .server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0) };
     REQUIRE(line->client >= 0 && line->server >= 0);
     setsockopt(line->client, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #define ADDRESSES_MOST 64
+#define FAREWELL_MOST HFI_SECOND
 
 /* --- addresses --- */
 
@@ -117,6 +118,11 @@ void hfi_zookeeper_enter(struct zookeeper_store *store)
 
 /* --- opening and closing --- */
 
+static hfi_time earlier(hfi_time a, hfi_time b)
+{
+    return a < b ? a : b;
+}
+
 static hf_status open_ear(struct zookeeper_store *store, hf_error *err)
 {
     struct epoll_event event = { .events = EPOLLIN };
@@ -159,9 +165,10 @@ static hf_status zookeeper_open(void *memory, const struct hfi_url *url, const s
 static void zookeeper_close_store(void *memory)
 {
     struct zookeeper_store *store = memory;
+    const hfi_time now = store->env->now_ns(), most = earlier(store->env->timeout_ns, FAREWELL_MOST);
     pthread_mutex_lock(&store->mutex);
     while (store->sessions)
-        hfi_zookeeper_session_close(store->sessions);
+        hfi_zookeeper_session_close(store->sessions, now + most);
     pthread_mutex_unlock(&store->mutex);
     hfi_fd_close(store->timer);
     hfi_fd_close(store->ear);

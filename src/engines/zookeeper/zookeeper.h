@@ -98,7 +98,7 @@ struct zookeeper_session {
     bool dead;          /* expired: the servers have removed its nodes */
     bool refused;       /* … or never let in */
     bool starved;       /* no descriptor was left for its socket */
-    unsigned failures;  /* of connections */
+    unsigned failures;  /* of connections, other than by silence */
     unsigned calls;     /* that are not answered yet */
     unsigned waiting;   /* locks that wait */
     unsigned users;     /* locks, and threads without one */
@@ -139,7 +139,7 @@ struct zookeeper_lock {
 };
 
 /* All with the mutex. */
-void hfi_zookeeper_session_close(struct zookeeper_session *session);
+void hfi_zookeeper_session_close(struct zookeeper_session *session, hfi_time deadline_ns);
 /* Lets the library do what is to be done, with the revents of its socket; without blocking. */
 void hfi_zookeeper_session_step(struct zookeeper_session *session, short revents);
 void hfi_zookeeper_session_sent(struct zookeeper_session *session, hfi_time now_ns);
@@ -151,7 +151,7 @@ uint32_t hfi_zookeeper_session_valid_ms(const struct zookeeper_session *session,
 /* Connects anew, which proves that it lives. */
 hf_status hfi_zookeeper_session_prove(struct zookeeper_session *session, hfi_time deadline_ns, hf_error *err);
 
-/* A connected session for locks with that time-to-live, with one user more. */
+/* A connected session for locks with that time-to-live, with one user more; NULL unless HF_OK. */
 hf_status hfi_zookeeper_session_borrow(struct zookeeper_store *store, uint32_t ttl_ms, struct zookeeper_session **out,
                                        hfi_time deadline_ns, hf_error *err);
 void hfi_zookeeper_session_give_back(struct zookeeper_session *session);
@@ -192,8 +192,8 @@ bool hfi_zookeeper_await(struct zookeeper_store *store, bool (*over)(const void 
 /* The same for a lock that waits, on its waker. */
 bool hfi_zookeeper_await_news(struct zookeeper_store *store, struct zookeeper_lock *lock, struct hfi_waker *waker,
                               hfi_time deadline_ns);
-int hfi_zookeeper_ear(void *store);
-void hfi_zookeeper_hear(void *store);
+int hfi_zookeeper_ear(void *memory);
+void hfi_zookeeper_hear(void *memory);
 /* The keeper has something to tell. */
 void hfi_zookeeper_call_keeper(struct zookeeper_store *store);
 /* The ear listens to the session's new socket. */
@@ -240,14 +240,14 @@ int hfi_zookeeper_make_directories(struct zookeeper_session *session, const char
 
 /* --- the functions of the engine --- */
 
-hf_status hfi_zookeeper_attempt(void *store, void *lock, const struct hfi_request *request, struct hfi_grant *grant,
-                                hf_error *err);
-hf_status hfi_zookeeper_wait(void *store, void *lock, const struct hfi_request *request, hf_error *err);
-hf_status hfi_zookeeper_release(void *store, void *lock, const struct hfi_request *request, hf_error *err);
-hf_status hfi_zookeeper_renew(void *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
+hf_status hfi_zookeeper_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
+                                struct hfi_grant *grant, hf_error *err);
+hf_status hfi_zookeeper_wait(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err);
+hf_status hfi_zookeeper_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err);
+hf_status hfi_zookeeper_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
                               hf_error *err);
-hf_status hfi_zookeeper_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+hf_status hfi_zookeeper_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                 hf_error *err);
-hf_status hfi_zookeeper_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_zookeeper_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 
 #endif

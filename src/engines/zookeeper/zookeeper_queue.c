@@ -116,7 +116,7 @@ static hf_status line_up(struct errand *errand)
 static int find_node(const struct errand *errand)
 {
     struct zookeeper_lock *lock = errand->lock;
-    char prefix[HFI_ZOOKEEPER_NODE_MAX], path[HFI_ZOOKEEPER_PATH_MAX];
+    char prefix[HFI_ZOOKEEPER_NODE_MAX];
     const hfi_time deadline = errand->request->deadline_ns;
     hfi_zookeeper_node_prefix(prefix, &errand->store->config, lock->owner, lock->incarnation);
     struct zookeeper_call *calls[2] = { hfi_zookeeper_sync(lock->session, errand->directory),
@@ -131,6 +131,7 @@ static int find_node(const struct errand *errand)
             found = calls[1]->children.names[i];
     }
     if (found) {
+        char path[HFI_ZOOKEEPER_PATH_MAX];
         hfi_zookeeper_path(path, &errand->store->config, errand->request->name, found);
         struct zookeeper_call *get = hfi_zookeeper_get(lock->session, path, false);
         rc = hfi_zookeeper_answer(get, deadline);
@@ -258,6 +259,14 @@ static int delete_node(const struct errand *errand)
     return rc;
 }
 
+/* The deadline came before it was known who is first. Our place is kept, and there is nothing to be undone but that. */
+static bool is_only_late(const struct errand *errand, hf_status status)
+{
+    const struct zookeeper_lock *lock = errand->lock;
+    return status == HF_UNKNOWN && errand->request->queue && lock->state == ZOOKEEPER_QUEUED &&
+           lock->session->connected;
+}
+
 static hf_status ask(struct errand *errand)
 {
     struct zookeeper_lock *lock = errand->lock;
@@ -277,6 +286,10 @@ static hf_status ask(struct errand *errand)
         if (lock->state == ZOOKEEPER_NEXT_UP || lock->state == ZOOKEEPER_HELD)
             return give(errand);
         status = look_once(errand, &again);
+        if (is_only_late(errand, status)) {
+            lock->news = true; /* look again before sleeping */
+            status = HF_BUSY;
+        }
         if (status == HF_LOST) { /* somebody removed our node: at the end of the line again */
             lose_place(lock);
             again = true;

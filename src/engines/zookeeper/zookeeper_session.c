@@ -161,12 +161,13 @@ static void cut(const struct zookeeper_session *session)
     shutdown(session->fd, SHUT_RDWR);
 }
 
-static void forget_socket(struct zookeeper_session *session)
+/* `refused`: it was more than silence. */
+static void forget_socket(struct zookeeper_session *session, bool refused)
 {
     hfi_fd_forget(session->fd);
     session->fd = -1;
     session->connected = false;
-    session->failures++;
+    session->failures += refused;
     session->silent_ns = HFI_NEVER;
 }
 
@@ -187,10 +188,13 @@ static void take_socket(struct zookeeper_session *session, int fd, hfi_time now_
     hfi_zookeeper_hear_socket(session);
 }
 
-/* How long a server may owe us something before another one is tried: all of them should get their turn. */
+/* How long a server may owe us something before another one is tried: all of them should get their turn. The only one
+ * is left to the library, which waits for two thirds of the time-out. */
 static hfi_time patience_ns(const struct zookeeper_session *session)
 {
     const struct zookeeper_store *store = session->store;
+    if (store->address_count == 1)
+        return timeout_ns(session);
     const hfi_time most = earlier(timeout_ns(session) / 3, store->env->timeout_ns / (store->address_count + 1));
     return most > PATIENCE_LEAST ? most : PATIENCE_LEAST;
 }
@@ -207,7 +211,7 @@ static void note_introduction(struct zookeeper_session *session, int before, hfi
         session->introduced_ns = now_ns;
 }
 
-static void process(struct zookeeper_session *session, short revents, hfi_time now_ns)
+static void process(struct zookeeper_session *session, short revents, bool silent, hfi_time now_ns)
 {
     const int before = zoo_state(session->zh);
     int rc = zookeeper_process(session->zh, library_events(revents));
@@ -215,7 +219,7 @@ static void process(struct zookeeper_session *session, short revents, hfi_time n
     for (unsigned i = 0; rc == ZOK && i < ANSWERS_MOST && zoo_state(session->zh) == ZOO_CONNECTED_STATE; i++)
         rc = zookeeper_process(session->zh, ZOOKEEPER_READ);
     if (rc != ZOK && rc != ZNOTHING)
-        forget_socket(session);
+        forget_socket(session, !silent);
 }
 
 /* Asks the library what it waits for, which is when it connects, pings and gives up. */
@@ -236,7 +240,7 @@ static void ask_interest(struct zookeeper_session *session, hfi_time now_ns)
         if (rc == ZOK)
             break;
         session->starved = rc == ZSYSTEMERROR; /* socket() failed */
-        forget_socket(session);
+        forget_socket(session, rc != ZOPERATIONTIMEOUT);
     }
     if (rc != ZOK)
         session->due_ns = now_ns + 10 * HFI_MS;
@@ -247,13 +251,15 @@ void hfi_zookeeper_session_step(struct zookeeper_session *session, short revents
     const hfi_time now = session->store->env->now_ns();
     if (session->dead)
         return;
-    if (session->fd >= 0 && session->silent_ns != HFI_NEVER && now - session->silent_ns >= patience_ns(session)) {
+    const bool silent = session->fd >= 0 && !revents && session->silent_ns != HFI_NEVER &&
+                        now - session->silent_ns >= patience_ns(session);
+    if (silent) {
         cut(session);
-        revents |= POLLHUP;
+        revents = POLLHUP;
     }
     hfi_fd_begin();
     if (session->fd >= 0 && revents)
-        process(session, revents, now);
+        process(session, revents, silent, now);
     if (!session->dead)
         ask_interest(session, now);
     hfi_fd_end(-1);
@@ -304,7 +310,24 @@ static struct zookeeper_session *session_open(struct zookeeper_store *store, int
     return session;
 }
 
-void hfi_zookeeper_session_close(struct zookeeper_session *session)
+/* Ends the session at the servers. The library would block for seconds, and with all other clients' calls behind it; so
+ * it is told nothing, and its socket is used: a request of kind closeSession (-11), which the server answers by hanging
+ * up. */
+static void say_farewell(const struct zookeeper_session *session, hfi_time deadline_ns)
+{
+    static const unsigned char farewell[] = { 0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5 };
+    const struct zookeeper_store *store = session->store;
+    char rest[256];
+    struct pollfd socket = { .fd = session->fd, .events = POLLIN };
+    hfi_time left = deadline_ns - store->env->now_ns();
+    ssize_t got = send(session->fd, farewell, sizeof farewell, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (got > 0 && left > 0 && poll(&socket, 1, (int)(left / HFI_MS) + 1) > 0) {
+        got = recv(session->fd, rest, sizeof rest, MSG_DONTWAIT);
+        left = deadline_ns - store->env->now_ns();
+    }
+}
+
+void hfi_zookeeper_session_close(struct zookeeper_session *session, hfi_time deadline_ns)
 {
     struct zookeeper_store *store = session->store;
     struct zookeeper_session **link = &store->sessions;
@@ -312,20 +335,22 @@ void hfi_zookeeper_session_close(struct zookeeper_session *session)
         link = &(*link)->next;
     *link = session->next;
     store->session_count--;
-    /* The library waits for the server's farewell, for a second and a half at most: not if there is doubt already. */
-    if (session->fd >= 0 && (!session->connected || session->dead || session->calls))
-        cut(session);
+    /* Not where there is doubt whether anybody listens, or where half a request has been sent. */
+    if (session->connected && session->calls == 0 && !(session->wants & POLLOUT))
+        say_farewell(session, deadline_ns);
+    if (session->fd >= 0)
+        cut(session); /* so that the library does not try it too */
     hfi_fd_begin();
     hfi_fd_forget(session->fd);
-    hfi_fd_end(-1);
     zookeeper_close(session->zh);
+    hfi_fd_end(-1);
     hfi_free(session);
 }
 
 static void close_if_unused(struct zookeeper_session *session)
 {
     if (session->dead && session->users == 0 && session->calls == 0)
-        hfi_zookeeper_session_close(session);
+        hfi_zookeeper_session_close(session, 0);
 }
 
 /* --- finding one --- */
@@ -363,7 +388,7 @@ static void close_unused(struct zookeeper_store *store)
 
 struct hope {
     const struct zookeeper_session *session;
-    unsigned failures; /* this many, and no server is left to be tried */
+    unsigned failures; /* this many, and every server has refused */
 };
 
 static bool is_settled(const void *arg)
@@ -395,6 +420,7 @@ hf_status hfi_zookeeper_session_borrow(struct zookeeper_store *store, uint32_t t
 {
     const int32_t asked_ms = time_out_for(store, ttl_ms ? ttl_ms : DEFAULT_TTL_MS);
     hf_status status = HF_UNAVAILABLE;
+    *out = NULL;
     for (unsigned tries = 0; tries < 2; tries++) { /* the first one may turn out to have expired long ago */
         close_unused(store);
         struct zookeeper_session *session = ttl_ms || !store->sessions ? find(store, asked_ms) : store->sessions;
@@ -404,9 +430,10 @@ hf_status hfi_zookeeper_session_borrow(struct zookeeper_store *store, uint32_t t
             return hfi_zookeeper_no_memory(err);
         session->users++;
         status = await_connection(session, deadline_ns, err);
-        *out = session;
-        if (status == HF_OK)
+        if (status == HF_OK) {
+            *out = session;
             return HF_OK;
+        }
         const bool again = session->dead && !session->refused;
         hfi_zookeeper_session_give_back(session);
         if (!again)
@@ -426,14 +453,12 @@ hf_status hfi_zookeeper_session_join(struct zookeeper_store *store, struct zooke
     if (lock->session && !lock->session->dead)
         return await_connection(lock->session, deadline_ns, err);
     hfi_zookeeper_session_leave(lock);
-    struct zookeeper_session *session;
-    const hf_status status = hfi_zookeeper_session_borrow(store, ttl_ms, &session, deadline_ns, err);
-    if (status != HF_OK)
-        return status;
-    lock->session = session;
-    lock->next = session->locks;
-    session->locks = lock;
-    return HF_OK;
+    const hf_status status = hfi_zookeeper_session_borrow(store, ttl_ms, &lock->session, deadline_ns, err);
+    if (lock->session) {
+        lock->next = lock->session->locks;
+        lock->session->locks = lock;
+    }
+    return status;
 }
 
 void hfi_zookeeper_session_leave(struct zookeeper_lock *lock)

@@ -87,7 +87,7 @@ static hf_status add_host(char *out, size_t room, const char *text, hf_error *er
 
 static hf_status read_hosts(struct zookeeper_config *config, const char *text, size_t length, hf_error *err)
 {
-    char hosts[TEXT_MOST], all[2 * TEXT_MOST] = "";
+    char hosts[TEXT_MOST] = "", all[2 * TEXT_MOST] = "";
     hf_status status = decode(hosts, text, length, err);
     char *one = hosts;
     while (status == HF_OK && one) {
@@ -104,7 +104,7 @@ static hf_status read_hosts(struct zookeeper_config *config, const char *text, s
 
 static hf_status read_prefix(struct zookeeper_config *config, const char *text, size_t length, hf_error *err)
 {
-    char prefix[TEXT_MOST];
+    char prefix[TEXT_MOST] = "";
     while (length > 0 && text[length - 1] == '/')
         length--;
     if (length == 0)
@@ -127,7 +127,7 @@ static hf_status read_prefix(struct zookeeper_config *config, const char *text, 
 
 static hf_status read_credentials(struct zookeeper_config *config, const char *text, size_t length, hf_error *err)
 {
-    char both[TEXT_MOST];
+    char both[TEXT_MOST] = "";
     if (length == 0)
         return HF_OK;
     hf_status status = decode(both, text, length, err);
@@ -207,7 +207,7 @@ static hf_status read_option(struct zookeeper_config *config, struct given *give
 static hf_status read_options(struct zookeeper_config *config, struct given *given, const char *text, hf_error *err)
 {
     while (*text) {
-        char name[TEXT_MOST], value[TEXT_MOST];
+        char name[TEXT_MOST] = "", value[TEXT_MOST] = "";
         const size_t length = strcspn(text, "&");
         const char *equals = memchr(text, '=', length);
         if (!equals)
