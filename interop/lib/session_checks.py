@@ -140,7 +140,7 @@ def death(players, name):
         line_up(players, waiter, lock, 2)
         victim.kill()
         if victim.name == "consul-lock":
-            players.servers.end_session_of(lock)  # it has 15 s, twice if need be; the lock-delay is long enough to wait for
+            players.servers.end_session_of(lock)  # else up to 30 s; the lock-delay is enough to wait for
         waits.append((waiter, lock, time.monotonic()))
     for waiter, lock, killed in waits:
         moment = waiter.expect("held", WAIT_LIMIT_S, "after the holder's death")
