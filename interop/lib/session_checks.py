@@ -10,7 +10,7 @@ import time
 from checks import LINE_UP_LIMIT_S, LONG_MS, SLACK_S, WAIT_LIMIT_S, WAIT_MS, exclusion
 from stage import Trouble, wait_until
 
-SESSION_MS = 3000
+SESSION_MS = 4000
 SESSION_S = SESSION_MS / 1000
 ADD_S = 0.0005  # between reading and writing: wide enough a gap for another one to slip in
 HEARTBEATS = 4 * 4  # of four clients in the length of a session: one in each third of it, and one for good measure
