@@ -73,7 +73,7 @@ help:
 	@echo "make lint       format, own rules, static analysis, manual pages"
 	@echo "make format     lay out the sources as clang-format 14 does"
 	@echo "make model      go through every order of events of redlock:// with spin (two minutes)"
-	@echo "make interop    share locks with Redisson, redsync, node-redlock and others, on real servers"
+	@echo "make interop    share locks with Redisson, Curator, etcdctl, consul and others, on real servers"
 	@echo "make bench      measure, beside what the system itself offers"
 	@echo "make soak       all tests and the long ones, over and over; SOAK_MINUTES=20"
 	@echo "make install    into PREFIX=/usr/local, below DESTDIR if that is set"

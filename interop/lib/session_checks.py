@@ -10,7 +10,7 @@ import time
 from checks import LINE_UP_LIMIT_S, LONG_MS, SLACK_S, WAIT_LIMIT_S, WAIT_MS, exclusion
 from stage import Trouble, wait_until
 
-SESSION_MS = 3000
+SESSION_MS = 4000
 SESSION_S = SESSION_MS / 1000
 ADD_S = 0.0005  # between reading and writing: wide enough a gap for another one to slip in
 HEARTBEATS = 4 * 4  # of four clients in the length of a session: one in each third of it, and one for good measure
@@ -140,7 +140,7 @@ def death(players, name):
         line_up(players, waiter, lock, 2)
         victim.kill()
         if victim.name == "consul-lock":
-            players.servers.end_session_of(lock)  # it has 15 s, twice if need be; the lock-delay is long enough to wait for
+            players.servers.end_session_of(lock)  # else up to 30 s; the lock-delay is enough to wait for
         waits.append((waiter, lock, time.monotonic()))
     for waiter, lock, killed in waits:
         moment = waiter.expect("held", WAIT_LIMIT_S, "after the holder's death")
