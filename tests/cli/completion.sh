@@ -27,8 +27,9 @@ same "$(cat out)" status
 completes holdfast run --on-lost ''
 same "$(tr '\n' ' ' <out)" "term kill ignore "
 completes holdfast -u ''
-printed "file:"
-printed "mem:"
+for scheme in file mem redis rediss redlock postgres mysql mariadb sqlite zookeeper etcd etcds consul consuls; do
+    printed "$scheme:"
+done
 "$HOLDFAST" run nightly -- sh -c 'touch ready; until [ -e done ]; do sleep 0.02; done' &
 until_true '[ -e ready ]'
 for command in run ls status break; do

@@ -19,3 +19,13 @@ json '"guard" in next(e for e in it if e["name"] == "file")["cannot"]'
 json '"processes" in next(e for e in it if e["name"] == "mem")["cannot"]'
 expect 0 "$HOLDFAST" --json engines
 json 'len(it) >= 2'
+
+# Every scheme is somebody's, installed or not, and the others cannot do what only a network makes possible.
+all='{"file": ["file:"], "mem": ["mem:"], "redlock": ["redlock:"], "sqlite": ["sqlite:"], "zookeeper": ["zookeeper:"],
+      "redis": ["redis:", "rediss:", "redis+unix:", "redis+sentinel:", "redis+cluster:"],
+      "postgres": ["postgres:", "postgresql:"], "mysql": ["mysql:", "mariadb:"], "etcd": ["etcd:", "etcds:"],
+      "consul": ["consul:", "consuls:"]}'
+expect 0 "$HOLDFAST" engines --json
+json "{e['name']: e['schemes'] for e in it} == $(echo "$all" | tr '\n' ' ')"
+json 'all(("machines" in e["can"]) == (e["name"] not in ("file", "mem", "sqlite")) for e in it if e["present"])'
+json 'all("inspect" in e["can"] and "break" in e["can"] for e in it if e["present"])'
