@@ -15,7 +15,7 @@ all: build
 
 build:
 	@tools/setup build
-	@tools/build $(BUILD)
+	@tools/build $(BUILD) -Dtests=false
 
 demo: build
 	@tools/demo $(BUILD)
@@ -42,12 +42,12 @@ model:
 
 interop:
 	@tools/setup interop
-	@tools/build $(BUILD)
+	@tools/build $(BUILD) -Dtests=true
 	@interop/run $(BUILD)
 
 bench:
 	@tools/setup bench
-	@tools/build $(BUILD)
+	@tools/build $(BUILD) -Dtests=true
 	@bench/run $(BUILD)
 
 soak:
@@ -56,7 +56,7 @@ soak:
 
 install:
 	@tools/setup build
-	@tools/build $(BUILD) -Dprefix=$(PREFIX)
+	@tools/build $(BUILD) -Dprefix=$(PREFIX) -Dtests=false
 	@DESTDIR="$(DESTDIR)" meson install -C $(BUILD) --no-rebuild --quiet
 	@# The loader finds a new library in /usr/local only through its cache.
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" -ne 0 ] || ldconfig
