@@ -253,13 +253,39 @@ struct postgres_server *postgres_server_start(const char *settings)
     return postgres_server_start_at(NULL, settings);
 }
 
+/* initdb takes as long as most of the tests: all servers of a build folder are copies of one. Several tests may make it
+ * at once; the first one's is taken. */
+static void make_data(const struct postgres_server *server)
+{
+    char original[300], command[800], *slash;
+    struct stat status;
+    const char *folder = getenv("TEST_DIRECTORY"), *programs = getenv("TEST_POSTGRES");
+    REQUIRE(folder != NULL && programs != NULL);
+    snprintf(original, sizeof original, "%.120s/holdfast-pg%.100s", folder, programs);
+    for (slash = original + strlen(folder) + 1; (slash = strchr(slash, '/')) != NULL;)
+        *slash = '-';
+    const bool shared = strncmp(server->directory, folder, strlen(folder)) == 0;
+    snprintf(command, sizeof command, "/bin/cp -a %s %s/data", original, server->directory);
+    if (shared && stat(original, &status) == 0) {
+        postgres_server_run(server, command);
+        return;
+    }
+    snprintf(command, sizeof command,
+             "initdb -D %s/data -U postgres -A trust -E UTF8 --locale=C --no-sync --wal-segsize=1", server->directory);
+    postgres_server_run(server, command);
+    if (!shared)
+        return;
+    snprintf(command, sizeof command, "/bin/cp -a %s/data %s/original", server->directory, server->directory);
+    postgres_server_run(server, command);
+    snprintf(command, sizeof command, "%s/original", server->directory);
+    if (rename(command, original) != 0) /* another one was first */
+        remove_tree(command);
+}
+
 struct postgres_server *postgres_server_start_at(struct netns *place, const char *settings)
 {
-    char command[600];
     struct postgres_server *server = new_server(place);
-    snprintf(command, sizeof command, "initdb -D %s/data -U postgres -A trust -E UTF8 --locale=C --no-sync",
-             server->directory);
-    postgres_server_run(server, command);
+    make_data(server);
     write_access(server);
     snprintf(server->settings, sizeof server->settings,
              "-c listen_addresses=%s -c max_connections=450 -c shared_buffers=24MB -c fsync=off "

@@ -18,48 +18,59 @@
 
 /* ------------------------------------------------------------------------------------------- the server goes away */
 
-static void check_restart(const char *strategy)
-{
-    struct postgres_server *server = start_store(strategy, "");
-    hf_client *client = open_client(), *other = open_client();
-    hf_options options = HF_OPTIONS_INIT;
-    struct loss loss = { 0 };
+struct holding {
+    hf_client *client, *other;
+    hf_lock *lock;
+    uint64_t token;
+    struct loss loss;
     struct waiter waiter;
-    options.ttl_ms = 20000;
-    record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(client, "x", &options);
-    const uint64_t token = hf_token(lock);
-    waiter_start(&waiter, other, "x", NULL);
-    await_waiters(client, "x", 1);
-    postgres_server_kill(server);
-    postgres_server_restart(server);
-    if (is_bound(strategy)) { /* known at once, without any traffic of the user's */
-        gate_await(&loss.told, 1);
-        await_lost_fd(lock);
-        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
-    } else {
-        CHECK(hf_remaining_ms(lock) > 0);
-        must_release(lock);
-        CHECK_INT(0, gate_count(&loss.told));
-    }
-    waiter_join(&waiter, HF_OK);
-    CHECK(waiter.token > token);
-    must_release(waiter.lock);
-    check_becomes_free(client, "x");
-    hf_close(client);
-    hf_close(other);
+};
+
+static void hold_and_wait(struct holding *it, const char *name)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = endless_ttl_ms();
+    record_loss(&options, &it->loss);
+    it->client = open_client();
+    it->other = open_client();
+    it->lock = must_acquire(it->client, name, &options);
+    it->token = hf_token(it->lock);
+    waiter_start(&it->waiter, it->other, name, NULL);
+    await_waiters(it->client, name, 1);
 }
 
-#define RESTART(name_, strategy_)                                                                                      \
-    TEST_LIMIT(restart_##name_, 60)                                                                                    \
-    {                                                                                                                  \
-        check_restart(strategy_);                                                                                      \
+static void check_after_restart(struct holding *it, const char *name)
+{
+    if (is_bound(name)) { /* known at once, without any traffic of the user's */
+        gate_await(&it->loss.told, 1);
+        await_lost_fd(it->lock);
+        CHECK_STATUS(HF_LOST, hf_release(it->lock, NULL), NULL);
+    } else {
+        CHECK(hf_remaining_ms(it->lock) > 0);
+        must_release(it->lock);
+        CHECK_INT(0, gate_count(&it->loss.told));
     }
-RESTART(lease, "lease")
-RESTART(insert, "insert")
-RESTART(version, "version")
-RESTART(for_update, "for-update")
-RESTART(advisory, "advisory")
+    waiter_join(&it->waiter, HF_OK);
+    CHECK(it->waiter.token > it->token);
+    must_release(it->waiter.lock);
+    check_becomes_free(it->client, name);
+    hf_close(it->client);
+    hf_close(it->other);
+}
+
+TEST_LIMIT(a_server_that_crashes_and_comes_back, 90)
+{
+    static struct holding all[STRATEGIES];
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        use_strategy(server, strategy_names[i]);
+        hold_and_wait(&all[i], strategy_names[i]); /* a name has one strategy */
+    }
+    postgres_server_kill(server);
+    postgres_server_restart(server);
+    for (size_t i = 0; i < STRATEGIES; i++)
+        check_after_restart(&all[i], strategy_names[i]);
+}
 
 /* ------------------------------------------------------------------------------------------- connections are ended */
 
@@ -120,7 +131,7 @@ TEST_LIMIT(waits_that_are_given_up_leave_nothing_in_the_server, 90)
         must_release(lock);
         hf_close(client);
         hf_close(other);
-        CHECK_INT(0, postgres_server_number(server, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"));
+        postgres_server_await(server, 0, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'");
     }
 }
 

@@ -216,18 +216,23 @@ static void warm_pool(struct postgres_store *store, hfi_time deadline_ns)
 static hf_status start_blocking(struct postgres_store *store, struct postgres_lock *lock,
                                 const struct hfi_request *request, hf_error *err)
 {
-    const hfi_time now = store->env->now_ns();
+    const hfi_time most = store->env->now_ns() + store->env->timeout_ns;
+    const hfi_time limit = most < request->deadline_ns ? most : request->deadline_ns;
     struct postgres_values values;
     struct postgres_call call = { .statement = POSTGRES_BLOCK, .values = &values };
     hfi_postgres_values(&values, request);
-    warm_pool(store, now + store->env->timeout_ns);
-    hf_status status = hfi_postgres_prepare(store, lock->connection, POSTGRES_BLOCK, now + store->env->timeout_ns, err);
+    if (store->config.strategy->transaction || request->deadline_ns != HFI_NEVER)
+        warm_pool(store, limit);
+    hf_status status = hfi_postgres_prepare(store, lock->connection, POSTGRES_BLOCK, limit, err);
     if (status == HF_OK)
         status = hfi_postgres_send(store, lock->connection, &call, 1, err);
     lock->blocking = status == HF_OK;
     if (status != HF_OK)
         drop(store, lock);
-    return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
+    /* A wait that was too short for that is over, and nothing else. */
+    if (status == HF_UNKNOWN && store->env->now_ns() >= request->deadline_ns)
+        return HF_TIMEOUT;
+    return hfi_postgres_not_unknown(status, err);
 }
 
 hf_status hfi_postgres_bound_wait(struct postgres_store *store, struct postgres_lock *lock,
