@@ -164,6 +164,32 @@ TEST_LIMIT(a_client_killed_within_its_statement, 60)
     }
 }
 
+/* ------------------------------------------------------------------------------------------ a waiter stands still */
+
+/* It was given the lock while it was stopped, and nobody else has asked for it until the claim was over. What it then
+ * believes, the server must believe too. */
+TEST_LIMIT(a_waiter_that_sleeps_through_its_claim, 60)
+{
+    static const char *const rows[] = { "lease", "insert", "version" };
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < 3; i++) {
+        use_strategy(server, rows[i]);
+        struct holder *sleeper = holder_new(rows[i]);
+        hf_client *client = open_client();
+        hf_lock *lock = must_acquire(client, sleeper->name.text, NULL);
+        const pid_t pid = holder_launch(sleeper);
+        await_waiters(client, sleeper->name.text, 1);
+        helper_stop(pid);
+        must_release(lock);
+        postgres_server_await(server, 0, "SELECT count(*) FROM holdfast_locks WHERE expires > clock_timestamp()");
+        helper_continue(pid);
+        gate_await(&sleeper->held, 1);
+        check_busy(client, sleeper->name.text);
+        holder_finish(sleeper, pid, HF_OK);
+        hf_close(client);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------ what others have set */
 
 static void visit(void *arg, uint32_t index)
