@@ -216,12 +216,13 @@ static void warm_pool(struct postgres_store *store, hfi_time deadline_ns)
 static hf_status start_blocking(struct postgres_store *store, struct postgres_lock *lock,
                                 const struct hfi_request *request, hf_error *err)
 {
-    const hfi_time now = store->env->now_ns();
+    const hfi_time usual = store->env->now_ns() + store->env->timeout_ns;
+    const hfi_time limit = usual < request->deadline_ns ? usual : request->deadline_ns;
     struct postgres_values values;
     struct postgres_call call = { .statement = POSTGRES_BLOCK, .values = &values };
     hfi_postgres_values(&values, request);
-    warm_pool(store, now + store->env->timeout_ns);
-    hf_status status = hfi_postgres_prepare(store, lock->connection, POSTGRES_BLOCK, now + store->env->timeout_ns, err);
+    warm_pool(store, limit);
+    hf_status status = hfi_postgres_prepare(store, lock->connection, POSTGRES_BLOCK, limit, err);
     if (status == HF_OK)
         status = hfi_postgres_send(store, lock->connection, &call, 1, err);
     lock->blocking = status == HF_OK;
