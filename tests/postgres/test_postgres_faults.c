@@ -175,6 +175,54 @@ TEST_LIMIT(a_client_killed_within_its_statement, 60)
     }
 }
 
+/* ------------------------------------------------------------------------------------------ a waiter stands still */
+
+/* It was given the lock while it was stopped, and nobody else has asked for it until the claim was over. What it then
+ * believes, the server must believe too. */
+TEST_LIMIT(a_waiter_that_sleeps_through_its_claim, 60)
+{
+    static const char *const rows[] = { "lease", "insert", "version" };
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < 3; i++) {
+        use_strategy(server, rows[i]);
+        struct holder *sleeper = holder_new(rows[i]);
+        hf_client *client = open_client();
+        hf_lock *lock = must_acquire(client, sleeper->name.text, NULL);
+        const pid_t pid = holder_launch(sleeper);
+        await_waiters(client, sleeper->name.text, 1);
+        helper_stop(pid);
+        must_release(lock);
+        postgres_server_await(server, 0, "SELECT count(*) FROM holdfast_locks WHERE expires > clock_timestamp()");
+        helper_continue(pid);
+        gate_await(&sleeper->held, 1);
+        check_busy(client, sleeper->name.text);
+        holder_finish(sleeper, pid, HF_OK);
+        hf_close(client);
+    }
+}
+
+/* A server that lets nobody in any more, while the connections that are there go on: the wait ends at its deadline. */
+TEST_LIMIT(a_wait_ends_in_time_though_nobody_gets_in, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        use_strategy(server, strategy_names[i]);
+        hf_client *client = open_client(), *other = NULL;
+        hf_client_options patient = HF_CLIENT_OPTIONS_INIT;
+        hf_options options = HF_OPTIONS_INIT;
+        hf_lock *lock = must_acquire(client, strategy_names[i], NULL), *none = NULL;
+        patient.timeout_ms = 600000; /* whoever waits for as long does not see the end of this test */
+        REQUIRE_STATUS(HF_OK, hf_open(&other, store_url, &patient, NULL), NULL);
+        options.wait_ms = 300;
+        kill(server->pid, SIGSTOP);
+        CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, strategy_names[i], &options, NULL), NULL);
+        kill(server->pid, SIGCONT);
+        must_release(lock);
+        hf_close(client);
+        hf_close(other);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------ what others have set */
 
 static void visit(void *arg, uint32_t index)

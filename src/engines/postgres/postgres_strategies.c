@@ -41,6 +41,8 @@
 
 #define IS_FREE "(l.client IS NULL OR l.expires <= " NOW ")"
 #define IS_MINE "(l.client = $2 AND l.serial = $3)"
+/* … and still is: who only looks must not take a claim that is over for a grant. */
+#define IS_HELD_BY_ME "(" IS_MINE " AND l.expires > " NOW ")"
 #define NEXT_TOKEN "greatest(l.token + 1, " MICROSECONDS ")"
 
 static const char lease_take[] =
@@ -55,7 +57,7 @@ static const char lease_take[] =
     " UNION ALL SELECT 0, l.host, l.pid, " LEFT_MS(
         "l.expires") ", " IS_FREE ", " MICROSECONDS " FROM {L} l WHERE l.name = $1 AND NOT EXISTS (SELECT FROM taken)";
 
-static const char lease_look[] = "SELECT CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
+static const char lease_look[] = "SELECT CASE WHEN " IS_HELD_BY_ME " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
     "l.expires") ", " IS_FREE ", " MICROSECONDS ", l.token, l.queued FROM {L} l WHERE l.name = $1";
 
 static const char version_swap[] =
@@ -68,7 +70,7 @@ static const char lease_lock[] =
 
 static const char enter[] =
     "INSERT INTO {W} (name, client, serial, backend, host, pid, note) SELECT $1, $2, $3, $4, $5, $6, $7"
-    " WHERE NOT EXISTS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_MINE ")"
+    " WHERE NOT EXISTS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_HELD_BY_ME ")"
     " ON CONFLICT (client, serial) DO UPDATE SET backend = excluded.backend";
 
 static const char lease_serve[] =

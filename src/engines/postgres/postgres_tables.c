@@ -56,8 +56,8 @@ static hf_status make(struct postgres_store *store, struct postgres_connection *
         status = say(store, connection, statements[i], deadline_ns, err);
     if (status == HF_OK)
         status = say(store, connection, "COMMIT", deadline_ns, err);
-    else if (!connection->broken)
-        say(store, connection, "ROLLBACK", deadline_ns, NULL);
+    else if (!connection->broken && say(store, connection, "ROLLBACK", deadline_ns, NULL) != HF_OK)
+        connection->broken = true; /* or the next one to use it would be in this transaction */
     return status;
 }
 
