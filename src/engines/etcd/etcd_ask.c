@@ -208,12 +208,12 @@ hf_status hfi_etcd_ask(struct etcd_store *store, struct etcd_question *question,
         const bool last = tries + 1 >= store->config.address_count;
         const hfi_time until = last || left < ENOUGH_FOR_TWO ? deadline : deadline - left / 2;
         const hf_status status = ask_node(store, node, question, until, err);
-        question->lease_missing = status != HF_OK && is_lease_missing(question);
-        if (status == HF_OK || question->lease_missing) {
+        if (status == HF_OK) {
             note_outcome(store, index, true);
-            return status;
+            return HF_OK;
         }
         question->unsure = question->unsure || status == HF_UNKNOWN;
+        question->lease_missing = is_lease_missing(question);
         const bool refused = is_token_refused(store, question);
         hfi_etcd_answers_free(question);
         if (refused && !logged_in_again) {
@@ -221,8 +221,8 @@ hf_status hfi_etcd_ask(struct etcd_store *store, struct etcd_question *question,
             keep_token(store, NULL);
             continue;
         }
-        if (status != HF_UNAVAILABLE && status != HF_UNKNOWN)
-            return give_up(question, status, err);
+        if (question->lease_missing || (status != HF_UNAVAILABLE && status != HF_UNKNOWN))
+            return give_up(question, status, err); /* that was an answer, and no other server has a better one */
         note_outcome(store, index, false);
         if (last || store->env->now_ns() >= deadline)
             return give_up(question, status, err);

@@ -142,6 +142,8 @@ void hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, con
                          hfi_time sent_ns)
 {
     const Etcd__LeaseKeepAliveResponse *answer = (const Etcd__LeaseKeepAliveResponse *)call->answer;
+    if (!answer)
+        return;
     pthread_mutex_lock(&store->mutex);
     if (answer->ttl <= 0 && lease->state == ETCD_LEASE_ALIVE) {
         hfi_etcd_lease_mark_gone(store, lease);
@@ -258,8 +260,8 @@ hf_status hfi_etcd_lease_take(struct etcd_store *store, struct etcd_lock *lock, 
 }
 
 /* A request to make the key was sent and given up: it may still be done, and there would be a key that nobody knows of,
- * for as long as the lease lives. So the lease is not used for anything new and revoked as soon as nobody needs it; until
- * then the key is deleted again and again. */
+ * for as long as the lease lives. So the lease is not used for anything new and revoked as soon as nobody needs it;
+ * until then the key is deleted again and again. */
 static void haunt(struct etcd_store *store, const struct etcd_lock *lock)
 {
     char key[HFI_ETCD_KEY_MAX + 1];

@@ -32,6 +32,7 @@ struct renewal {
     struct etcd_question question;
 };
 
+/* Has the lease kept too, unless it was a moment ago. */
 static void add_lease(struct etcd_store *store, struct renewal *all, struct etcd_lease *lease)
 {
     size_t *count = &all->question.count; /* the first call is the transaction */
@@ -39,7 +40,7 @@ static void add_lease(struct etcd_store *store, struct renewal *all, struct etcd
         if (all->leases[i - 1] == lease)
             return;
     }
-    if (*count > LEASES_MOST || !hfi_etcd_lease_is_stale(store, lease, store->env->now_ns()))
+    if (!hfi_etcd_lease_is_stale(store, lease, store->env->now_ns()))
         return;
     Etcd__LeaseRequest *keep = &all->keeps[*count - 1];
     etcd__lease_request__init(keep);
@@ -109,8 +110,9 @@ static void take_answer(struct etcd_store *store, struct renewal *all, struct hf
     }
 }
 
-static void renew_some(struct etcd_store *store, struct renewal *all, struct hfi_renewal *renewals, size_t count,
-                       hfi_time deadline_ns, hf_error *err)
+/* As many as go into one question; how many. */
+static size_t renew_some(struct etcd_store *store, struct renewal *all, struct hfi_renewal *renewals, size_t count,
+                         hfi_time deadline_ns, hf_error *err)
 {
     memset(all, 0, sizeof *all);
     etcd__txn_request__init(&all->request);
@@ -120,8 +122,8 @@ static void renew_some(struct etcd_store *store, struct renewal *all, struct hfi
                                         .request = &all->request.base,
                                         .type = &etcd__txn_response__descriptor };
     all->question = (struct etcd_question){ .calls = all->calls, .count = 1, .deadline_ns = deadline_ns };
-    for (size_t i = 0; i < count; i++)
-        add_part(store, all, &renewals[i]);
+    while (all->count < count && all->count < TOGETHER_MOST && all->question.count <= LEASES_MOST)
+        add_part(store, all, &renewals[all->count]);
     hf_status status = hfi_etcd_ask(store, &all->question, err);
     if (status == HF_OK && !makes_sense(all, (const Etcd__TxnResponse *)all->calls[0].answer))
         status = hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
@@ -134,6 +136,7 @@ static void renew_some(struct etcd_store *store, struct renewal *all, struct hfi
         if (all->parts[i].lease)
             hfi_etcd_lease_unuse(store, all->parts[i].lease);
     }
+    return all->count;
 }
 
 hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err)
@@ -142,11 +145,8 @@ hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t coun
     struct renewal *all = hfi_alloc(sizeof *all);
     if (!all)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a renewal");
-    for (size_t done = 0; done < count;) {
-        const size_t part = count - done < TOGETHER_MOST ? count - done : TOGETHER_MOST;
-        renew_some(store, all, renewals + done, part, deadline_ns, err);
-        done += part;
-    }
+    for (size_t done = 0; done < count;)
+        done += renew_some(store, all, renewals + done, count - done, deadline_ns, err);
     hfi_etcd_tell_losses(store); /* of those that share a lease with these */
     hfi_free(all);
     return HF_OK;

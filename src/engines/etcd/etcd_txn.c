@@ -148,7 +148,8 @@ static hf_status run(struct txn *txn, struct etcd_store *store, bool keep, const
         txn->keep.id = lease->id;
         txn->calls[txn->question.count++] = (struct etcd_call){ .path = KEEP_ALIVE,
                                                                 .request = &txn->keep.base,
-                                                                .type = &etcd__lease_keep_alive_response__descriptor };
+                                                                .type = &etcd__lease_keep_alive_response__descriptor,
+                                                                .optional = true };
     }
     const hf_status status = hfi_etcd_ask(store, &txn->question, err);
     if (status == HF_OK && txn->question.count > 1)
