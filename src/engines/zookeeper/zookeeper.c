@@ -59,14 +59,34 @@ static char *join_addresses(const struct zookeeper_store *store, struct found *f
     return all;
 }
 
-/* The sessions there are take them up with their next connection. */
-static void use_addresses(struct zookeeper_store *store, char *addresses, unsigned count)
+/* Whether they are those that are in use already, in whatever order. */
+static bool are_known(const struct zookeeper_store *store, const struct found *found)
 {
-    pthread_mutex_lock(&store->mutex);
+    unsigned known = 0;
+    for (unsigned i = 0; store->addresses && i < found->count; i++) {
+        const size_t length = strlen(found->list[i]);
+        const char *place = store->addresses;
+        while (place && !(strncmp(place, found->list[i], length) == 0 && (place[length] == ',' || !place[length]))) {
+            place = strchr(place, ',');
+            place = place ? place + 1 : NULL;
+        }
+        known += place != NULL;
+    }
+    return known == found->count && known == store->address_count;
+}
+
+/* The sessions there are take them up with their next connection. */
+static hf_status use_addresses(struct zookeeper_store *store, struct found *found)
+{
+    store->look_up_again = false;
+    if (are_known(store, found))
+        return HF_OK;
+    char *addresses = join_addresses(store, found);
+    if (!addresses)
+        return HF_NOMEM;
     hfi_free(store->addresses);
     store->addresses = addresses;
-    store->address_count = count;
-    store->look_up_again = false;
+    store->address_count = found->count;
     hfi_fd_begin();
     zoo_deterministic_conn_order(1);
     for (struct zookeeper_session *one = store->sessions; one; one = one->next) {
@@ -75,7 +95,7 @@ static void use_addresses(struct zookeeper_store *store, char *addresses, unsign
     }
     zoo_deterministic_conn_order(0);
     hfi_fd_end(-1);
-    pthread_mutex_unlock(&store->mutex);
+    return HF_OK;
 }
 
 hf_status hfi_zookeeper_look_up(struct zookeeper_store *store, hf_error *err)
@@ -94,16 +114,18 @@ hf_status hfi_zookeeper_look_up(struct zookeeper_store *store, hf_error *err)
         failure = failure ? failure : this_failure;
         one += length + (one[length] == ',');
     }
-    const unsigned count = found->count;
-    char *addresses = count ? join_addresses(store, found) : NULL;
+    hf_status status = HF_OK;
+    if (found->count == 0) {
+        status = hfi_fail(err, HF_UNAVAILABLE, failure, "cannot find any host of %.120s: %s", store->config.hosts,
+                          gai_strerror(failure));
+    } else {
+        pthread_mutex_lock(&store->mutex);
+        if (use_addresses(store, found) != HF_OK)
+            status = hfi_zookeeper_no_memory(err);
+        pthread_mutex_unlock(&store->mutex);
+    }
     hfi_free(found);
-    if (count == 0)
-        return hfi_fail(err, HF_UNAVAILABLE, failure, "cannot find any host of %.120s: %s", store->config.hosts,
-                        gai_strerror(failure));
-    if (!addresses)
-        return hfi_zookeeper_no_memory(err);
-    use_addresses(store, addresses, count);
-    return HF_OK;
+    return status;
 }
 
 void hfi_zookeeper_enter(struct zookeeper_store *store)

@@ -99,6 +99,7 @@ struct zookeeper_session {
     bool refused;       /* … or never let in */
     bool starved;       /* no descriptor was left for its socket */
     unsigned failures;  /* of connections, other than by silence */
+    unsigned misses;    /* connections in a row that came to nothing */
     unsigned calls;     /* that are not answered yet */
     unsigned waiting;   /* locks that wait */
     unsigned users;     /* locks, and threads without one */

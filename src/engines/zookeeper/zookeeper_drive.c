@@ -129,8 +129,10 @@ bool hfi_zookeeper_await(struct zookeeper_store *store, bool (*over)(const void 
     bool duty = false;
     while (!over(arg) && store->env->now_ns() < deadline_ns) {
         struct pollfd fds[HFI_ZOOKEEPER_SESSIONS_MOST];
-        if (!duty && store->on_duty) {
-            sleep_off_duty(store, deadline_ns);
+        if (!duty && store->on_duty) { /* by somebody who does not know that our server owes us something */
+            sleep_off_duty(store, earlier(deadline_ns, next_due(store)));
+            if (store->env->now_ns() >= next_due(store))
+                look_after_all(store);
             continue;
         }
         if (!duty)

@@ -154,7 +154,7 @@ static hf_status give(const struct errand *errand)
     const uint32_t ttl_ms = errand->request->ttl_ms, most_ms = (uint32_t)lock->session->timeout_ms;
     struct hfi_grant *grant = errand->grant;
     uint32_t valid_ms = hfi_zookeeper_session_valid_ms(lock->session, grant->counted_from_ns, ttl_ms);
-    if (valid_ms < (ttl_ms < most_ms ? ttl_ms : most_ms) / 3) { /* nothing was heard of this session for long */
+    if (valid_ms < (ttl_ms < most_ms ? ttl_ms : most_ms) / 4) { /* nothing was heard of this session for long */
         const hf_status status = hfi_zookeeper_session_prove(lock->session, errand->request->deadline_ns, errand->err);
         if (status != HF_OK)
             return status;

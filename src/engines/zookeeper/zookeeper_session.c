@@ -25,10 +25,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Half a tick is at most a quarter of the time-out; nobody has ticks longer than three seconds. */
-#define REPORT_MOST (1500 * HFI_MS)
 #define PATIENCE_LEAST (300 * HFI_MS)
+#define PATIENCE_ALONE HFI_SECOND
 #define ANSWERS_MOST 64
+#define REST_FIRST (5 * HFI_MS)
+#define RESTS_MOST 8
 #define DEFAULT_TTL_MS 30000u
 
 static hfi_time earlier(hfi_time a, hfi_time b)
@@ -43,16 +44,26 @@ static hfi_time timeout_ns(const struct zookeeper_session *session)
 
 /* --- what is certain --- */
 
-static hfi_time report_ns(const struct zookeeper_session *session)
+/* How long a server may owe us something before another one is tried, or the same one anew: all of them should get
+ * their turn. */
+static hfi_time patience_ns(const struct zookeeper_session *session)
 {
-    return earlier(timeout_ns(session) / 4, REPORT_MOST);
+    const struct zookeeper_store *store = session->store;
+    const hfi_time least = store->address_count > 1 ? PATIENCE_LEAST : PATIENCE_ALONE;
+    const hfi_time most = earlier(timeout_ns(session) / 3, store->env->timeout_ns / (store->address_count + 1));
+    return most > least ? most : least;
 }
 
-/* How often a session shows by itself that it is there: often enough that there is always a recent touch to prove. */
+/* Half a tick at most, after which the leader has heard of whatever its followers have. */
+static hfi_time report_ns(const struct zookeeper_session *session)
+{
+    return timeout_ns(session) / 4;
+}
+
+/* How often a session shows by itself that it is there, so that there is always a recent request to prove. */
 static hfi_time beat_ns(const struct zookeeper_session *session)
 {
-    const hfi_time report = report_ns(session) + report_ns(session) / 10;
-    return report > timeout_ns(session) / 5 ? report : timeout_ns(session) / 5;
+    return timeout_ns(session) / 6;
 }
 
 void hfi_zookeeper_session_sent(struct zookeeper_session *session, hfi_time now_ns)
@@ -60,6 +71,7 @@ void hfi_zookeeper_session_sent(struct zookeeper_session *session, hfi_time now_
     session->last_sent_ns = now_ns;
     if (session->calls++ == 0)
         session->silent_ns = now_ns;
+    session->due_ns = earlier(session->due_ns, session->silent_ns + patience_ns(session));
 }
 
 static void remember_touch(struct zookeeper_session *session, hfi_time sent_ns, hfi_time now_ns)
@@ -115,6 +127,7 @@ static void take_state(struct zookeeper_session *session, int state)
 {
     session->connected = state == ZOO_CONNECTED_STATE;
     if (session->connected) {
+        session->misses = 0;
         session->timeout_ms = zoo_recv_timeout(session->zh);
         session->proven_ns = session->introduced_ns;
         session->touch_count = 0; /* another server may not have reported what this one was told */
@@ -168,6 +181,7 @@ static void forget_socket(struct zookeeper_session *session, bool refused)
     session->fd = -1;
     session->connected = false;
     session->failures += refused;
+    session->misses++;
     session->silent_ns = HFI_NEVER;
 }
 
@@ -186,17 +200,6 @@ static void take_socket(struct zookeeper_session *session, int fd, hfi_time now_
     session->fd = hfi_fd_note(fd);
     session->silent_ns = now_ns;
     hfi_zookeeper_hear_socket(session);
-}
-
-/* How long a server may owe us something before another one is tried: all of them should get their turn. The only one
- * is left to the library, which waits for two thirds of the time-out. */
-static hfi_time patience_ns(const struct zookeeper_session *session)
-{
-    const struct zookeeper_store *store = session->store;
-    if (store->address_count == 1)
-        return timeout_ns(session);
-    const hfi_time most = earlier(timeout_ns(session) / 3, store->env->timeout_ns / (store->address_count + 1));
-    return most > PATIENCE_LEAST ? most : PATIENCE_LEAST;
 }
 
 static int library_events(short revents)
@@ -237,6 +240,8 @@ static void ask_interest(struct zookeeper_session *session, hfi_time now_ns)
             take_socket(session, fd, now_ns);
         session->wants = (short)((interest & ZOOKEEPER_READ ? POLLIN : 0) | (interest & ZOOKEEPER_WRITE ? POLLOUT : 0));
         session->due_ns = now_ns + time.tv_sec * HFI_SECOND + time.tv_usec * 1000 + HFI_MS;
+        if (rc == ZOK && fd < 0) /* after the last of its servers it rests: not for long the first times */
+            session->due_ns = earlier(session->due_ns, now_ns + (REST_FIRST << earlier(session->misses, RESTS_MOST)));
         if (rc == ZOK)
             break;
         session->starved = rc == ZSYSTEMERROR; /* socket() failed */
