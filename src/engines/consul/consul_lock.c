@@ -37,7 +37,6 @@ static void start_work(struct work *work, struct consul_store *store, struct con
 {
     work->store = store;
     work->lock = lock;
-    lock->owner = request->owner;
     work->request = request;
     work->err = err;
     hfi_consul_key(work->key, store, CONSUL_LOCK, request->name, request->owner);
@@ -119,6 +118,7 @@ static void set_placed(struct work *work, const struct consul_entry *place)
     struct consul_lock *lock = work->lock;
     pthread_mutex_lock(&work->store->mutex);
     if (!lock->placed) {
+        lock->owner = work->request->owner;
         lock->next_placed = work->store->placed;
         work->store->placed = lock;
     }
