@@ -120,6 +120,40 @@ static enum meddling judge(struct meddler *meddler, const char *request, size_t 
     return what;
 }
 
+static bool send_all(int fd, const char *bytes, size_t length)
+{
+    return send(fd, bytes, length, MSG_NOSIGNAL) == (ssize_t)length;
+}
+
+/* What becomes of an answer. False: this connection is at its end. */
+static bool answer(const struct pair *pair, const char *bytes, size_t length)
+{
+    static const char garbage[] = "SSH-2.0-OpenSSH_9.2\r\n\r\n";
+    static const char nonsense[] = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[1, \"x\"]\n";
+    bool sent = true;
+    switch (pair->what) {
+    case MEDDLE_LOSE_REPLY:
+        return false;
+    case MEDDLE_HALF:
+        return send_all(pair->client, bytes, length / 2) && false;
+    case MEDDLE_GARBAGE:
+        return send_all(pair->client, garbage, strlen(garbage));
+    case MEDDLE_NONSENSE:
+        return send_all(pair->client, nonsense, strlen(nonsense));
+    case MEDDLE_DRIBBLE:
+        for (size_t i = 0; i < length && sent; i++)
+            sent = send_all(pair->client, bytes + i, 1);
+        return sent;
+    case MEDDLE_DELAY:
+        pause_ms(DELAY_MS);
+        return send_all(pair->client, bytes, length);
+    case MEDDLE_NOT:
+    case MEDDLE_KEEP:
+        break;
+    }
+    return send_all(pair->client, bytes, length);
+}
+
 /* False: this connection is at its end. */
 static bool pass_on(struct pair *pair, bool from_client)
 {
@@ -127,13 +161,10 @@ static bool pass_on(struct pair *pair, bool from_client)
     const ssize_t got = recv(from_client ? pair->client : pair->server, buffer, sizeof buffer, 0);
     if (got <= 0)
         return false;
-    if (from_client)
-        pair->what = judge(pair->meddler, buffer, (size_t)got);
-    if (pair->what == (from_client ? MEDDLE_KEEP : MEDDLE_LOSE_REPLY))
-        return false;
-    if (!from_client && pair->what == MEDDLE_DELAY)
-        pause_ms(DELAY_MS);
-    return send(from_client ? pair->server : pair->client, buffer, (size_t)got, MSG_NOSIGNAL) == got;
+    if (!from_client)
+        return answer(pair, buffer, (size_t)got);
+    pair->what = judge(pair->meddler, buffer, (size_t)got);
+    return pair->what != MEDDLE_KEEP && send_all(pair->server, buffer, (size_t)got);
 }
 
 static void *mediate(void *arg)

@@ -26,7 +26,11 @@ enum meddling {
     MEDDLE_NOT,
     MEDDLE_LOSE_REPLY, /* the request is done, and the connection cut before the answer */
     MEDDLE_KEEP,       /* the connection is cut and the request kept, for meddler_deliver() */
-    MEDDLE_DELAY       /* the answer comes half a second late */
+    MEDDLE_DELAY,      /* the answer comes half a second late */
+    MEDDLE_HALF,       /* half of the answer, and then the end */
+    MEDDLE_DRIBBLE,    /* an answer in single bytes */
+    MEDDLE_GARBAGE,    /* an answer that is no HTTP */
+    MEDDLE_NONSENSE    /* an answer that is HTTP, but makes no sense */
 };
 
 struct meddler;

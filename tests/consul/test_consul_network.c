@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_consul_network.c: networks that swallow everything, without a word to either side. A holder that is cut off, alone
- * or together with one of three servers, knows of its loss before anybody else can have the lock.
+ * test_consul_network.c: networks that swallow everything, without a word to either side. A holder that is cut off,
+ * alone or together with one of three servers, knows of its loss before anybody else can have the lock.
  */
 #include "consul_support.h"
 #include "netns.h"
@@ -106,12 +106,8 @@ TEST_LIMIT(a_leader_that_is_cut_off_with_its_holder_takes_the_lock_along_no_long
         places[i] = netns_new();
     consul_servers_start(servers, 3, places, "");
     const struct consul_server *leader = consul_leader(servers, 3);
-    const struct consul_server *others[2];
-    int count = 0;
-    for (int i = 0; i < 3; i++) {
-        if (servers[i] != leader)
-            others[count++] = servers[i];
-    }
+    const struct consul_server *const others[2] = { servers[leader == servers[0] ? 1 : 0],
+                                                    servers[leader == servers[2] ? 1 : 2] };
     char url[150];
     snprintf(it->url, sizeof it->url, "%s", leader->url);
     snprintf(url, sizeof url, "%s,%s", others[0]->url, others[1]->url + strlen("consul://"));

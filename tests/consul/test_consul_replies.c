@@ -75,6 +75,41 @@ TEST_LIMIT(any_answer_may_come_late, 60)
     meddle_with_each(MEDDLE_DELAY, 100, true);
 }
 
+TEST_LIMIT(any_answer_may_end_in_the_middle, 60)
+{
+    meddle_with_each(MEDDLE_HALF, 5000, true);
+}
+
+TEST_LIMIT(any_answer_may_come_in_single_bytes, 60)
+{
+    meddle_with_each(MEDDLE_DRIBBLE, 5000, true);
+}
+
+TEST_LIMIT(any_answer_may_be_garbage, 60)
+{
+    meddle_with_each(MEDDLE_GARBAGE, 5000, true);
+}
+
+/* --- answers that nobody should give --- */
+
+/* A server that breaks its own rules: whatever it did is undone. */
+TEST_LIMIT(an_answer_that_makes_no_sense_is_named_and_undone, 60)
+{
+    struct consul_server *server = start_store("");
+    struct meddler *meddler = meddler_start(server);
+    hf_client *client = open_through(meddler, 5000), *other = open_client();
+    hf_lock *lock = NULL;
+    hf_error err = { 0 };
+    must_release(must_acquire(client, "y", NULL));
+    meddler_expect(meddler, 1, MEDDLE_NONSENSE);
+    CHECK_STATUS(HF_INTERNAL, hf_acquire(&lock, client, NAME, NULL, &err), &err);
+    CHECK_INT(HF_INTERNAL, err.status);
+    check_becomes_free(other, NAME);
+    hf_close(client);
+    hf_close(other);
+    await_keys(server, KEYS, 0);
+}
+
 /* --- requests that come late --- */
 
 /* Waits until what was sent by the client's session before can do nothing any more: its key was written anew. */

@@ -74,6 +74,6 @@ void consul_server_destroy_sessions(struct consul_server *server);
 /* How many lines of its log hold both words. It logs every request once it is answered, with ,"log_level":"debug". */
 int consul_server_logged(struct consul_server *server, const char *word, const char *other);
 /* The one that leads; the test's limit ends the wait for it. */
-struct consul_server *consul_leader(struct consul_server **servers, int count);
+struct consul_server *consul_leader(struct consul_server **all, int count);
 
 #endif

@@ -12,8 +12,8 @@
  *                     successor alone. Clients of others, which know no queue, may overtake.
  * Token:              the Raft index at which the lock was taken: it grows for as long as the cluster keeps its data.
  *                     (LockIndex starts over when the key is deleted.)
- * Cannot promise:     that a holder knows in time when somebody destroys its session or deregisters its node: it is told
- *                     at once, but by then another one may hold the lock. lock_delay keeps others away meanwhile.
+ * Cannot promise:     that a holder knows in time when somebody destroys its session or deregisters its node: it is
+ *                     told at once, but by then another one may hold the lock. lock_delay keeps others away meanwhile.
  */
 #include "consul.h"
 #include <ctype.h>

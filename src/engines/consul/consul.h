@@ -3,7 +3,8 @@
  * consul.h: what the files of the consul: engine share. consul.c opens with how it works.
  *
  *   consul.c            the engine: open, close, the table of functions
- *   consul_lock.c       taking and releasing; consul_queue.c: what is seen of a lock, and who comes before whom
+ *   consul_lock.c       taking, waiting, releasing; consul_work.c: what is known of a lock, and how it is learnt
+ *   consul_queue.c      what is seen of a lock by others, and who comes before whom
  *   consul_session.c    sessions, one for each time-to-live; consul_renew.c: keeping locks
  *   consul_ear.c        long polls and the renewal of sessions, on the keeper's thread
  *   consul_look.c       who holds what, forced release, fencing
@@ -330,21 +331,54 @@ struct consul_lock {
     bool news, deaf;
 };
 
-hf_status hfi_consul_attempt(void *store, void *lock, const struct hfi_request *request, struct hfi_grant *grant,
-                             hf_error *err);
-hf_status hfi_consul_wait(void *store, void *lock, const struct hfi_request *request, hf_error *err);
-hf_status hfi_consul_release(void *store, void *lock, const struct hfi_request *request, hf_error *err);
-hf_status hfi_consul_renew(void *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
+hf_status hfi_consul_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
+                             struct hfi_grant *grant, hf_error *err);
+hf_status hfi_consul_wait(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err);
+hf_status hfi_consul_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err);
+hf_status hfi_consul_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
                            hf_error *err);
 /* The lock has got another session of ours, by its id. With the mutex. */
 void hfi_consul_follow(struct consul_store *store, struct consul_lock *lock, const char *id);
 
+/* --- consul_work.c --- */
+
+/* A transaction that is being put together, and its answer. */
+struct consul_work {
+    struct consul_store *store;
+    struct consul_lock *lock;
+    const struct hfi_request *request;
+    hf_error *err;
+    struct consul_operation operations[HFI_CONSUL_OPERATIONS_MOST];
+    size_t count;
+    struct consul_answer answer;
+    char key[HFI_CONSUL_KEY_MAX], place[HFI_CONSUL_KEY_MAX], marker[HFI_CONSUL_KEY_MAX], all[HFI_CONSUL_KEY_MAX];
+    char fence[HFI_CONSUL_KEY_MAX], value[HFI_CONSUL_VALUE_MAX];
+};
+
+void hfi_consul_work_start(struct consul_work *work, struct consul_store *store, struct consul_lock *lock,
+                           const struct hfi_request *request, hf_error *err);
+bool hfi_consul_same(struct hfi_owner a, struct hfi_owner b);
+/* Another operation, whose other fields the caller fills in. */
+struct consul_operation *hfi_consul_add(struct consul_work *work, const char *verb, const char *key);
+/* Sends the operations. HF_OK: answered, and work->answer is to be freed. HF_UNKNOWN: no answer yet, or never. */
+hf_status hfi_consul_work_ask(struct consul_work *work, enum consul_asked asked);
+/* Makes sure that all that was asked so far is known: by its answer, or by settling it. */
+hf_status hfi_consul_catch_up(struct consul_work *work);
+/* It is held, by this entry; it is not; its place in the queue is given up. */
+void hfi_consul_set_held(struct consul_work *work, const struct consul_entry *entry);
+void hfi_consul_set_gone(struct consul_work *work);
+void hfi_consul_set_left(struct consul_work *work);
+/* What a look at the lock means for one who wants it. */
+void hfi_consul_consider(struct consul_work *work, const struct consul_view *view);
+/* The session is gone, and all that it had with it; or nobody needs it any more. */
+void hfi_consul_drop_session(struct consul_work *work);
+
 /* --- consul_look.c --- */
 
-hf_status hfi_consul_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+hf_status hfi_consul_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                              hf_error *err);
-hf_status hfi_consul_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
-hf_status hfi_consul_guard(void *store, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_consul_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_consul_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 
 /* --- the store --- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * consul_ear.c: what the keeper waits for on behalf of all: long polls, and sessions to be renewed in time. All of their
- * sockets and one timer are in one epoll descriptor.
+ * consul_ear.c: what the keeper waits for on behalf of all: long polls, and sessions to be renewed in time. All of
+ * their sockets and one timer are in one epoll descriptor.
  *
  * Each wait has a long poll of its own, and so a connection: HTTP/1.1 answers one question at a time, and one question
  * about all keys below the prefix would be answered for every lock that anybody takes. But no wait has a thread, and
@@ -50,7 +50,7 @@ void hfi_consul_call_end(struct consul_store *store, struct consul_call *call)
     if (!call->exchange.connection)
         return;
     struct consul_call **link = &store->calls;
-    while (*link != call)
+    while (*link && *link != call)
         link = &(*link)->next;
     *link = call->next;
     epoll_ctl(store->ear, EPOLL_CTL_DEL, call->exchange.connection->fd, NULL);

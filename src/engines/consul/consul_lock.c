@@ -11,7 +11,6 @@
  *   leave    our place is deleted
  */
 #include "consul.h"
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,57 +18,19 @@
 /* Nobody announces the end of a lock-delay, nor of a long poll that could not be begun. */
 #define ASK_AGAIN (200 * HFI_MS)
 
-/* A transaction that is being put together, and its answer. */
-struct work {
-    struct consul_store *store;
-    struct consul_lock *lock;
-    const struct hfi_request *request;
-    hf_error *err;
-    struct consul_operation operations[HFI_CONSUL_OPERATIONS_MOST];
-    size_t count;
-    struct consul_answer answer;
-    char key[HFI_CONSUL_KEY_MAX], place[HFI_CONSUL_KEY_MAX], marker[HFI_CONSUL_KEY_MAX], all[HFI_CONSUL_KEY_MAX];
-    char fence[HFI_CONSUL_KEY_MAX], value[HFI_CONSUL_VALUE_MAX];
-};
+/* --- conditions --- */
 
-static void start_work(struct work *work, struct consul_store *store, struct consul_lock *lock,
-                       const struct hfi_request *request, hf_error *err)
-{
-    work->store = store;
-    work->lock = lock;
-    lock->owner = request->owner;
-    work->request = request;
-    work->err = err;
-    hfi_consul_key(work->key, store, CONSUL_LOCK, request->name, request->owner);
-    hfi_consul_key(work->place, store, CONSUL_PLACE, request->name, request->owner);
-    hfi_consul_key(work->marker, store, CONSUL_MARKER, request->name, request->owner);
-    hfi_consul_key(work->all, store, CONSUL_ALL, request->name, request->owner);
-    hfi_consul_describe(work->value, store, request->owner, request->ttl_ms, 0, request->note);
-}
-
-static bool is_same(struct hfi_owner a, struct hfi_owner b)
-{
-    return a.client == b.client && a.serial == b.serial;
-}
-
-static struct consul_operation *add(struct work *work, const char *verb, const char *key)
-{
-    struct consul_operation *operation = &work->operations[work->count++];
-    *operation = (struct consul_operation){ .verb = verb, .key = key };
-    return operation;
-}
-
-static void add_if(struct work *work, const char *key, uint64_t index)
+static void add_if(struct consul_work *work, const char *key, uint64_t index)
 {
     if (index)
-        add(work, "check-index", key)->index = index;
+        hfi_consul_add(work, "check-index", key)->index = index;
     else
-        add(work, "check-not-exists", key);
+        hfi_consul_add(work, "check-not-exists", key);
 }
 
-static void add_lock(struct work *work, const char *key, uint64_t flags)
+static void add_lock(struct consul_work *work, const char *key, uint64_t flags)
 {
-    struct consul_operation *lock = add(work, "lock", key);
+    struct consul_operation *lock = hfi_consul_add(work, "lock", key);
     lock->session = work->lock->session->id;
     lock->value = work->value;
     lock->flags = flags;
@@ -77,7 +38,7 @@ static void add_lock(struct work *work, const char *key, uint64_t flags)
 
 /* The first condition of all that take something: nothing was settled since. */
 #define FENCE_FAILED 1u
-static void add_fence(struct work *work)
+static void add_fence(struct consul_work *work)
 {
     hfi_consul_session_key(work->fence, work->store, work->lock->session->id);
     pthread_mutex_lock(&work->store->mutex);
@@ -87,253 +48,21 @@ static void add_fence(struct work *work)
     add_if(work, work->fence, fence);
 }
 
-/* --- what is known --- */
-
-/* Under the mutex, since renew() looks at it at any time. */
-static void set_held(struct work *work, const struct consul_entry *entry)
-{
-    struct consul_lock *lock = work->lock;
-    pthread_mutex_lock(&work->store->mutex);
-    if (!lock->held) {
-        lock->token = entry->holder.token ? entry->holder.token : entry->modified;
-        if (lock->session->holds++ == 0)
-            hfi_consul_ear_arm(work->store);
-    }
-    lock->held = true;
-    lock->index = entry->modified;
-    hfi_consul_follow(work->store, lock, entry->session);
-    pthread_mutex_unlock(&work->store->mutex);
-}
-
-static void set_gone(struct work *work)
-{
-    pthread_mutex_lock(&work->store->mutex);
-    if (work->lock->held)
-        work->lock->session->holds--;
-    work->lock->held = false;
-    pthread_mutex_unlock(&work->store->mutex);
-}
-
-static void set_placed(struct work *work, const struct consul_entry *place)
-{
-    struct consul_lock *lock = work->lock;
-    pthread_mutex_lock(&work->store->mutex);
-    if (!lock->placed) {
-        lock->next_placed = work->store->placed;
-        work->store->placed = lock;
-    }
-    lock->placed = true;
-    lock->joined = place->created;
-    pthread_mutex_unlock(&work->store->mutex);
-}
-
-/* Wakes our successor, if it is a thread of this client: it has no long poll. */
-static void set_left(struct work *work)
-{
-    struct consul_lock *lock = work->lock;
-    pthread_mutex_lock(&work->store->mutex);
-    for (struct consul_lock **link = &work->store->placed; lock->placed; link = &(*link)->next_placed) {
-        if (*link != lock)
-            continue;
-        *link = lock->next_placed;
-        lock->placed = false;
-        break;
-    }
-    for (struct consul_lock *other = work->store->placed; other; other = other->next_placed) {
-        if (other->waker && other->watch_place && is_same(other->watched, work->request->owner)) {
-            other->news = true;
-            hfi_waker_wake(other->waker);
-        }
-    }
-    pthread_mutex_unlock(&work->store->mutex);
-}
-
-/* What a look at the lock means for one who wants it. */
-static void consider(struct work *work, const struct consul_view *view)
-{
-    struct consul_lock *lock = work->lock;
-    if (view->mine)
-        set_held(work, &view->lock);
-    lock->foreign = view->foreign;
-    lock->behind = !view->free || view->foreign || view->ahead_count > 0;
-    lock->left_behind = view->lock.key && view->free ? view->lock.modified : 0;
-    lock->stale = view->waited ? 0 : view->marker;
-    lock->ahead_count = view->ahead_count;
-    memcpy(lock->ahead, view->ahead, sizeof lock->ahead);
-    lock->watch_place = view->last.key != NULL;
-    lock->watched = view->last.holder.owner;
-    lock->watch_index = view->last.key ? view->last.modified : view->lock.modified;
-    hfi_consul_say_who(lock->busy, &view->lock);
-}
-
-/* --- questions and answers --- */
-
-static void note_fence(struct work *work)
-{
-    struct consul_entry entry;
-    struct consul_session *session = work->lock->session;
-    pthread_mutex_lock(&work->store->mutex);
-    if (hfi_consul_entry(&work->answer, 0, &entry) && entry.modified > session->fence)
-        session->fence = entry.modified;
-    pthread_mutex_unlock(&work->store->mutex);
-}
-
-static void take_in(struct work *work, enum consul_asked asked)
-{
-    struct consul_view view;
-    struct consul_lock *lock = work->lock;
-    if (work->answer.failed)
-        return;
-    hfi_consul_view(&view, &work->answer, work->store, work->request->name, work->request->owner);
-    switch (asked) {
-    case CONSUL_TAKE:
-        if (view.lock.key)
-            set_held(work, &view.lock);
-        break;
-    case CONSUL_SETTLE:
-        note_fence(work);
-        lock->unsure = false;
-        set_gone(work);
-        if (view.place.key && *view.place.session)
-            set_placed(work, &view.place);
-        else
-            set_left(work);
-        consider(work, &view);
-        break;
-    case CONSUL_JOIN:
-        set_placed(work, &view.place);
-        consider(work, &view);
-        break;
-    case CONSUL_RELEASE:
-    case CONSUL_LEAVE:
-        /* Whether we were the last one for whom the marker stands. */
-        lock->stale = asked == CONSUL_LEAVE ? !view.waited : lock->placed && view.marker == lock->joined;
-        lock->stale = lock->stale ? view.marker : 0;
-        set_gone(work);
-        set_left(work);
-        break;
-    case CONSUL_NOTHING:
-        break;
-    }
-}
-
-/* A question that was not answered yet stays on its connection. The store knows of it, should nobody come back. */
-static void put_off(struct consul_store *store, struct consul_connection *connection)
-{
-    pthread_mutex_lock(&store->mutex);
-    connection->next = store->late;
-    store->late = connection;
-    pthread_mutex_unlock(&store->mutex);
-}
-
-static void pick_up(struct consul_store *store, struct consul_connection *connection)
-{
-    pthread_mutex_lock(&store->mutex);
-    struct consul_connection **link = &store->late;
-    while (*link != connection)
-        link = &(*link)->next;
-    *link = connection->next;
-    pthread_mutex_unlock(&store->mutex);
-}
-
-/* Waits for the answer to what was asked. HF_UNKNOWN: it has not come, or never will. */
-static hf_status await_answer(struct work *work)
-{
-    struct consul_lock *lock = work->lock;
-    const enum consul_asked asked = lock->asked;
-    const hf_status status =
-        hfi_consul_txn_end(work->store, &lock->exchange, &work->answer, work->request->deadline_ns, work->err);
-    if (status == HF_TIMEOUT) {
-        put_off(work->store, lock->exchange.connection);
-        return hfi_fail(work->err, HF_UNKNOWN, 0, "the server did not answer in time");
-    }
-    lock->asked = CONSUL_NOTHING;
-    if (status == HF_OK)
-        take_in(work, asked);
-    else if (status == HF_UNKNOWN || status == HF_INTERNAL)
-        lock->unsure = lock->unsure || asked == CONSUL_TAKE || asked == CONSUL_JOIN;
-    return status;
-}
-
-static hf_status ask(struct work *work, enum consul_asked asked)
-{
-    const hf_status status =
-        hfi_consul_txn_begin(work->store, &work->lock->exchange, work->operations, work->count, work->err);
-    if (status != HF_OK)
-        return status;
-    work->lock->asked = asked;
-    return await_answer(work);
-}
-
-/* The session is gone, and all that it had with it. */
-static void drop_session(struct work *work)
-{
-    set_gone(work);
-    set_left(work);
-    work->lock->unsure = false;
-    pthread_mutex_lock(&work->store->mutex);
-    struct consul_session *session = work->lock->session;
-    work->lock->session = NULL;
-    pthread_mutex_unlock(&work->store->mutex);
-    if (session)
-        hfi_consul_session_put(work->store, session);
-}
-
-/* A condition did not hold that is not about the lock: the fence was moved by another thread, or the session is gone. */
-static hf_status mend(struct work *work)
+/* A condition did not hold that is not about the lock: another thread has moved the fence, or the session is gone. */
+static hf_status mend(struct consul_work *work)
 {
     const hf_status status =
         hfi_consul_session_check(work->store, work->lock->session, work->request->deadline_ns, work->err);
     if (status != HF_LOST)
         return status == HF_UNKNOWN ? hfi_fail(work->err, HF_UNAVAILABLE, 0, "the server did not answer") : status;
-    drop_session(work);
+    hfi_consul_drop_session(work);
     return HF_OK;
-}
-
-static hf_status settle(struct work *work)
-{
-    char fresh[HFI_CONSUL_VALUE_MAX];
-    hfi_consul_session_key(work->fence, work->store, work->lock->session->id);
-    /* Another value each time, or the server would leave everything as it is. */
-    snprintf(fresh, sizeof fresh, "%016" PRIx64 " %s %d", work->store->env->random(), work->store->host,
-             work->store->pid);
-    work->count = 0;
-    struct consul_operation *lock = add(work, "lock", work->fence);
-    lock->session = work->lock->session->id;
-    lock->value = fresh;
-    add(work, "get-tree", work->all);
-    const hf_status status = ask(work, CONSUL_SETTLE);
-    if (status != HF_OK)
-        return status;
-    const bool gone = work->answer.no_session;
-    hfi_consul_answer_free(&work->answer);
-    if (gone)
-        drop_session(work);
-    return HF_OK;
-}
-
-/* Makes sure that all that was asked so far is known: by its answer, or by settling it. */
-static hf_status catch_up(struct work *work)
-{
-    struct consul_lock *lock = work->lock;
-    hf_status status = HF_OK;
-    if (lock->asked != CONSUL_NOTHING) {
-        pick_up(work->store, lock->exchange.connection);
-        status = await_answer(work);
-        if (status == HF_OK)
-            hfi_consul_answer_free(&work->answer);
-    }
-    if (lock->asked == CONSUL_NOTHING && lock->unsure)
-        status = settle(work);
-    if (status == HF_UNAVAILABLE && lock->unsure && work->err)
-        work->err->status = HF_UNKNOWN;
-    return status == HF_UNAVAILABLE && lock->unsure ? HF_UNKNOWN : status;
 }
 
 /* --- taking --- */
 
 /* The places of those who were before us when we last looked: none of them may be there any more. */
-static char *add_ahead(struct work *work)
+static char *add_ahead(struct consul_work *work)
 {
     const struct consul_lock *lock = work->lock;
     if (!lock->placed || lock->ahead_count == 0)
@@ -342,13 +71,13 @@ static char *add_ahead(struct work *work)
     for (size_t i = 0; keys && i < lock->ahead_count; i++) {
         char *key = keys + i * HFI_CONSUL_KEY_MAX;
         hfi_consul_key(key, work->store, CONSUL_PLACE, work->request->name, lock->ahead[i]);
-        add(work, "check-not-exists", key);
+        hfi_consul_add(work, "check-not-exists", key);
     }
     return keys;
 }
 
 /* The session may be about to end: it is renewed while the lock is asked for. */
-static bool renew_meanwhile(struct work *work, struct consul_exchange *renewal)
+static bool renew_meanwhile(struct consul_work *work, struct consul_exchange *renewal)
 {
     struct consul_session *session = work->lock->session;
     return !hfi_consul_session_is_fresh(work->store, session) &&
@@ -356,24 +85,24 @@ static bool renew_meanwhile(struct work *work, struct consul_exchange *renewal)
            hfi_consul_step(work->store, renewal, NULL) == HF_TIMEOUT;
 }
 
-static hf_status take(struct work *work)
+static hf_status take(struct consul_work *work)
 {
     struct consul_lock *lock = work->lock;
     struct consul_exchange renewal = { 0 };
     add_fence(work);
     if (lock->placed)
-        add(work, "check-session", work->place)->session = lock->session->id;
+        hfi_consul_add(work, "check-session", work->place)->session = lock->session->id;
     else if (lock->stale)
-        add(work, "delete-cas", work->marker)->index = lock->stale;
+        hfi_consul_add(work, "delete-cas", work->marker)->index = lock->stale;
     else
-        add(work, "check-not-exists", work->marker);
+        hfi_consul_add(work, "check-not-exists", work->marker);
     add_if(work, work->key, lock->left_behind);
     add_lock(work, work->key, HFI_CONSUL_LOCK_FLAGS);
     char *ahead = add_ahead(work);
     if (lock->placed && lock->ahead_count && !ahead)
         return hfi_fail(work->err, HF_NOMEM, 0, "no memory for a request");
     const bool renews = renew_meanwhile(work, &renewal);
-    hf_status status = ask(work, CONSUL_TAKE);
+    hf_status status = hfi_consul_work_ask(work, CONSUL_TAKE);
     hfi_free(ahead);
     if (renews)
         hfi_consul_session_renew_end(work->store, lock->session, &renewal, work->request->deadline_ns, NULL);
@@ -386,13 +115,13 @@ static hf_status take(struct work *work)
     return ailing ? mend(work) : HF_OK;
 }
 
-static hf_status join_queue(struct work *work)
+static hf_status join_queue(struct consul_work *work)
 {
     add_fence(work);
     add_lock(work, work->place, 0);
-    add(work, "set", work->marker)->value = work->value;
-    add(work, "get-tree", work->all);
-    const hf_status status = ask(work, CONSUL_JOIN);
+    hfi_consul_add(work, "set", work->marker)->value = work->value;
+    hfi_consul_add(work, "get-tree", work->all);
+    const hf_status status = hfi_consul_work_ask(work, CONSUL_JOIN);
     if (status != HF_OK)
         return status;
     const bool failed = work->answer.failed;
@@ -400,10 +129,10 @@ static hf_status join_queue(struct work *work)
     return failed ? mend(work) : HF_OK;
 }
 
-static hf_status look(struct work *work, struct consul_view *view)
+static hf_status look(struct consul_work *work, struct consul_view *view)
 {
     work->count = 0;
-    add(work, "get-tree", work->all);
+    hfi_consul_add(work, "get-tree", work->all);
     const hf_status status = hfi_consul_txn(work->store, work->operations, work->count, &work->answer,
                                             work->request->deadline_ns, work->err);
     if (status == HF_UNKNOWN) /* it only reads */
@@ -413,27 +142,27 @@ static hf_status look(struct work *work, struct consul_view *view)
     return status;
 }
 
-static hf_status look_and_consider(struct work *work)
+static hf_status look_and_consider(struct consul_work *work)
 {
-    struct consul_view view;
+    struct consul_view view = { .free = false };
     const hf_status status = look(work, &view);
     if (status != HF_OK)
         return status;
-    consider(work, &view);
+    hfi_consul_consider(work, &view);
     if (work->lock->placed && !view.place.key) /* somebody has deleted it: line up again */
-        set_left(work);
+        hfi_consul_set_left(work);
     hfi_consul_answer_free(&work->answer);
     return HF_OK;
 }
 
 /* Whoever waits for a lock that others wanted too when it last asked lines up first: asking for it would be in vain. */
-static uint64_t *crowd_of(struct work *work, uint64_t *hash)
+static uint64_t *crowd_of(struct consul_work *work, uint64_t *hash)
 {
     *hash = hfi_name_hash(work->request->name);
     return &work->store->crowded[*hash % HFI_CONSUL_CROWDS];
 }
 
-static bool is_crowded(struct work *work)
+static bool is_crowded(struct consul_work *work)
 {
     uint64_t hash;
     const uint64_t *crowd = crowd_of(work, &hash);
@@ -443,7 +172,7 @@ static bool is_crowded(struct work *work)
     return crowded;
 }
 
-static void note_crowd(struct work *work, bool crowded)
+static void note_crowd(struct consul_work *work, bool crowded)
 {
     uint64_t hash;
     uint64_t *crowd = crowd_of(work, &hash);
@@ -455,7 +184,7 @@ static void note_crowd(struct work *work, bool crowded)
     pthread_mutex_unlock(&work->store->mutex);
 }
 
-static hf_status contend(struct work *work)
+static hf_status contend(struct consul_work *work)
 {
     struct consul_lock *lock = work->lock;
     lock->delayed = false;
@@ -496,16 +225,16 @@ hf_status hfi_consul_attempt(void *memory, void *lock_memory, const struct hfi_r
 {
     struct consul_store *store = memory;
     struct consul_lock *lock = lock_memory;
-    struct work work;
-    start_work(&work, store, lock, request, err);
+    struct consul_work work;
+    hfi_consul_work_start(&work, store, lock, request, err);
     lock->note = request->note;
-    hf_status status = catch_up(&work);
+    hf_status status = hfi_consul_catch_up(&work);
     if (status == HF_OK && !lock->held)
         status = contend(&work);
     if (status == HF_OK)
         status = hfi_consul_session_keep(store, lock->session, request->deadline_ns, err);
     if (status == HF_LOST) { /* gone in the meantime, and the lock with it */
-        drop_session(&work);
+        hfi_consul_drop_session(&work);
         return hfi_fail(err, HF_UNAVAILABLE, 0, "the session has ended");
     }
     if (status == HF_OK) {
@@ -523,7 +252,7 @@ hf_status hfi_consul_attempt(void *memory, void *lock_memory, const struct hfi_r
 static bool is_placed(const struct consul_store *store, struct hfi_owner owner)
 {
     const struct consul_lock *lock = store->placed;
-    while (lock && !is_same(lock->owner, owner))
+    while (lock && !hfi_consul_same(lock->owner, owner))
         lock = lock->next_placed;
     return lock != NULL;
 }
@@ -582,45 +311,45 @@ hf_status hfi_consul_wait(void *memory, void *lock_memory, const struct hfi_requ
 
 /* --- releasing --- */
 
-static hf_status give_back(struct work *work)
+static hf_status give_back(struct consul_work *work)
 {
     const struct consul_lock *lock = work->lock;
     work->count = 0;
-    add(work, "check-index", work->key)->index = lock->index;
-    add(work, "delete", work->key);
+    hfi_consul_add(work, "check-index", work->key)->index = lock->index;
+    hfi_consul_add(work, "delete", work->key);
     if (lock->placed) {
-        add(work, "delete", work->place);
-        add(work, "get-tree", work->marker);
+        hfi_consul_add(work, "delete", work->place);
+        hfi_consul_add(work, "get-tree", work->marker);
     }
-    return ask(work, CONSUL_RELEASE);
+    return hfi_consul_work_ask(work, CONSUL_RELEASE);
 }
 
-static hf_status leave_queue(struct work *work)
+static hf_status leave_queue(struct consul_work *work)
 {
     work->count = 0;
-    add(work, "delete", work->place);
-    add(work, "get-tree", work->all);
-    return ask(work, CONSUL_LEAVE);
+    hfi_consul_add(work, "delete", work->place);
+    hfi_consul_add(work, "get-tree", work->all);
+    return hfi_consul_work_ask(work, CONSUL_LEAVE);
 }
 
 /* The entry is no longer as we left it. Whose is it? If somebody has only written another value, it is ours still. */
-static hf_status look_whose(struct work *work)
+static hf_status look_whose(struct consul_work *work)
 {
-    struct consul_view view;
+    struct consul_view view = { .free = false };
     const hf_status status = look(work, &view);
     if (status != HF_OK)
         return status;
     const bool touched =
         view.lock.key && !view.lock.holder.owner.client && strcmp(view.lock.session, work->lock->session->id) == 0;
     if (view.mine || touched)
-        set_held(work, &view.lock);
+        hfi_consul_set_held(work, &view.lock);
     else
-        set_gone(work);
+        hfi_consul_set_gone(work);
     hfi_consul_answer_free(&work->answer);
     return HF_OK;
 }
 
-static hf_status let_go(struct work *work, bool *lost)
+static hf_status let_go(struct consul_work *work, bool *lost)
 {
     struct consul_lock *lock = work->lock;
     hf_status status = HF_OK;
@@ -631,7 +360,7 @@ static hf_status let_go(struct work *work, bool *lost)
         const bool held = lock->held;
         if (dead) {
             *lost = held;
-            drop_session(work);
+            hfi_consul_drop_session(work);
             break;
         }
         status = held ? give_back(work) : leave_queue(work);
@@ -652,11 +381,11 @@ hf_status hfi_consul_release(void *memory, void *lock_memory, const struct hfi_r
 {
     struct consul_store *store = memory;
     struct consul_lock *lock = lock_memory;
-    struct work work;
+    struct consul_work work;
     bool lost = false;
-    start_work(&work, store, lock, request, err);
+    hfi_consul_work_start(&work, store, lock, request, err);
     lock->stale = 0;
-    hf_status status = catch_up(&work);
+    hf_status status = hfi_consul_catch_up(&work);
     if (status == HF_OK)
         status = let_go(&work, &lost);
     if (status == HF_UNAVAILABLE || status == HF_UNKNOWN)
@@ -668,6 +397,6 @@ hf_status hfi_consul_release(void *memory, void *lock_memory, const struct hfi_r
             hfi_consul_answer_free(&work.answer);
     }
     hfi_consul_end(store, &lock->exchange);
-    drop_session(&work);
+    hfi_consul_drop_session(&work);
     return status == HF_OK && lost ? hfi_fail(err, HF_LOST, 0, "the store no longer has it") : status;
 }

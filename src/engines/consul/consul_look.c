@@ -41,28 +41,27 @@ static int by_creation(const void *a, const void *b)
     return one->created < other->created ? -1 : one->created > other->created;
 }
 
-/* The places of a lock in the order of the queue, the holder's own left out; *out is to be freed. -1: no memory. */
-static int64_t find_waiters(const struct listing *listing, const struct consul_entry *lock, struct consul_entry **out)
+/* The places of the lock that is entry `i`, in the order of the queue, the holder's own left out; *out is to be freed.
+ * Entries come in the order of their keys, so places stand right before their lock. -1: no memory. */
+static int64_t find_waiters(const struct listing *listing, size_t i, const struct consul_entry *lock,
+                            struct consul_entry **out)
 {
     const size_t stem = strlen(lock->key) - strlen("lock");
-    size_t room = 0, count = 0;
+    size_t first = i, count = 0;
     struct consul_entry entry;
-    *out = NULL;
-    for (int pass = 0; pass < 2; pass++) {
-        if (pass == 1 && room && !(*out = hfi_alloc(room * sizeof entry)))
-            return -1;
-        for (size_t i = 0; i < hfi_consul_entries(listing->answer); i++) {
-            if (!hfi_consul_entry(listing->answer, i, &entry) || strncmp(entry.key, lock->key, stem) != 0 ||
-                strncmp(entry.key + stem, "holdfast/", 9) != 0 || !*entry.session || !entry.holder.owner.client ||
-                memcmp(&entry.holder.owner, &lock->holder.owner, sizeof entry.holder.owner) == 0)
-                continue;
-            room++;
-            if (pass == 1)
-                (*out)[count++] = entry;
-        }
+    while (first > 0 && hfi_consul_entry(listing->answer, first - 1, &entry) &&
+           strncmp(entry.key, lock->key, stem) == 0 && strncmp(entry.key + stem, "holdfast/", 9) == 0)
+        first--;
+    struct consul_entry *found = *out = first < i ? hfi_alloc((i - first) * sizeof *found) : NULL;
+    if (first < i && !found)
+        return -1;
+    for (; first < i; first++) {
+        if (hfi_consul_entry(listing->answer, first, &entry) && *entry.session && entry.holder.owner.client &&
+            !hfi_consul_same(entry.holder.owner, lock->holder.owner))
+            found[count++] = entry;
     }
     if (count)
-        qsort(*out, count, sizeof **out, by_creation);
+        qsort(found, count, sizeof *found, by_creation);
     return (int64_t)count;
 }
 
@@ -92,12 +91,12 @@ static int64_t held_ms(const struct listing *listing, const struct consul_holder
     return now > holder->since_s ? (now - holder->since_s) * 1000 : 0;
 }
 
-static int show(const struct listing *listing, const char *name, const struct consul_entry *lock)
+static int show(const struct listing *listing, const char *name, size_t i, const struct consul_entry *lock)
 {
     const struct consul_holder *holder = &lock->holder;
 
     struct consul_entry *waiters;
-    const int64_t count = find_waiters(listing, lock, &waiters);
+    const int64_t count = find_waiters(listing, i, lock, &waiters);
     const char **waiting = count >= 0 ? describe_waiters(waiters, (size_t)count) : NULL;
     const hf_info info = { .size = sizeof info,
                            .name = name,
@@ -146,7 +145,7 @@ hf_status hfi_consul_inspect(void *memory, const char *prefix, hf_inspect_fn eac
         char name[HFI_NAME_MAX + 1];
         struct consul_entry entry;
         if (hfi_consul_entry(&answer, i, &entry) && *entry.session && name_of(name, store, entry.key))
-            stop = show(&listing, name, &entry);
+            stop = show(&listing, name, i, &entry);
     }
     hfi_consul_answer_free(&answer);
     return HF_OK;

@@ -8,11 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool is_owner(struct hfi_owner a, struct hfi_owner b)
-{
-    return a.client == b.client && a.serial == b.serial;
-}
-
 /* Keeps the latest place before ours as `last`, and the others in any order. */
 static void add_ahead(struct consul_view *view, const struct consul_entry *place)
 {
@@ -33,7 +28,7 @@ static void look_at_places(struct consul_view *view, const struct consul_answer 
         const bool place = read && strncmp(entry.key, lock_key, stem) == 0 &&
                            strncmp(entry.key + stem, "holdfast/", 9) == 0 && *entry.session &&
                            entry.holder.owner.client;
-        if (!place || is_owner(entry.holder.owner, owner))
+        if (!place || hfi_consul_same(entry.holder.owner, owner))
             continue;
         view->waited = true;
         if (!view->place.key || entry.created < view->place.created)
@@ -62,7 +57,7 @@ void hfi_consul_view(struct consul_view *view, const struct consul_answer *answe
     }
     if (view->lock.key) {
         view->free = !*view->lock.session;
-        view->mine = !view->free && is_owner(view->lock.holder.owner, owner);
+        view->mine = !view->free && hfi_consul_same(view->lock.holder.owner, owner);
         view->foreign = view->lock.flags != HFI_CONSUL_LOCK_FLAGS;
     }
     look_at_places(view, answer, lock, owner);

@@ -180,7 +180,7 @@ hf_status hfi_consul_renew(void *memory, struct hfi_renewal *renewals, size_t co
     struct consul_store *store = memory;
     hf_status status = HF_OK;
     for (size_t from = 0; from < count && status == HF_OK; from += HFI_CONSUL_OPERATIONS_MOST) {
-        struct kept kept[HFI_CONSUL_OPERATIONS_MOST];
+        struct kept kept[HFI_CONSUL_OPERATIONS_MOST] = { { 0 } };
         const size_t left = count - from;
         const size_t some = left < HFI_CONSUL_OPERATIONS_MOST ? left : HFI_CONSUL_OPERATIONS_MOST;
         for (size_t i = 0; i < some; i++)

@@ -5,8 +5,8 @@
  *
  * A session has a key of its own, P/.holdfast/ID. Every transaction that takes something checks its index, so that once
  * the key was written anew, requests that were sent before can do nothing any more, however late they arrive: that is
- * how a lost answer is settled. It is also what the client listens to: the key goes with the session, and whoever breaks
- * a lock touches it.
+ * how a lost answer is settled. It is also what the client listens to: the key goes with the session, and whoever
+ * breaks a lock touches it.
  */
 #include "consul.h"
 #include <inttypes.h>
@@ -199,7 +199,7 @@ static hf_status write_key(struct consul_store *store, struct consul_session *se
 {
     char key[HFI_CONSUL_KEY_MAX], value[HFI_CONSUL_VALUE_MAX];
     struct consul_answer answer;
-    struct consul_entry entry;
+    struct consul_entry entry = { .modified = 0 };
     hfi_consul_session_key(key, store, session->id);
     /* Another value each time, or the server would leave everything as it is. */
     snprintf(value, sizeof value, "%016" PRIx64 " %s %d", store->env->random(), store->host, store->pid);

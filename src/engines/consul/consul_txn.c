@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * consul_txn.c: transactions, and what is in the entries of their answers. All conditions of a transaction hold, and all
- * of it is done; or nothing is, and the answer says which do not.
+ * consul_txn.c: transactions, and what is in the entries of their answers. All conditions of a transaction hold, and
+ * all of it is done; or nothing is, and the answer says which do not.
  */
 #include "consul.h"
 #include <inttypes.h>
@@ -62,14 +62,17 @@ hf_status hfi_consul_txn_begin(struct consul_store *store, struct consul_exchang
     bool whole = all != NULL;
     for (size_t i = 0; i < count && whole; i++)
         whole = json_array_append_new(all, operation_json(&operations[i])) == 0;
-    char *body = whole ? json_dumps(all, JSON_COMPACT) : NULL;
+    const size_t length = whole ? json_dumpb(all, NULL, 0, JSON_COMPACT) : 0;
+    char *body = length ? hfi_alloc(length + 1) : NULL;
+    if (body)
+        json_dumpb(all, body, length, JSON_COMPACT);
     json_decref(all);
     if (!body)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a request");
     /* With writes among them the whole is written in order, and needs no other word for it. */
     const struct consul_request request = { .method = "PUT", .path = "/v1/txn?consistent", .body = body };
     const hf_status status = hfi_consul_begin(store, exchange, &request, err);
-    free(body);
+    hfi_free(body);
     return status;
 }
 

@@ -27,6 +27,7 @@ static int digit(char c)
 static hf_status decode(char out[TEXT_MOST], const char *text, size_t length, hf_error *err)
 {
     size_t used = 0;
+    out[0] = 0;
     if (length >= TEXT_MOST)
         return hfi_fail(err, HF_INVALID, 0, "a part of the URL is too long");
     for (size_t i = 0; i < length; i++) {
@@ -147,9 +148,9 @@ static hf_status read_host(struct consul_address *address, const char *text, siz
     if (bracket && !end)
         return hfi_fail(err, HF_INVALID, 0, "an IPv6 address in a URL ends with ]");
     const char *start = bracket ? text + 1 : text;
-    const char *colon = bracket ? end + 1 : end;
     if (!end)
-        colon = end = text + length;
+        end = text + length;
+    const char *colon = bracket ? end + 1 : end;
     hf_status status = decode(host, start, (size_t)(end - start), err);
     if (status == HF_OK && colon < text + length)
         status = *colon == ':' ? decode(port, colon + 1, (size_t)(text + length - colon - 1), err)
@@ -197,7 +198,7 @@ static bool is_plain_path(const char *prefix)
 
 static hf_status read_prefix(struct consul_config *config, const char *path, size_t length, hf_error *err)
 {
-    char prefix[TEXT_MOST];
+    char prefix[TEXT_MOST] = "";
     if (length <= 1)
         return keep(&config->prefix, "holdfast", err);
     const hf_status status = decode(prefix, path + 1, length - 1, err);
