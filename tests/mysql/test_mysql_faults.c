@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------------- the server goes away */
+/* --------------------------------------------------------------------------------------------- the server goes away */
 
 static void check_restart(const char *strategy)
 {
@@ -53,7 +53,7 @@ RESTART(version, "version")
 RESTART(for_update, "for-update")
 RESTART(get_lock, "get-lock")
 
-/* -------------------------------------------------------------------------------------------- connections are killed */
+/* ------------------------------------------------------------------------------------------- connections are killed */
 
 static void kill_connections(struct mysql_server *server, const char *which)
 {
@@ -123,7 +123,7 @@ TEST_LIMIT(waits_that_are_given_up_leave_nothing_in_the_server, 90)
     }
 }
 
-/* ------------------------------------------------------------------------------------------ killed within a statement */
+/* ---------------------------------------------------------------------------------------- killed within a statement */
 
 struct doomed {
     struct gate started;
