@@ -4,9 +4,9 @@
  *
  *     compare_mysql URL [ROUNDS]    prints one object of JSON; mysql://root@HOST:PORT/DATABASE
  *
- * The raw side runs the engine's own two statements, prepared, with libmariadb's plain calls, in turns with Holdfast, so
- * that both see the same machine. A round trip is a statement that does nothing; round trips and hand-offs begin after a
- * rest, in which caches cool and processors slow down.
+ * The raw side runs the engine's own two statements, prepared, with libmariadb's plain calls, in turns with Holdfast,
+ * so that both see the same machine. A round trip is a statement that does nothing; round trips and hand-offs begin
+ * after a rest, in which caches cool and processors slow down.
  */
 #include "compare.h"
 #include "engines/mysql/mysql_engine.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * mysql_server.h: real MariaDB servers for tests: on a free port of the loopback and a socket file, with their data in a
- * folder of their own, a copy of TEST_MYSQL_TEMPLATE, and gone when the test ends, however it ends. TEST_MYSQL is the
+ * mysql_server.h: real MariaDB servers for tests: on a free port of the loopback and a socket file, with their data in
+ * a folder of their own, a copy of TEST_MYSQL_TEMPLATE, and gone when the test ends, however it ends. TEST_MYSQL is the
  * server's program.
  *
  *     struct mysql_server *server = mysql_server_start("");

@@ -20,8 +20,8 @@ void home_remove(const char *path);
 /* Runs a program with its output in "log" of the folder; ends with this process, by `last_signal`. `place` may be
  * NULL. */
 pid_t home_launch(const char *home, const struct netns *place, int last_signal, char *const *arguments);
-/* For programs that start a server for another one: runs words[0] with the URL in front of its arguments, or in place of
- * every "{}"; returns its exit status. */
+/* For programs that start a server for another one: runs words[0] with the URL in front of its arguments, or in place
+ * of every "{}"; returns its exit status. */
 int home_run_with_url(const char *url, int count, char **words);
 /* Waits for its end, which must be a good one. */
 void home_run(const char *home, char *const *arguments);

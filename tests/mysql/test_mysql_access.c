@@ -4,6 +4,7 @@
  */
 #include "mysql_support.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +91,48 @@ TEST_LIMIT(tls_trusts_only_whom_it_should, 60)
     check_open(url, HF_DENIED, "2026");
     snprintf(url, sizeof url, "mysql://guest:open-sesame@localhost:%d/app", server->port);
     check_open(url, HF_DENIED, "1045");
+}
+
+struct plain_program {
+    char url[600];
+    struct gate started, held, killed;
+};
+
+static void lose_the_server(void *arg)
+{
+    struct plain_program *it = arg;
+    struct sigaction action;
+    gate_await(&it->started, 1);
+    store_url = it->url;
+    hf_client *client = open_client();
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    REQUIRE_INT(0, sigaction(SIGPIPE, NULL, &action));
+    CHECK(action.sa_handler == SIG_DFL);
+    gate_pass(&it->held);
+    gate_await(&it->killed, 1);
+    CHECK(hf_release(lock, NULL) != HF_OK);
+    hf_close(client);
+}
+
+/* The program's signals are the program's: neither is SIGPIPE ignored from now on, nor does one come. In a process in
+ * which nobody else has used libmariadb. */
+TEST_LIMIT(a_connection_that_breaks_raises_no_signal, 60)
+{
+    char settings[600];
+    const char *folder = getenv("TEST_CERTIFICATES");
+    struct plain_program *it = shared_new(sizeof *it);
+    REQUIRE(folder != NULL);
+    pid_t program = helper_start(lose_the_server, it);
+    snprintf(settings, sizeof settings, "--ssl-ca=%s/ca.pem --ssl-cert=%s/server.pem --ssl-key=%s/server.key", folder,
+             folder, folder);
+    struct mysql_server *server = start_for_guests(settings);
+    snprintf(it->url, sizeof it->url, "mysql://guest:open-sesame@localhost:%d/app?ssl-verify=yes&ssl-ca=%s/ca.pem",
+             server->port, folder);
+    gate_pass(&it->started);
+    gate_await(&it->held, 1);
+    mysql_server_kill(server);
+    gate_pass(&it->killed);
+    helper_join(program);
 }
 
 TEST_LIMIT(a_certificate_for_another_host_is_refused, 60)

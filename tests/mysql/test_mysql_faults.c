@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_mysql_faults.c: a server that crashes, connections that are killed, clients that die within a statement, and
- * eight processes that are killed at random, on every strategy.
+ * test_mysql_faults.c: a server that crashes, connections that are killed, clients that die within a statement,
+ * on every strategy.
  */
 #include "mysql_support.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
-/* ------------------------------------------------------------------------------------------- the server goes away */
+/* --------------------------------------------------------------------------------------------- the server goes away */
 
 static void check_restart(const char *strategy)
 {
@@ -56,7 +53,7 @@ RESTART(version, "version")
 RESTART(for_update, "for-update")
 RESTART(get_lock, "get-lock")
 
-/* -------------------------------------------------------------------------------------------- connections are killed */
+/* ------------------------------------------------------------------------------------------- connections are killed */
 
 static void kill_connections(struct mysql_server *server, const char *which)
 {
@@ -126,7 +123,7 @@ TEST_LIMIT(waits_that_are_given_up_leave_nothing_in_the_server, 90)
     }
 }
 
-/* ------------------------------------------------------------------------------------------ killed within a statement */
+/* ---------------------------------------------------------------------------------------- killed within a statement */
 
 struct doomed {
     struct gate started;
@@ -195,80 +192,3 @@ TEST_LIMIT(a_waiter_killed_in_the_servers_queue_holds_up_nobody, 90)
         mysql_server_await(server, 0, "SELECT COUNT(*) " OUR_CONNECTIONS);
     }
 }
-
-/* ------------------------------------------------------------------------------------ a counter, and random deaths */
-
-struct crowd {
-    _Atomic bool over;
-    _Atomic uint32_t inside, entries, overlaps, disorders;
-    struct fenced_register place;
-    uint32_t ttl_ms;
-};
-
-static void compete(void *arg)
-{
-    struct crowd *crowd = arg;
-    hf_options options = HF_OPTIONS_INIT;
-    options.ttl_ms = crowd->ttl_ms;
-    hf_client *client = open_client();
-    while (!atomic_load(&crowd->over)) {
-        hf_lock *lock = NULL;
-        hf_error err = { 0 };
-        const hf_status status = hf_acquire(&lock, client, "counter", &options, &err);
-        if (status == HF_UNAVAILABLE || status == HF_UNKNOWN)
-            continue;
-        REQUIRE_STATUS(HF_OK, status, &err);
-        /* Who was here before has left, or was killed. */
-        const uint32_t me = (uint32_t)getpid();
-        const uint32_t before = atomic_exchange(&crowd->inside, me);
-        if (before != 0 && kill((pid_t)before, 0) == 0 && hf_remaining_ms(lock) > 0)
-            atomic_fetch_add(&crowd->overlaps, 1);
-        if (!fenced_write(&crowd->place, hf_token(lock)) && hf_remaining_ms(lock) > 0)
-            atomic_fetch_add(&crowd->disorders, 1);
-        atomic_fetch_add(&crowd->entries, 1);
-        uint32_t expected = me;
-        atomic_compare_exchange_strong(&crowd->inside, &expected, 0);
-        hf_release(lock, NULL);
-    }
-    hf_close(client);
-}
-
-static void check_crowd(const char *strategy, int blows)
-{
-    enum { PROCESSES = 8 };
-    pid_t pids[PROCESSES];
-    struct crowd *crowd = shared_new(sizeof *crowd);
-    crowd->ttl_ms = short_ttl_ms();
-    for (int i = 0; i < PROCESSES; i++)
-        pids[i] = helper_start(compete, crowd);
-    for (int blow = 0; blow < blows; blow++) {
-        const uint32_t seen = atomic_load(&crowd->entries);
-        const struct timespec pause = { .tv_nsec = 1000000 };
-        while (atomic_load(&crowd->entries) < seen + 20) {
-            REQUIRE(test_now_ns() < test_deadline_ns() - 2000000000LL);
-            nanosleep(&pause, NULL);
-        }
-        random_pause(20000);
-        const uint32_t victim = random_below(PROCESSES);
-        helper_kill(pids[victim]);
-        pids[victim] = helper_start(compete, crowd);
-    }
-    atomic_store(&crowd->over, true);
-    for (int i = 0; i < PROCESSES; i++)
-        helper_join(pids[i]);
-    CHECK_INT(0, atomic_load(&crowd->overlaps));
-    CHECK_INT(0, atomic_load(&crowd->disorders));
-    test_note("%s: %u entries", strategy, atomic_load(&crowd->entries));
-}
-
-#define CROWD(name_, strategy_)                                                                                        \
-    TEST_LIMIT(counter_with_random_deaths_##name_, 90)                                                                 \
-    {                                                                                                                  \
-        start_store(strategy_, "");                                                                                    \
-        check_crowd(strategy_, 12);                                                                                    \
-    }
-CROWD(lease, "lease")
-CROWD(insert, "insert")
-CROWD(version, "version")
-CROWD(for_update, "for-update")
-CROWD(get_lock, "get-lock")

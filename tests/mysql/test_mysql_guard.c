@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_mysql_guard.c: fencing where the data lives: holdfast_guard() in the transaction of a user who writes to a table.
- * Whatever pauses whom: nothing is written with a token older than one that was shown.
+ * test_mysql_guard.c: fencing where the data lives: holdfast_guard() in the transaction of a user who writes to a
+ * table. Whatever pauses whom: nothing is written with a token older than one that was shown.
  */
 #include "mysql_support.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_mysql_network.c: a network that swallows everything, without a word to either side. A lock that is bound to a
- * connection is lost then, and both the holder and the server must find out by themselves, the holder first; a bell that
- * is stuck with a client which is cut off must not stall those who wait.
+ * connection is lost then, and both the holder and the server must find out by themselves, the holder first; a bell
+ * that is stuck with a client which is cut off must not stall those who wait.
  */
 #include "mysql_support.h"
 #include "netns.h"

@@ -4,8 +4,10 @@
  * never holds a password.
  */
 #include "mysql_support.h"
+#include "server_home.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 TEST(urls_that_make_no_sense)
@@ -111,6 +113,31 @@ TEST_LIMIT(tables_that_are_missing, 60)
         hf_close(client);
         mysql_server_do(server, "DROP TABLE holdfast_locks, holdfast_locks_grants"); /* a name has one strategy */
     }
+}
+
+/* What the script makes is what the engine makes. */
+TEST_LIMIT(the_script_for_those_who_may_not_create, 60)
+{
+    char command[700], url[200];
+    struct mysql_server *server = start_store("lease", "");
+    char *arguments[] = { "/bin/sh", "-c", command, NULL };
+    mysql_server_do(server, "CREATE DATABASE elsewhere");
+    snprintf(command, sizeof command, "exec %s --no-defaults -uroot --socket=%s/socket elsewhere <%s",
+             getenv("TEST_MYSQL_COMMAND"), server->directory, getenv("TEST_SQL"));
+    for (int round = 0; round < 2; round++) /* once more does no harm */
+        home_run(server->directory, arguments);
+    CHECK_INT(24, mysql_server_number(server, "SELECT COUNT(*) FROM information_schema.COLUMNS a"
+                                              " JOIN information_schema.COLUMNS b USING (TABLE_NAME, COLUMN_NAME,"
+                                              " ORDINAL_POSITION, COLUMN_TYPE, IS_NULLABLE, COLUMN_KEY)"
+                                              " WHERE a.TABLE_SCHEMA = 'app' AND b.TABLE_SCHEMA = 'elsewhere' AND"
+                                              " a.COLUMN_DEFAULT <=> b.COLUMN_DEFAULT"));
+    CHECK_INT(24, mysql_server_number(server, "SELECT COUNT(*) FROM information_schema.COLUMNS"
+                                              " WHERE TABLE_SCHEMA = 'elsewhere'"));
+    CHECK_INT(1, mysql_server_number(server, "SELECT COUNT(DISTINCT REPLACE(REGEXP_REPLACE(ROUTINE_DEFINITION,"
+                                             " '[[:space:]]+', ' '), '`', '')) FROM information_schema.ROUTINES"
+                                             " WHERE ROUTINE_NAME = 'holdfast_guard'"));
+    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/elsewhere?create=no", server->port);
+    check_open(url, HF_OK, "");
 }
 
 TEST_LIMIT(tables_that_cannot_hold_locks_are_refused, 60)

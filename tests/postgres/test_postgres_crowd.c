@@ -3,108 +3,13 @@
  * test_postgres_crowd.c: eight processes and one counter, and one of them after the other is killed, on every strategy;
  * for CROWD_SECONDS, or not for long.
  */
+#include "crowd.h"
 #include "postgres_support.h"
-
-#include <sched.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
-
-#define PROCESSES 8
-#define BLOWS 12         /* at least */
-#define BETWEEN_BLOWS 20 /* entries */
-
-struct crowd {
-    _Atomic bool over;
-    _Atomic uint32_t inside, entries, overlaps, disorders, late;
-    _Atomic uint32_t doomed; /* is being killed: the server may know of its end before there is nobody of that number */
-    _Atomic uint64_t counter; /* read, pause, write: wrong unless protected */
-    struct fenced_register place;
-    uint32_t ttl_ms;
-};
-
-static void visit(struct crowd *crowd, const hf_lock *lock)
-{
-    const uint32_t me = (uint32_t)getpid();
-    const uint32_t before = atomic_exchange(&crowd->inside, me);
-    const bool was_overlap =
-        before != 0 && kill((pid_t)before, 0) == 0; /* who was here before has left, or was killed */
-    const bool was_disorder = !fenced_write(&crowd->place, hf_token(lock));
-    const uint64_t value = atomic_load(&crowd->counter);
-    sched_yield();
-    atomic_store(&crowd->counter, value + 1);
-    const bool mine = hf_remaining_ms(lock) > 0; /* else it was held up for too long, and knows it */
-    atomic_fetch_add(&crowd->overlaps, was_overlap && mine);
-    atomic_fetch_add(&crowd->disorders, was_disorder && mine);
-    atomic_fetch_add(&crowd->late, !mine);
-    atomic_fetch_add(&crowd->entries, 1);
-    uint32_t expected = me;
-    atomic_compare_exchange_strong(&crowd->inside, &expected, 0);
-}
-
-static void compete(void *arg)
-{
-    struct crowd *crowd = arg;
-    hf_options options = HF_OPTIONS_INIT;
-    options.ttl_ms = crowd->ttl_ms;
-    hf_client *client = open_client();
-    while (!atomic_load(&crowd->over)) {
-        hf_lock *lock = NULL;
-        hf_error err = { 0 };
-        const hf_status status = hf_acquire(&lock, client, "counter", &options, &err);
-        if (status == HF_UNAVAILABLE || status == HF_UNKNOWN)
-            continue;
-        REQUIRE_STATUS(HF_OK, status, &err);
-        visit(crowd, lock);
-        hf_release(lock, NULL);
-    }
-    hf_close(client);
-}
-
-static void await_entries(const struct crowd *crowd, uint32_t count)
-{
-    const struct timespec pause = { .tv_nsec = 1000000 };
-    while (atomic_load(&crowd->entries) < count) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - 2000000000LL);
-        nanosleep(&pause, NULL);
-    }
-}
-
-static void check_crowd(const char *strategy)
-{
-    pid_t pids[PROCESSES];
-    struct crowd *crowd = shared_new(sizeof *crowd);
-    const char *seconds = getenv("CROWD_SECONDS");
-    const int64_t end_ns = test_now_ns() + (seconds ? strtoll(seconds, NULL, 10) : 0) * 1000000000LL;
-    uint32_t blows = 0;
-    start_store(strategy, "");
-    crowd->ttl_ms = short_ttl_ms();
-    for (int i = 0; i < PROCESSES; i++)
-        pids[i] = helper_start(compete, crowd);
-    for (; blows < BLOWS || test_now_ns() < end_ns; blows++) {
-        await_entries(crowd, atomic_load(&crowd->entries) + BETWEEN_BLOWS);
-        random_pause(20000);
-        const uint32_t victim = random_below(PROCESSES);
-        atomic_store(&crowd->doomed, (uint32_t)pids[victim]);
-        helper_kill(pids[victim]);
-        pids[victim] = helper_start(compete, crowd);
-    }
-    atomic_store(&crowd->over, true);
-    for (int i = 0; i < PROCESSES; i++)
-        helper_join(pids[i]);
-    const uint64_t entries = atomic_load(&crowd->entries), late = atomic_load(&crowd->late);
-    test_note("%s: %u entries, %u deaths, %u late", strategy, (unsigned)entries, blows, (unsigned)late);
-    CHECK_INT(0, atomic_load(&crowd->overlaps));
-    CHECK_INT(0, atomic_load(&crowd->disorders));
-    /* Each death may come between the counter and the note of it. */
-    CHECK(atomic_load(&crowd->counter) + late >= entries);
-    CHECK(atomic_load(&crowd->counter) <= entries + blows);
-}
 
 #define CROWD(name_, strategy_)                                                                                        \
     TEST_LIMIT(counter_with_random_deaths_##name_, 120)                                                                \
     {                                                                                                                  \
+        start_store(strategy_, "");                                                                                    \
         check_crowd(strategy_);                                                                                        \
     }
 CROWD(lease, "lease")

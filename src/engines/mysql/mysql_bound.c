@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * mysql_bound.c: get-lock and for-update: the lock belongs to a connection, and each lock has one of its own, so that a
- * forced release ends one lock and no other. The server frees it when the connection ends, and the keeper watches all of
- * them for that.
+ * forced release ends one lock and no other. The server frees it when the connection ends, and the keeper watches all
+ * of them for that.
  *
  * A waiter blocks in the server, with the very connection that is going to hold the lock. To give up it has the
  * statement killed by another connection; if that does not work, it closes its own.

@@ -2,9 +2,9 @@
  *
  * mysql_connect.c: getting in, and the pool of connections.
  *
- * libmariadb opens its sockets by itself, and not close-on-exec. So every step of connecting runs between hfi_fd_begin()
- * and hfi_fd_end(), and a host is looked up before that: libmariadb gets an address, unless it has to compare the name
- * with the server's certificate.
+ * libmariadb opens its sockets by itself, and not close-on-exec. So every step of connecting runs between
+ * hfi_fd_begin() and hfi_fd_end(), and a host is looked up before that: libmariadb gets an address, unless it has to
+ * compare the name with the server's certificate.
  */
 #include "mysql_engine.h"
 #include <errno.h>
@@ -12,7 +12,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -38,7 +37,7 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* The signal is the program's business; see struct hush. */
+/* The signal is the program's business; see struct mysql_hush. */
 static void start_library(void)
 {
     struct sigaction before;
@@ -107,7 +106,9 @@ void hfi_mysql_disconnect(struct mysql_connection *connection)
         hfi_fd_forget(fd);
         if (connection->broken && fd >= 0)
             shutdown(fd, SHUT_RDWR); /* no word of farewell, which could block */
+        const struct mysql_hush hush = hfi_mysql_hush_begin(connection);
         mysql_close(connection->client);
+        hfi_mysql_hush_end(&hush);
         hfi_fd_end(-1);
     }
     for (size_t i = 0; i < SQL_STATEMENTS; i++) {
@@ -182,6 +183,7 @@ static hf_status connect_to(struct mysql_store *store, struct mysql_connection *
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
     connection->step = STEP_CONNECT;
     connection->connected = NULL;
+    connection->tls = true; /* until it is known that it is not */
     hfi_mysql_connecting_begin(connection);
     connection->wanted =
         mysql_real_connect_start(&connection->connected, connection->client, address, config->user, config->password,

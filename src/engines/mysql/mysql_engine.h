@@ -20,6 +20,7 @@
 #include "engine.h"
 #include <mysql.h>
 #include <pthread.h>
+#include <signal.h>
 
 /* A database or a table: what MySQL allows, less what is put behind it. */
 #define HFI_MYSQL_IDENTIFIER_MAX 50
@@ -190,6 +191,15 @@ struct mysql_answer {
 void hfi_mysql_owner_text(char *out, struct hfi_owner owner); /* 33 bytes */
 void hfi_mysql_values(struct mysql_values *values, const struct mysql_store *store, const struct hfi_request *request);
 
+/* With TLS, libmariadb writes to a socket that may be closed without saying that it wants no signal. Around every call
+ * that may write. */
+struct mysql_hush {
+    bool needed;
+    sigset_t before;
+};
+
+struct mysql_hush hfi_mysql_hush_begin(const struct mysql_connection *connection);
+void hfi_mysql_hush_end(const struct mysql_hush *hush);
 /* Lets libmariadb go on with its step as far as it can without waiting. */
 void hfi_mysql_go_on(struct mysql_connection *connection);
 /* Until the step is over. False: the deadline came first; the connection is broken then. */
@@ -209,8 +219,8 @@ bool hfi_mysql_next_row(struct mysql_connection *connection);
 hf_status hfi_mysql_run(struct mysql_store *store, struct mysql_connection *connection, enum mysql_sql statement,
                         const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
                         hf_error *err);
-/* The same, again after a deadlock, and with tables that are made if they are gone. `*connection` NULL: one of the pool;
- * it may be another one afterwards, and is the caller's. */
+/* The same, again after a deadlock, and with tables that are made if they are gone. `*connection` NULL: one of the
+ * pool; it may be another one afterwards, and is the caller's. */
 hf_status hfi_mysql_ask_on(struct mysql_store *store, struct mysql_connection **connection, enum mysql_sql statement,
                            const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
                            hf_error *err);

@@ -5,7 +5,6 @@
  * prepared when a connection first uses it.
  */
 #include "mysql_engine.h"
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,15 +16,9 @@
 
 /* --- steps --- */
 
-/* With TLS, libmariadb writes to a socket that may be closed without saying that it wants no signal. */
-struct hush {
-    bool needed;
-    sigset_t before;
-};
-
-static struct hush hush_begin(const struct mysql_connection *connection)
+struct mysql_hush hfi_mysql_hush_begin(const struct mysql_connection *connection)
 {
-    struct hush hush = { .needed = connection->tls || connection->step == STEP_CONNECT };
+    struct mysql_hush hush = { .needed = connection->tls };
     sigset_t pipe;
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
@@ -34,7 +27,7 @@ static struct hush hush_begin(const struct mysql_connection *connection)
     return hush;
 }
 
-static void hush_end(const struct hush *hush)
+void hfi_mysql_hush_end(const struct mysql_hush *hush)
 {
     const struct timespec none = { .tv_sec = 0 };
     sigset_t pipe;
@@ -96,13 +89,13 @@ static short poll_events(const struct mysql_connection *connection)
 static void step_on(struct mysql_connection *connection, int ready)
 {
     const bool connects = connection->step == STEP_CONNECT;
-    const struct hush hush = hush_begin(connection);
+    const struct mysql_hush hush = hfi_mysql_hush_begin(connection);
     if (connects)
         hfi_mysql_connecting_begin(connection);
     continue_step(connection, ready);
     if (connects)
         hfi_mysql_connecting_end(connection);
-    hush_end(&hush);
+    hfi_mysql_hush_end(&hush);
 }
 
 void hfi_mysql_go_on(struct mysql_connection *connection)
@@ -172,8 +165,8 @@ void hfi_mysql_owner_text(char *out, struct hfi_owner owner)
     *put_hexadecimal(put_hexadecimal(out, owner.client), owner.serial) = 0;
 }
 
-/* Where database and name are plain, the name of the user-level lock can be read: database:name. All others are hashed by
- * the server, among them those that MySQL, which does not tell upper from lower case there, would mix up. */
+/* Where database and name are plain, the name of the user-level lock can be read: database:name. All others are hashed
+ * by the server, among them those that MySQL, which does not tell upper from lower case there, would mix up. */
 static void choose_key(char *out, const char *database, const char *name)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyz0123456789_-./";
@@ -286,7 +279,9 @@ static hf_status prepare(struct mysql_store *store, struct mysql_connection *con
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a statement");
     connection->statement = prepared;
     connection->step = STEP_PREPARE;
+    const struct mysql_hush hush = hfi_mysql_hush_begin(connection);
     connection->wanted = mysql_stmt_prepare_start(&connection->failed, prepared, text, strlen(text));
+    hfi_mysql_hush_end(&hush);
     hf_status status = HF_OK;
     if (!hfi_mysql_finish_step(store, connection, deadline_ns) || connection->failed)
         status = refused(store, connection, connection->broken ? 0 : mysql_stmt_errno(prepared),
@@ -310,9 +305,9 @@ void hfi_mysql_ping(struct mysql_connection *connection)
     if (connection->broken || connection->step != STEP_NONE)
         return;
     connection->step = STEP_PING;
-    const struct hush hush = hush_begin(connection);
+    const struct mysql_hush hush = hfi_mysql_hush_begin(connection);
     connection->wanted = mysql_ping_start(&connection->failed, connection->client);
-    hush_end(&hush);
+    hfi_mysql_hush_end(&hush);
 }
 
 /* The answer to a ping comes before any other. */
@@ -341,9 +336,9 @@ hf_status hfi_mysql_send(struct mysql_store *store, struct mysql_connection *con
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a statement");
     connection->statement = prepared;
     connection->step = STEP_EXECUTE;
-    const struct hush hush = hush_begin(connection);
+    const struct mysql_hush hush = hfi_mysql_hush_begin(connection);
     connection->wanted = mysql_stmt_execute_start(&connection->failed, prepared);
-    hush_end(&hush);
+    hfi_mysql_hush_end(&hush);
     return HF_OK;
 }
 
@@ -493,9 +488,9 @@ hf_status hfi_mysql_say(struct mysql_store *store, struct mysql_connection *conn
     bool good = end_ping(store, connection, deadline_ns);
     if (good) {
         connection->step = STEP_QUERY;
-        const struct hush hush = hush_begin(connection);
+        const struct mysql_hush hush = hfi_mysql_hush_begin(connection);
         connection->wanted = mysql_real_query_start(&connection->failed, client, text, strlen(text));
-        hush_end(&hush);
+        hfi_mysql_hush_end(&hush);
         good = hfi_mysql_finish_step(store, connection, deadline_ns) && !connection->failed;
     }
     if (good && mysql_field_count(client) > 0) {

@@ -2,10 +2,11 @@
  *
  * mysql_rows.c: lease, insert and version: the lock is a row with an owner and an end.
  *
- * A holder keeps the connection with which it took the row, for the bell that is on it (see mysql_strategies.c). A waiter
- * waits for the bell with a connection of its own, in the server's queue; whoever gets it is first in line, and asks for
- * the row. If the holder has no bell, because its connection broke or because it holds too many locks, the first in line,
- * and no other, asks from time to time. All ask when the time of the holder is over, without leaving the queue.
+ * A holder keeps the connection with which it took the row, for the bell that is on it (see mysql_strategies.c). A
+ * waiter waits for the bell with a connection of its own, in the server's queue; whoever gets it is first in line, and
+ * asks for the row. If the holder has no bell, because its connection broke or because it holds too many locks, the
+ * first in line, and no other, asks from time to time. All ask when the time of the holder is over, without leaving the
+ * queue.
  */
 #include "mysql_engine.h"
 #include <stdio.h>
@@ -62,8 +63,8 @@ static hf_status take(struct mysql_store *store, struct mysql_connection **conne
     return status != HF_OK || answer->changed > 0 ? status : HF_BUSY;
 }
 
-/* Until the answer is yes or no: a name that was never used gets its row, a version that has changed meanwhile is looked
- * at again. After HF_OK answer->number is the token, after HF_BUSY the row says who has it. */
+/* Until the answer is yes or no: a name that was never used gets its row, a version that has changed meanwhile is
+ * looked at again. After HF_OK answer->number is the token, after HF_BUSY the row says who has it. */
 static hf_status contest(struct mysql_store *store, struct mysql_connection **connection, struct mysql_values *values,
                          struct mysql_answer *answer, hfi_time deadline_ns, hf_error *err)
 {

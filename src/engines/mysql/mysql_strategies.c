@@ -2,16 +2,16 @@
  *
  * mysql_strategies.c: the strategies, each a table of statements.
  *
- * Time is the server's UTC_TIMESTAMP(6), the moment at which the statement began: a holder counts from the moment before
- * it was sent, so waiting for a row makes a lease shorter for others and never longer for its holder. A token is the
- * larger of the last one + 1 and the server's microseconds, drawn while the row is locked; the statement hands it back by
- * LAST_INSERT_ID(). Assignments of an UPDATE of one table are made from left to right.
+ * Time is the server's UTC_TIMESTAMP(6), the moment at which the statement began: a holder counts from the moment
+ * before it was sent, so waiting for a row makes a lease shorter for others and never longer for its holder. A token is
+ * the larger of the last one + 1 and the server's microseconds, drawn while the row is locked; the statement hands it
+ * back by LAST_INSERT_ID(). Assignments of an UPDATE of one table are made from left to right.
  *
- * The bell is a user-level lock, GET_LOCK(). Who holds a row holds its bell, on the same connection; who waits, waits for
- * the bell, in the server's own queue; who frees the row lets go of the bell in the same statement, while the row is
- * still locked, so that the one that is woken finds the row free after a moment. A row that was freed is for whoever has
- * the bell, for a second. After that, or when a lease is over, the bell may be stuck with somebody who stands still: the
- * row can be taken without it, and then gets a new bell, which has a new number (epoch).
+ * The bell is a user-level lock, GET_LOCK(). Who holds a row holds its bell, on the same connection; who waits, waits
+ * for the bell, in the server's own queue; who frees the row lets go of the bell in the same statement, while the row
+ * is still locked, so that the one that is woken finds the row free after a moment. A row that was freed is for whoever
+ * has the bell, for a second. After that, or when a lease is over, the bell may be stuck with somebody who stands
+ * still: the row can be taken without it, and then gets a new bell, which has a new number (epoch).
  *
  * Conditions that ring or take a bell stand in an IF(), which is not evaluated before its condition.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * mysql_watch.c: the connections that hold something are watched by the keeper: a lock that is bound to its connection
- * ends with it, and a row whose connection was ended has perhaps been broken. Every few seconds they are pinged: a server
- * that hears nothing ends the connection, and a network that swallows everything shows when nobody answers.
+ * ends with it, and a row whose connection was ended has perhaps been broken. Every few seconds they are pinged: a
+ * server that hears nothing ends the connection, and a network that swallows everything shows when nobody answers.
  */
 #include "mysql_engine.h"
 #include <errno.h>
