@@ -172,6 +172,7 @@ hf_status hfi_etcd_await_turn(struct etcd_store *store, struct etcd_lock *lock, 
     struct etcd_ear *ear = &store->ear;
     struct hfi_waker *waker = request->waker;
     bool in_time = true;
+    hfi_time until = HFI_NEVER;
     pthread_mutex_lock(&store->mutex);
     lock->waker = waker;
     if (lock->heard_from < 0)
@@ -180,7 +181,7 @@ hf_status hfi_etcd_await_turn(struct etcd_store *store, struct etcd_lock *lock, 
     while (in_time && !lock->called && !hfi_waker_called_back(waker)) {
         const bool duty = !ear->on_duty;
         struct pollfd socket = { .fd = ear->epoll, .events = POLLIN };
-        const hfi_time until = earlier(lock->ask_again_ns, request->deadline_ns);
+        until = earlier(lock->ask_again_ns, request->deadline_ns);
         ear->on_duty = true;
         pthread_mutex_unlock(&store->mutex);
         in_time = hfi_waker_sleep(waker, &socket, duty ? 1 : 0, until);
@@ -193,7 +194,8 @@ hf_status hfi_etcd_await_turn(struct etcd_store *store, struct etcd_lock *lock, 
     lock->waker = NULL;
     if (!ear->on_duty)
         pass_duty_on(ear);
-    const bool news = in_time || lock->called || lock->ask_again_ns < request->deadline_ns;
+    /* Not by ask_again_ns: that may have moved while this slept. */
+    const bool news = in_time || lock->called || until < request->deadline_ns;
     pthread_mutex_unlock(&store->mutex);
     hfi_etcd_tell_losses(store);
     return news ? HF_OK : HF_TIMEOUT;
