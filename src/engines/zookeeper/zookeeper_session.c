@@ -406,9 +406,9 @@ static bool is_settled(const void *arg)
 static hf_status await_connection(struct zookeeper_session *session, hfi_time deadline_ns, hf_error *err)
 {
     struct zookeeper_store *store = session->store;
-    const struct hope hope = { session, session->failures + store->address_count };
     session->starved = false;
-    hfi_zookeeper_look_after(session); /* a connection that has ended meanwhile is not used */
+    hfi_zookeeper_look_after(session); /* a connection that has ended meanwhile is no server that failed */
+    const struct hope hope = { session, session->failures + store->address_count };
     hfi_zookeeper_await(store, is_settled, &hope, deadline_ns);
     if (session->connected)
         return HF_OK;
