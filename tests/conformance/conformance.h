@@ -76,7 +76,7 @@ struct waiter {
     hf_lock *lock;
     uint64_t token;
     int64_t ended_ns;
-    struct gate ended;
+    struct gate began, ended;
 };
 
 /* Starts it as a stranger unless `options` say otherwise. */

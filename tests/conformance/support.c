@@ -154,6 +154,7 @@ void await_waiters(hf_client *client, const char *name, int64_t count)
 static void *wait_in_thread(void *arg)
 {
     struct waiter *waiter = arg;
+    gate_pass(&waiter->began);
     waiter->status = hf_acquire(&waiter->lock, waiter->client, waiter->name, &waiter->options, &waiter->err);
     waiter->ended_ns = test_now_ns();
     waiter->token = waiter->lock ? hf_token(waiter->lock) : 0;
@@ -169,6 +170,7 @@ void waiter_start(struct waiter *waiter, hf_client *client, const char *name, co
     waiter->name = name;
     waiter->options = options ? *options : stranger;
     REQUIRE_INT(0, pthread_create(&waiter->thread, NULL, wait_in_thread, waiter));
+    gate_await(&waiter->began, 1); /* where the store cannot tell who waits, a pause is all that follows */
 }
 
 void waiter_join(struct waiter *waiter, hf_status expected)
