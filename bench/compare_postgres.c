@@ -6,9 +6,9 @@
  *
  * The raw side sends the text of the engine's own statements with libpq, in the same pipelines, in turns with Holdfast,
  * so that both see the same machine. A round trip is a statement that does nothing; as a hand-off begins after a rest,
- * in which caches cool and processors slow down, so do the round trips that it is compared with. On the loopback a round
- * trip is next to nothing beside what a server does for a commit; so both are measured a second time as if the server
- * were half a millisecond away.
+ * in which caches cool and processors slow down, so do the round trips that it is compared with. On the loopback a
+ * round trip is next to nothing beside what a server does for a commit; so both are measured a second time as if the
+ * server were half a millisecond away.
  */
 #include "engines/postgres/postgres_sql.h"
 #include "relay.h"
@@ -257,14 +257,15 @@ static struct handoff measure_handoffs(const char *url, size_t count)
 /* The same server, seen through a relay. */
 static struct handoff measure_far(const char *url)
 {
-    char far[500];
+    static const char host[] = "127.0.0.1:";
+    char far[500], *rest_of_url = NULL;
     struct relay relay;
-    const char *at = strstr(url, "127.0.0.1:"), *colon = at ? strchr(at, ':') : NULL;
-    must(colon != NULL, "the URL has no 127.0.0.1:PORT");
-    char *rest_of_url = NULL;
-    const int port = (int)strtol(colon + 1, &rest_of_url, 10);
+    const char *at = strstr(url, host);
+    must(at != NULL, "the URL has no 127.0.0.1:PORT");
+    const size_t before = at ? (size_t)(at - url) + strlen(host) : 0;
+    const int port = (int)strtol(url + before, &rest_of_url, 10);
     relay_start(&relay, &port, 1, ONE_WAY_NS);
-    snprintf(far, sizeof far, "%.*s:%d%s", (int)(colon - url), url, relay.port[0], rest_of_url);
+    snprintf(far, sizeof far, "%.*s%d%s", (int)before, url, relay.port[0], rest_of_url);
     const struct handoff handoff = measure_handoffs(far, FAR_HANDOFFS);
     relay_stop(&relay);
     return handoff;
