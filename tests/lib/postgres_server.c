@@ -260,7 +260,10 @@ static void make_data(const struct postgres_server *server)
     char original[300], command[800], *slash;
     struct stat status;
     const char *folder = getenv("TEST_DIRECTORY"), *programs = getenv("TEST_POSTGRES");
-    REQUIRE(folder != NULL && programs != NULL);
+    if (!folder || !programs) {
+        FAIL("no TEST_DIRECTORY or TEST_POSTGRES in the environment");
+        test_abort();
+    }
     snprintf(original, sizeof original, "%.120s/holdfast-pg%.100s", folder, programs);
     for (slash = original + strlen(folder) + 1; (slash = strchr(slash, '/')) != NULL;)
         *slash = '-';

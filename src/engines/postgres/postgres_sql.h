@@ -23,6 +23,7 @@ enum postgres_statement {
     POSTGRES_LOCK,  /* the row that stands for the name, until the end of the sequence */
     POSTGRES_ENTER, /* the line of those who wait */
     POSTGRES_SERVE, /* the first of them */
+    POSTGRES_CLEAN, /* up after those who do not live */
     POSTGRES_LEAVE,
     POSTGRES_RENEW,
     POSTGRES_FREE,

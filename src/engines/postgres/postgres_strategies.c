@@ -27,15 +27,16 @@
 /* 64 bits of a name: the first eight bytes of its SHA-256, most significant first. */
 #define KEY(name) "('x' || left(encode(sha256(convert_to(" name ", 'UTF8')), 'hex'), 16))::bit(64)::bigint"
 
-/* The second in line is told to look after the first, which may have died this very moment. */
+/* The first waiter that lives. */
 #define HEIR                                                                                                           \
-    "line AS (SELECT w.place, w.client, w.serial, w.host, w.pid, w.note FROM {W} w WHERE w.name = $1 AND " LIVES       \
-    " ORDER BY w.place LIMIT 2), heir AS (SELECT * FROM line ORDER BY place LIMIT 1),"                                 \
-    " second AS (SELECT * FROM line ORDER BY place OFFSET 1)"
-#define NOTIFY_BOTH(gift)                                                                                              \
-    " SELECT " NOTIFY("given", gift) " FROM given WHERE given.client IS NOT NULL"                                      \
-                                     " UNION ALL SELECT " NOTIFY(                                                      \
-                                         "second", "' second'") " FROM second WHERE EXISTS (SELECT FROM given)"
+    "SELECT w.place, w.client, w.serial, w.host, w.pid, w.note FROM {W} w WHERE w.name = $1 AND " LIVES                \
+    " ORDER BY w.place LIMIT 1"
+/* Tells whom the lock was given to; and the second in line, to look after the first, which may have died this very
+ * moment. */
+#define NOTIFY_BOTH(gift, place)                                                                                       \
+    " SELECT " NOTIFY("given", gift) ", (SELECT " NOTIFY("w", "' second'") " FROM {W} w WHERE w.name = $1"             \
+                                                                           " AND w.place > " place " AND " LIVES       \
+                                                                           " ORDER BY w.place LIMIT 1)"
 
 /* --- lease and version --- */
 
@@ -73,26 +74,34 @@ static const char enter[] =
     " WHERE NOT EXISTS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_HELD_BY_ME ")"
     " ON CONFLICT (client, serial) DO UPDATE SET backend = excluded.backend";
 
+/* Every release has to run it, so it is small where nobody waits: what it takes to start counts. */
 static const char lease_serve[] =
-    "WITH " HEIR ", given AS (UPDATE {L} l SET client = h.client, serial = h.serial,"
-    " token = CASE WHEN h.client IS NULL THEN l.token ELSE " NEXT_TOKEN " END, since = " NOW ", expires = " NOW
-    " + " CLAIM ", host = h.host, pid = h.pid, note = h.note,"
+    "WITH given AS (UPDATE {L} l SET client = h.client, serial = h.serial, token = " NEXT_TOKEN ", since = " NOW
+    ", expires = " NOW " + " CLAIM ", host = h.host, pid = h.pid, note = h.note,"
     " queued = EXISTS (SELECT FROM {W} w WHERE w.name = $1 AND w.place > h.place)"
-    " FROM (SELECT 1) one LEFT JOIN heir h ON true WHERE l.name = $1 AND l.queued AND " IS_FREE
-    " RETURNING l.client, l.serial, l.token, (extract(epoch FROM l.since) * 1000000)::bigint AS at),"
-    " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND EXISTS (SELECT FROM given)"
-    " AND w.place <= coalesce((SELECT place FROM heir), 9223372036854775807))" NOTIFY_BOTH(
-        "' ' || given.token || ' ' || given.at");
+    " FROM (" HEIR ") h WHERE l.name = $1 AND " IS_FREE
+    " RETURNING l.client, l.serial, l.token, (extract(epoch FROM l.since) * 1000000)::bigint AS at, h.place),"
+    " gone AS (DELETE FROM {W} w USING given WHERE w.name = $1 AND w.place <= given.place)" NOTIFY_BOTH(
+        "' ' || given.token || ' ' || given.at", "given.place") " FROM given";
+
+/* Still free after those who wait were served: there are none, or all of them are dead. */
+static const char lease_clean[] =
+    "WITH idle AS (UPDATE {L} l SET queued = false WHERE l.name = $1 AND l.queued AND " IS_FREE " RETURNING l.name)"
+    " DELETE FROM {W} w USING idle WHERE w.name = idle.name";
 
 static const char leave[] = "DELETE FROM {W} WHERE client = $1 AND serial = $2";
 
 static const char renew[] =
     "UPDATE {L} SET expires = " NOW " + " TTL " WHERE name = $1 AND client = $2 AND serial = $3 AND expires > " NOW;
 
-static const char lease_free[] = "UPDATE {L} SET client = NULL, serial = NULL, expires = NULL"
-                                 " WHERE name = $1 AND client = $2 AND serial = $3";
+/* A waiter whom this statement does not see yet is seen by the next, which serves it. */
+#define MAKE_FREE                                                                                                      \
+    "UPDATE {L} l SET client = NULL, serial = NULL, expires = NULL,"                                                   \
+    " queued = l.queued AND EXISTS (SELECT FROM {W} w WHERE w.name = $1) WHERE l.name = $1"
 
-static const char lease_evict[] = "UPDATE {L} SET client = NULL, serial = NULL, expires = NULL WHERE name = $1";
+static const char lease_free[] = MAKE_FREE " AND " IS_MINE;
+
+static const char lease_evict[] = MAKE_FREE;
 
 static const char row_inspect[] = "SELECT l.name, l.host, l.pid, token, " HELD_MS
                                   ", " LEFT_MS("expires") ", (SELECT count(*) FROM {W} w"
@@ -125,13 +134,15 @@ static const char insert_lock[] =
     "INSERT INTO {G} AS g (name, token) VALUES ($1, 0) ON CONFLICT (name) DO UPDATE SET token = g.token";
 
 static const char insert_serve[] =
-    "WITH " HEIR ", given AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, host, pid, note)"
+    "WITH heir AS (" HEIR "),"
+    " given AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, host, pid, note)"
     " SELECT $1, h.client, h.serial, 0, " NOW ", " NOW " + " CLAIM ", h.host, h.pid, h.note FROM heir h"
     " ON CONFLICT (name) DO UPDATE SET client = excluded.client, serial = excluded.serial, token = 0,"
     " since = excluded.since, expires = " NOW " + " CLAIM ", host = excluded.host, pid = excluded.pid,"
     " note = excluded.note WHERE l.expires <= " NOW " RETURNING l.client, l.serial),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND ((EXISTS (SELECT FROM given)"
-    " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))" NOTIFY_BOTH("''");
+    " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))" NOTIFY_BOTH(
+        "''", "heir.place") " FROM given, heir";
 
 static const char insert_free[] = "DELETE FROM {L} WHERE name = $1 AND client = $2 AND serial = $3";
 
@@ -218,6 +229,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_LOCK] = { lease_lock, "n" },
                [POSTGRES_ENTER] = { enter, "ncsbhpk" },
                [POSTGRES_SERVE] = { lease_serve, "n" },
+               [POSTGRES_CLEAN] = { lease_clean, "n" },
                [POSTGRES_LEAVE] = { leave, "cs" },
                [POSTGRES_RENEW] = { renew, "ncst" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
@@ -226,9 +238,9 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_TAKE },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE },
-      .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_TAKE },
+      .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_TAKE },
       .release = { POSTGRES_FREE, POSTGRES_SERVE },
-      .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE },
+      .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE, POSTGRES_CLEAN },
       .evict = { POSTGRES_EVICT, POSTGRES_SERVE } },
     { .name = "version",
       .caps = ROW_CAPS,
@@ -239,6 +251,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_LOCK] = { lease_lock, "n" },
                [POSTGRES_ENTER] = { enter, "ncsbhpk" },
                [POSTGRES_SERVE] = { lease_serve, "n" },
+               [POSTGRES_CLEAN] = { lease_clean, "n" },
                [POSTGRES_LEAVE] = { leave, "cs" },
                [POSTGRES_RENEW] = { renew, "ncst" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
@@ -247,9 +260,9 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_LOOK },
-      .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_LOOK },
+      .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_LOOK },
       .release = { POSTGRES_FREE, POSTGRES_SERVE },
-      .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE },
+      .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE, POSTGRES_CLEAN },
       .evict = { POSTGRES_EVICT, POSTGRES_SERVE } },
     { .name = "insert",
       .caps = ROW_CAPS,
