@@ -54,6 +54,17 @@ static hf_status try_lock(struct mysql_store *store, struct mysql_lock *lock, co
     return lock->got ? HF_OK : HF_BUSY;
 }
 
+/* A statement that ends by its time-out may have ended the transaction too: that depends on the server's settings, and
+ * the answer does not tell. A new one ends what is left of the old. */
+static hf_status begin(struct mysql_store *store, struct mysql_lock *lock, hfi_time deadline_ns, hf_error *err)
+{
+    if (!store->config.strategy->transaction || lock->in_transaction)
+        return HF_OK;
+    const hf_status status = say(store, lock->connection, "START TRANSACTION", deadline_ns, err);
+    lock->in_transaction = status == HF_OK;
+    return status;
+}
+
 /* The row, in a transaction that stays open. It is made if it was never used. */
 static hf_status try_row(struct mysql_store *store, struct mysql_lock *lock, const struct mysql_values *values,
                          hfi_time deadline_ns, hf_error *err)
@@ -62,16 +73,14 @@ static hf_status try_row(struct mysql_store *store, struct mysql_lock *lock, con
     hf_error local = { .native = 0 };
     hf_error *trouble = err ? err : &local;
     for (unsigned tries = 0; tries < TRIES_MOST; tries++) {
-        hf_status status = HF_OK;
-        if (!lock->in_transaction)
-            status = say(store, lock->connection, "START TRANSACTION", deadline_ns, trouble);
-        lock->in_transaction = status == HF_OK;
+        hf_status status = begin(store, lock, deadline_ns, trouble);
         if (status == HF_OK)
             status = hfi_mysql_run(store, lock->connection, SQL_TAKE, values, &answer, deadline_ns, trouble);
         if (status == HF_OK && answer.found) {
             lock->got = true;
             return HF_OK;
         }
+        lock->in_transaction = lock->in_transaction && status == HF_OK;
         if (status != HF_OK && hfi_mysql_is_locked((unsigned)trouble->native))
             return HF_BUSY;
         if (status != HF_OK && !hfi_mysql_is_missing_table((unsigned)trouble->native))
@@ -108,6 +117,7 @@ static hf_status look_at_wait(struct mysql_store *store, struct mysql_lock *lock
         return HF_BUSY;
     lock->calling = false;
     lock->got = status == HF_OK && answer.found && answer.row.text[0][0] == '1';
+    lock->in_transaction = lock->in_transaction && status == HF_OK;
     if (status == HF_OK)
         return lock->got ? HF_OK : HF_BUSY;
     return hfi_mysql_is_locked((unsigned)trouble->native) ? HF_BUSY : status;
@@ -161,11 +171,14 @@ hf_status hfi_mysql_bound_attempt(struct mysql_store *store, struct mysql_lock *
 static hf_status start_calling(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
                                hf_error *err)
 {
-    const hfi_time limit = store->env->now_ns() + store->env->timeout_ns;
+    const hfi_time usual = store->env->now_ns() + store->env->timeout_ns;
+    const hfi_time limit = usual < request->deadline_ns ? usual : request->deadline_ns;
     struct mysql_values values;
     hfi_mysql_values(&values, store, request);
     hfi_mysql_warm_pool(store, limit);
-    const hf_status status = hfi_mysql_send(store, lock->connection, SQL_CALL, &values, limit, err);
+    hf_status status = begin(store, lock, limit, err);
+    if (status == HF_OK)
+        status = hfi_mysql_send(store, lock->connection, SQL_CALL, &values, limit, err);
     lock->calling = status == HF_OK;
     if (status != HF_OK)
         drop(store, lock);
@@ -193,10 +206,9 @@ hf_status hfi_mysql_bound_wait(struct mysql_store *store, struct mysql_lock *loc
 /* --- release --- */
 
 /* Of what the connection did not get, or got in the very moment in which it gave up. */
-static void undo(struct mysql_store *store, struct mysql_connection *connection, bool in_transaction,
-                 hfi_time deadline_ns)
+static void undo(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns)
 {
-    if (!connection->broken && in_transaction)
+    if (!connection->broken && store->config.strategy->transaction) /* whether or not the server has ended it */
         say(store, connection, "ROLLBACK", deadline_ns, NULL);
     if (!connection->broken)
         hfi_mysql_let_go(store, connection, NULL, deadline_ns, NULL);
@@ -234,7 +246,7 @@ hf_status hfi_mysql_bound_release(struct mysql_store *store, struct mysql_lock *
     else if (was_held)
         connection->broken = true;
     else
-        undo(store, connection, lock->in_transaction, request->deadline_ns);
+        undo(store, connection, request->deadline_ns);
     lock->held = lock->calling = lock->got = lock->in_transaction = false;
     /* Without an answer by the deadline the lock may be held until the server notices. */
     const bool late = status == HF_UNKNOWN && store->env->now_ns() >= request->deadline_ns;

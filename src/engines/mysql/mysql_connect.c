@@ -245,8 +245,12 @@ static hf_status set_up(struct mysql_store *store, struct mysql_connection *conn
     char text[400];
     struct mysql_answer *answer = hfi_alloc(sizeof *answer);
     char *question = hfi_mysql_expand(&store->config, who);
-    hf_status status = answer && question ? hfi_mysql_say(store, connection, question, answer, deadline_ns, err)
-                                          : hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    if (!answer || !question) {
+        hfi_free(question);
+        hfi_free(answer);
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    }
+    hf_status status = hfi_mysql_say(store, connection, question, answer, deadline_ns, err);
     if (status == HF_OK) {
         connection->id = hfi_mysql_number(&answer->row, 0);
         status = not_usable(store, connection, answer, err);

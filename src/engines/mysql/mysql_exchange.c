@@ -417,24 +417,18 @@ static hf_status make_tables(struct mysql_store *store, struct mysql_connection 
     return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
 }
 
-/* One try. True: it is worth another one, on another connection. */
-static bool ask_once(struct mysql_store *store, struct mysql_connection **connection, enum mysql_sql statement,
-                     const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
-                     hf_status *status, hf_error *trouble)
+/* The answer was no, and nothing was changed. True: it is worth another try, on another connection. */
+static bool mend(struct mysql_store *store, struct mysql_connection *connection, hf_status *status,
+                 hfi_time deadline_ns, hf_error *trouble)
 {
-    *status = *connection ? HF_OK : hfi_mysql_borrow(store, connection, deadline_ns, trouble);
-    if (*status == HF_OK)
-        *status = hfi_mysql_run(store, *connection, statement, values, answer, deadline_ns, trouble);
-    if (*status == HF_OK || !*connection)
-        return false;
     const unsigned number = (unsigned)trouble->native;
     /* A connection that had ended before the statement was sent is not the store's answer. */
-    bool again = hfi_mysql_is_conflict(number) || ((*connection)->broken && *status == HF_UNAVAILABLE);
+    bool again = hfi_mysql_is_conflict(number) || (connection->broken && *status == HF_UNAVAILABLE);
     if (hfi_mysql_is_missing_table(number)) {
-        *status = make_tables(store, *connection, deadline_ns, trouble);
+        *status = make_tables(store, connection, deadline_ns, trouble);
         again = *status == HF_OK;
     }
-    (*connection)->broken = true; /* with it goes what the statement may have done to user-level locks */
+    connection->broken = true; /* with it goes what the statement may have done to user-level locks */
     return again;
 }
 
@@ -449,7 +443,10 @@ hf_status hfi_mysql_ask_on(struct mysql_store *store, struct mysql_connection **
             hfi_mysql_disconnect(*connection);
             *connection = NULL;
         }
-        if (!ask_once(store, connection, statement, values, answer, deadline_ns, &status, &trouble))
+        status = *connection ? HF_OK : hfi_mysql_borrow(store, connection, deadline_ns, &trouble);
+        if (status == HF_OK)
+            status = hfi_mysql_run(store, *connection, statement, values, answer, deadline_ns, &trouble);
+        if (status == HF_OK || !*connection || !mend(store, *connection, &status, deadline_ns, &trouble))
             break;
     }
     if (status == HF_OK && *connection && (*connection)->broken) /* tables that are gone as soon as they are made */
@@ -472,7 +469,7 @@ hf_status hfi_mysql_ask(struct mysql_store *store, enum mysql_sql statement, con
 
 static void take_text_answer(struct mysql_connection *connection, struct mysql_answer *answer)
 {
-    const MYSQL_ROW row = mysql_fetch_row(connection->result);
+    char **row = mysql_fetch_row(connection->result);
     const unsigned count = mysql_num_fields(connection->result);
     answer->found = row != NULL;
     for (unsigned i = 0; row && i < MYSQL_COLUMNS; i++) {

@@ -36,7 +36,7 @@ hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each
     const hf_status status = hfi_mysql_ask_on(store, &connection, SQL_INSPECT, &values, &answer, deadline_ns, err);
     if (connection && status != HF_OK)
         connection->broken = true;
-    for (bool more = status == HF_OK && answer.found; more; more = hfi_mysql_next_row(connection)) {
+    for (bool more = connection && status == HF_OK && answer.found; more; more = hfi_mysql_next_row(connection)) {
         if (show(&connection->row, each, arg) != 0)
             break;
     }

@@ -361,22 +361,21 @@ static hf_status renew_group(struct mysql_store *store, struct hfi_renewal **gro
                              hf_error *err)
 {
     struct mysql_many *many = hfi_alloc(sizeof *many);
-    struct mysql_answer *answer = hfi_alloc(sizeof *answer);
-    struct mysql_values values = { .ttl_ms = group[0]->ttl_ms, .many = many };
-    hf_status status = many && answer ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a renewal");
-    for (size_t i = 0; i < HFI_MYSQL_MANY && status == HF_OK; i++) {
+    struct mysql_answer answer;
+    if (!many)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a renewal");
+    const struct mysql_values values = { .ttl_ms = group[0]->ttl_ms, .many = many };
+    for (size_t i = 0; i < HFI_MYSQL_MANY; i++) {
         const struct hfi_renewal *one = group[i < count ? i : count - 1]; /* the last one fills it up */
         many->names[i] = one->name;
         hfi_mysql_owner_text(many->owners[i], one->owner);
     }
-    if (status == HF_OK)
-        status = hfi_mysql_ask(store, SQL_RENEW_MANY, &values, answer, deadline_ns, err);
+    hf_status status = hfi_mysql_ask(store, SQL_RENEW_MANY, &values, &answer, deadline_ns, err);
     for (size_t i = 0; i < count && status == HF_OK; i++)
         group[i]->status = HF_OK;
-    if (status == HF_OK && answer->changed < count)
+    if (status == HF_OK && answer.changed < count)
         status = find_lost(store, group, count, &values, deadline_ns, err);
     hfi_free(many);
-    hfi_free(answer);
     return status;
 }
 
