@@ -4,7 +4,7 @@
  *
  * What ends a grant:  release(); the end of the client's lease, which is kept alive for as long as the client lives.
  * Who counts time:    the leader of the cluster; the core keeps an earlier deadline of its own, from the sending of the
- *                     last keep-alive that was answered.
+ *                     last keep-alive that was answered, together with proof that it was the leader who did.
  * Exchanges:          one transaction to acquire and one to release a lock that nobody else wants.
  * Waiting:            in order of the keys' revisions. Each waiter watches the one key before its own, all of them on
  *                     one stream per client; when that key is gone it reads again, its own key included, before it

@@ -230,7 +230,8 @@ struct etcd_lease {
     int64_t id;
     uint32_t ttl_ms;
     hfi_time length_ns;  /* what the server gave, from every answer on */
-    hfi_time counted_ns; /* when the request was sent that was answered last: it lasts from then, or longer */
+    hfi_time counted_ns; /* it lasts from then on, or from later: when a request was sent that surely counted */
+    hfi_time kept_ns;    /* when the last request was sent that was answered, by whichever server */
     hfi_time asked_ns;   /* when the ear asked to keep it; 0: there is no answer to come */
     hfi_time used_ns;    /* when a lock last came or went */
     unsigned users;
@@ -255,10 +256,11 @@ void hfi_etcd_lease_drop(struct etcd_store *store, struct etcd_lock *lock);
 /* The lease is known to have ended: whoever holds by it has lost. Whoever calls this tells the losses later. */
 void hfi_etcd_lease_gone(struct etcd_store *store, struct etcd_lease *lease);
 bool hfi_etcd_lease_has_ended(struct etcd_store *store, const struct etcd_lease *lease);
-/* Whether a request should ask to keep the lease too, and what the answer came to. */
-bool hfi_etcd_lease_is_stale(struct etcd_store *store, const struct etcd_lease *lease, hfi_time now_ns);
-void hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, const struct etcd_call *call,
-                         hfi_time sent_ns);
+/* Whether a request for `ttl_ms` should ask to keep the lease too; and what the answer came to: whether it counts. The
+ * first call of the question is a transaction, that at `index` asked to keep the lease. */
+bool hfi_etcd_lease_is_stale(struct etcd_store *store, const struct etcd_lease *lease, uint32_t ttl_ms);
+bool hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, const struct etcd_question *question,
+                         size_t index);
 /* From when a time-to-live of `ttl_ms` counts; *valid_ms is less if the lease is shorter, else 0. */
 hfi_time hfi_etcd_lease_counts_from(struct etcd_store *store, const struct etcd_lease *lease, uint32_t ttl_ms,
                                     hfi_time now_ns, uint32_t *valid_ms);

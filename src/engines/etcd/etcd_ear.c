@@ -186,10 +186,10 @@ static hfi_time keep_leases(struct etcd_store *store, hfi_time now_ns, bool *sil
     for (struct etcd_lease *lease = store->leases; lease; lease = lease->next) {
         if (lease->state != ETCD_LEASE_ALIVE || (lease->retired && lease->users == 0))
             continue;
-        if (ready && !lease->asked_ns && now_ns >= lease->counted_ns + keep_pause(lease))
+        if (ready && !lease->asked_ns && now_ns >= lease->kept_ns + keep_pause(lease))
             keep_lease(store, lease, now_ns);
         const hfi_time mine =
-            lease->asked_ns ? lease->asked_ns + keep_patience(lease) : lease->counted_ns + keep_pause(lease);
+            lease->asked_ns ? lease->asked_ns + keep_patience(lease) : lease->kept_ns + keep_pause(lease);
         *silent = *silent || (lease->asked_ns && now_ns >= mine);
         due = earlier(due, mine);
     }
@@ -208,11 +208,8 @@ static void take_kept(struct etcd_store *store, const Etcd__LeaseKeepAliveRespon
         hfi_etcd_lease_mark_gone(store, lease);
         return;
     }
-    /* It counts from the moment of asking: the answer may have been on its way, or unread, for any time. */
-    if (lease->asked_ns > lease->counted_ns) {
-        lease->counted_ns = lease->asked_ns;
-        lease->length_ns = answer->ttl * HFI_SECOND;
-    }
+    if (lease->asked_ns > lease->kept_ns) /* it proves nothing: see hfi_etcd_lease_kept() */
+        lease->kept_ns = lease->asked_ns;
     lease->asked_ns = 0;
 }
 

@@ -96,7 +96,7 @@ void hfi_etcd_leases_tidy(struct etcd_store *store, hfi_time now_ns)
 {
     for (struct etcd_lease *lease = store->leases, *next; lease; lease = next) {
         next = lease->next;
-        const hfi_time last = lease->retired ? lease->counted_ns + lease->length_ns : lease->used_ns + IDLE_MOST;
+        const hfi_time last = lease->retired ? lease->kept_ns + lease->length_ns : lease->used_ns + IDLE_MOST;
         if (lease->state == ETCD_LEASE_ALIVE && lease->users == 0 && now_ns > last)
             hfi_etcd_lease_forget(store, lease);
     }
@@ -131,27 +131,35 @@ bool hfi_etcd_lease_has_ended(struct etcd_store *store, const struct etcd_lease 
     return ended;
 }
 
-bool hfi_etcd_lease_is_stale(struct etcd_store *store, const struct etcd_lease *lease, hfi_time now_ns)
+bool hfi_etcd_lease_is_stale(struct etcd_store *store, const struct etcd_lease *lease, uint32_t ttl_ms)
 {
     uint32_t valid_ms;
-    return now_ns - hfi_etcd_lease_counts_from(store, lease, lease->ttl_ms, now_ns, &valid_ms) >
-           lease->ttl_ms * HFI_MS / 10;
+    const hfi_time now = store->env->now_ns();
+    const hfi_time from = hfi_etcd_lease_counts_from(store, lease, ttl_ms, now, &valid_ms);
+    return now - from > (valid_ms ? valid_ms : ttl_ms) * HFI_MS / 10;
 }
 
-void hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, const struct etcd_call *call,
-                         hfi_time sent_ns)
+/* A leader that stood still while another one was elected goes on keeping leases alive, in its memory, until it
+ * notices. So the answer counts only beside that to a transaction, which needs a majority, by the leader of the same
+ * term: if there was no other leader when both were sent, there can only have come one since, and a new leader gives
+ * every lease its whole time again. */
+bool hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, const struct etcd_question *question,
+                         size_t index)
 {
-    const Etcd__LeaseKeepAliveResponse *answer = (const Etcd__LeaseKeepAliveResponse *)call->answer;
-    if (!answer)
-        return;
+    const Etcd__TxnResponse *proof = (const Etcd__TxnResponse *)question->calls[0].answer;
+    const Etcd__LeaseKeepAliveResponse *answer = (const Etcd__LeaseKeepAliveResponse *)question->calls[index].answer;
+    if (!answer || !answer->header || !proof->header)
+        return false;
+    const bool counts = answer->ttl > 0 && answer->header->raft_term == proof->header->raft_term;
     pthread_mutex_lock(&store->mutex);
     if (answer->ttl <= 0 && lease->state == ETCD_LEASE_ALIVE) {
         hfi_etcd_lease_mark_gone(store, lease);
-    } else if (answer->ttl > 0 && sent_ns > lease->counted_ns) {
-        lease->counted_ns = sent_ns;
+    } else if (counts && question->sent_ns > lease->counted_ns) {
+        lease->counted_ns = lease->kept_ns = question->sent_ns;
         lease->length_ns = answer->ttl * HFI_SECOND;
     }
     pthread_mutex_unlock(&store->mutex);
+    return counts;
 }
 
 void hfi_etcd_lease_gone(struct etcd_store *store, struct etcd_lease *lease)
@@ -180,7 +188,7 @@ static hf_status ask_for_grant(struct etcd_store *store, struct etcd_lease *leas
     pthread_mutex_lock(&store->mutex);
     lease->id = answer->id;
     lease->length_ns = answer->ttl * HFI_SECOND;
-    lease->counted_ns = question.sent_ns;
+    lease->counted_ns = lease->kept_ns = question.sent_ns;
     pthread_mutex_unlock(&store->mutex);
     if (answer->id == 0 || answer->ttl <= 0)
         status = hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");

@@ -28,19 +28,20 @@ struct renewal {
     Etcd__TxnRequest request;
     Etcd__LeaseRequest keeps[LEASES_MOST];
     struct etcd_lease *leases[LEASES_MOST];
+    bool kept[LEASES_MOST];
     struct etcd_call calls[1 + LEASES_MOST];
     struct etcd_question question;
 };
 
 /* Has the lease kept too, unless it was a moment ago. */
-static void add_lease(struct etcd_store *store, struct renewal *all, struct etcd_lease *lease)
+static void add_lease(struct etcd_store *store, struct renewal *all, struct etcd_lease *lease, uint32_t ttl_ms)
 {
     size_t *count = &all->question.count; /* the first call is the transaction */
     for (size_t i = 1; i < *count; i++) {
         if (all->leases[i - 1] == lease)
             return;
     }
-    if (!hfi_etcd_lease_is_stale(store, lease, store->env->now_ns()))
+    if (!hfi_etcd_lease_is_stale(store, lease, ttl_ms))
         return;
     Etcd__LeaseRequest *keep = &all->keeps[*count - 1];
     etcd__lease_request__init(keep);
@@ -72,7 +73,7 @@ static void add_part(struct etcd_store *store, struct renewal *all, const struct
     part->operation.range = &part->range;
     all->compares[all->request.n_compare++] = &part->compare;
     all->operations[all->request.n_failure++] = &part->operation;
-    add_lease(store, all, part->lease);
+    add_lease(store, all, part->lease, renewal->ttl_ms);
 }
 
 /* Whether the key that was asked for at `index` is the one that we made. */
@@ -91,12 +92,22 @@ static bool makes_sense(const struct renewal *all, const Etcd__TxnResponse *answ
     return answer->succeeded || answer->n_responses == all->request.n_failure;
 }
 
+/* Whether the lease was to be kept, and was not in a way that counts. */
+static bool is_doubtful(const struct renewal *all, const struct etcd_lease *lease)
+{
+    for (size_t i = 1; i < all->question.count; i++) {
+        if (all->leases[i - 1] == lease)
+            return !all->kept[i - 1];
+    }
+    return false;
+}
+
 static void take_answer(struct etcd_store *store, struct renewal *all, struct hfi_renewal *renewals)
 {
     const Etcd__TxnResponse *answer = (const Etcd__TxnResponse *)all->calls[0].answer;
     size_t asked = 0;
     for (size_t i = 1; i < all->question.count; i++)
-        hfi_etcd_lease_kept(store, all->leases[i - 1], &all->calls[i], all->question.sent_ns);
+        all->kept[i - 1] = hfi_etcd_lease_kept(store, all->leases[i - 1], &all->question, i);
     for (size_t i = 0; i < all->count; i++) {
         const struct part *part = &all->parts[i];
         struct hfi_renewal *renewal = &renewals[i];
@@ -104,7 +115,7 @@ static void take_answer(struct etcd_store *store, struct renewal *all, struct hf
         if (!part->lease || !is_there(answer, asked++, part->own_revision) ||
             hfi_etcd_lease_has_ended(store, part->lease))
             continue;
-        renewal->status = HF_OK;
+        renewal->status = is_doubtful(all, part->lease) ? HF_UNAVAILABLE : HF_OK;
         renewal->counted_from_ns = hfi_etcd_lease_counts_from(store, part->lease, renewal->ttl_ms,
                                                               renewal->counted_from_ns, &renewal->valid_ms);
     }

@@ -143,7 +143,7 @@ static hf_status run(struct txn *txn, struct etcd_store *store, bool keep, const
                      hf_error *err)
 {
     struct etcd_lease *lease = txn->lock->lease;
-    if (keep && hfi_etcd_lease_is_stale(store, lease, store->env->now_ns())) {
+    if (keep && hfi_etcd_lease_is_stale(store, lease, lease->ttl_ms)) {
         etcd__lease_request__init(&txn->keep);
         txn->keep.id = lease->id;
         txn->calls[txn->question.count++] = (struct etcd_call){ .path = KEEP_ALIVE,
@@ -153,7 +153,7 @@ static hf_status run(struct txn *txn, struct etcd_store *store, bool keep, const
     }
     const hf_status status = hfi_etcd_ask(store, &txn->question, err);
     if (status == HF_OK && txn->question.count > 1)
-        hfi_etcd_lease_kept(store, lease, &txn->calls[1], txn->question.sent_ns);
+        hfi_etcd_lease_kept(store, lease, &txn->question, 1);
     if (txn->question.lease_missing)
         hfi_etcd_lease_gone(store, lease);
     *answer = status == HF_OK ? (const Etcd__TxnResponse *)txn->calls[0].answer : NULL;
