@@ -100,7 +100,8 @@ ssize_t hfi_consul_read(struct consul_connection *connection, char *bytes, size_
 /* A request and its answer. `connection` is NULL unless something is under way. */
 struct consul_exchange {
     struct consul_connection *connection;
-    bool heard; /* belongs to the keeper, which has the store's mutex; nothing waits for it but the ear */
+    bool at_once; /* no host's name is looked up, which could take a while */
+    bool locked;  /* … and the caller has the store's mutex */
     hfi_time begun_ns;
     size_t tries;                     /* hosts that were asked in vain */
     const struct consul_reply *reply; /* until hfi_consul_end() */
@@ -206,9 +207,8 @@ struct consul_lock;
 struct consul_session;
 
 enum consul_errand {
-    CONSUL_WATCH,  /* a waiter's: until a key changes */
-    CONSUL_LISTEN, /* a session's: until its own key changes, because a lock was broken or the session has ended */
-    CONSUL_RENEWAL /* of a session */
+    CONSUL_LISTEN, /* until the session's own key changes, because a lock was broken or the session has ended */
+    CONSUL_RENEWAL
 };
 
 /* An exchange whose answer the keeper waits for. All with the store's mutex. */
@@ -217,7 +217,6 @@ struct consul_call {
     enum consul_errand errand;
     struct consul_exchange exchange;
     hfi_time sent_ns, give_up_ns;
-    struct consul_lock *lock;
     struct consul_session *session;
     uint64_t index; /* what is waited for is a change after it */
 };
@@ -227,8 +226,10 @@ void hfi_consul_ear_close(struct consul_store *store);
 void hfi_consul_hear(struct consul_store *store);
 /* Sets the timer to what is due next. */
 void hfi_consul_ear_arm(struct consul_store *store);
-/* A long poll for the lock's waiter. False: it could not be begun. */
-bool hfi_consul_watch(struct consul_store *store, struct consul_lock *lock, const char *key);
+/* A long poll for a change of the key after `index`. */
+#define HFI_CONSUL_POLL_S 60
+hf_status hfi_consul_poll(struct consul_store *store, struct consul_exchange *exchange, const char *key,
+                          uint64_t index);
 void hfi_consul_call_end(struct consul_store *store, struct consul_call *call);
 
 /* --- consul_session.c --- */
@@ -326,9 +327,8 @@ struct consul_lock {
     /* with the store's mutex */
     struct hfi_owner owner;
     struct consul_lock *next_placed; /* in the store's list of those that have a place */
-    struct consul_call watch;
     struct hfi_waker *waker;
-    bool news, deaf;
+    bool news; /* the place before ours, which is this client's too, was given up */
 };
 
 hf_status hfi_consul_attempt(void *memory, void *lock_memory, const struct hfi_request *request,

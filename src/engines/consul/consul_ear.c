@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * consul_ear.c: what the keeper waits for on behalf of all: long polls, and sessions to be renewed in time. All of
- * their sockets and one timer are in one epoll descriptor.
+ * consul_ear.c: what the keeper waits for on behalf of all: the renewals of sessions, and a long poll for each session
+ * that holds something. Their sockets and one timer are in one epoll descriptor.
  *
- * Each wait has a long poll of its own, and so a connection: HTTP/1.1 answers one question at a time, and one question
- * about all keys below the prefix would be answered for every lock that anybody takes. But no wait has a thread, and
- * each asks for one key that changes when it is its turn.
+ * A thread that waits for a lock has a long poll of its own, and reads its answer itself: HTTP/1.1 answers one question
+ * at a time, and one question about all keys below the prefix would be answered for every lock that anybody takes.
  */
 #include "consul.h"
 #include <stdio.h>
@@ -15,9 +14,8 @@
 #include <unistd.h>
 
 #define EVENTS 32
-/* How long the server holds a question back; it adds up to a sixteenth. */
-#define POLL_S 60
-#define POLL_MOST ((POLL_S + POLL_S / 16 + 5) * HFI_SECOND)
+/* The server adds up to a sixteenth to the time of a long poll. */
+#define LISTEN_MOST ((HFI_CONSUL_POLL_S + HFI_CONSUL_POLL_S / 16 + 5) * HFI_SECOND)
 /* A renewal that is not answered by then is sent again, on another connection. */
 #define RENEWAL_MOST (2 * HFI_SECOND)
 #define LISTEN_AGAIN HFI_SECOND
@@ -57,12 +55,9 @@ void hfi_consul_call_end(struct consul_store *store, struct consul_call *call)
     hfi_consul_end(store, &call->exchange);
 }
 
-static bool start(struct consul_store *store, struct consul_call *call, const struct consul_request *request,
-                  hfi_time most_ns)
+/* What was begun is sent, and its answer waited for. False: it could not be. */
+static bool await_call(struct consul_store *store, struct consul_call *call, hfi_time most_ns)
 {
-    call->exchange.heard = true;
-    if (hfi_consul_begin(store, &call->exchange, request, NULL) != HF_OK)
-        return false;
     call->sent_ns = call->exchange.begun_ns;
     call->give_up_ns = call->sent_ns + most_ns;
     call->next = store->calls;
@@ -77,33 +72,33 @@ static bool start(struct consul_store *store, struct consul_call *call, const st
     return false;
 }
 
-static bool poll_key(struct consul_store *store, struct consul_call *call, const char *key)
+static void prepare(struct consul_call *call, enum consul_errand errand, struct consul_session *session)
+{
+    call->errand = errand;
+    call->session = session;
+    call->exchange.at_once = call->exchange.locked = true;
+}
+
+hf_status hfi_consul_poll(struct consul_store *store, struct consul_exchange *exchange, const char *key, uint64_t index)
 {
     char path[3 * HFI_CONSUL_KEY_MAX + 80];
     const size_t used = (size_t)snprintf(path, sizeof path, "/v1/kv/");
     hfi_consul_escape(path + used, key);
     const size_t end = strlen(path);
-    snprintf(path + end, sizeof path - end, "?index=%llu&wait=%ds", (unsigned long long)call->index, POLL_S);
+    snprintf(path + end, sizeof path - end, "?index=%llu&wait=%ds", (unsigned long long)index, HFI_CONSUL_POLL_S);
     const struct consul_request request = { .method = "GET", .path = path };
-    return start(store, call, &request, POLL_MOST);
-}
-
-bool hfi_consul_watch(struct consul_store *store, struct consul_lock *lock, const char *key)
-{
-    lock->watch.errand = CONSUL_WATCH;
-    lock->watch.lock = lock;
-    return poll_key(store, &lock->watch, key);
+    return hfi_consul_begin(store, exchange, &request, NULL);
 }
 
 static void listen_for(struct consul_store *store, struct consul_session *session)
 {
     char key[HFI_CONSUL_KEY_MAX];
     struct consul_call *call = &session->listener;
-    call->errand = CONSUL_LISTEN;
-    call->session = session;
+    prepare(call, CONSUL_LISTEN, session);
     call->index = session->fence;
     hfi_consul_session_key(key, store, session->id);
-    const bool listens = poll_key(store, call, key);
+    const bool listens =
+        hfi_consul_poll(store, &call->exchange, key, call->index) == HF_OK && await_call(store, call, LISTEN_MOST);
     session->listen_at_ns = listens ? HFI_NEVER : store->env->now_ns() + LISTEN_AGAIN;
 }
 
@@ -114,26 +109,15 @@ static void renew(struct consul_store *store, struct consul_session *session)
     const hfi_time now = store->env->now_ns();
     const hfi_time again = session->ttl_ms * HFI_MS / 10;
     hfi_consul_call_end(store, call);
-    call->errand = CONSUL_RENEWAL;
-    call->session = session;
+    prepare(call, CONSUL_RENEWAL, session);
     snprintf(path, sizeof path, "/v1/session/renew/%s", session->id);
     const struct consul_request request = { .method = "PUT", .path = path };
     session->renew_at_ns = now + (again < RENEWAL_MOST ? again : RENEWAL_MOST); /* unless it is answered */
-    start(store, call, &request, session->renew_at_ns - now);
+    if (hfi_consul_begin(store, &call->exchange, &request, NULL) == HF_OK)
+        await_call(store, call, session->renew_at_ns - now);
 }
 
 /* --- answers --- */
-
-/* A change, or the end of the long poll: once in a while everybody who waits asks again, whatever went wrong. */
-static void heard_watch(struct consul_call *call, hf_status status)
-{
-    struct consul_lock *lock = call->lock;
-    const struct consul_reply *reply = call->exchange.reply;
-    lock->news = true;
-    lock->deaf = status != HF_OK || (reply->status != 200 && reply->status != 404);
-    if (lock->waker)
-        hfi_waker_wake(lock->waker);
-}
 
 static void heard_listener(struct consul_store *store, struct consul_call *call, hf_status status)
 {
@@ -163,9 +147,7 @@ static void heard_renewal(struct consul_store *store, struct consul_call *call, 
 
 static void finish(struct consul_store *store, struct consul_call *call, hf_status status)
 {
-    if (call->errand == CONSUL_WATCH)
-        heard_watch(call, status);
-    else if (call->errand == CONSUL_LISTEN)
+    if (call->errand == CONSUL_LISTEN)
         heard_listener(store, call, status);
     else
         heard_renewal(store, call, status);

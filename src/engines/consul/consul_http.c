@@ -262,16 +262,15 @@ static void note_reply(struct consul_store *store, const struct consul_connectio
         store->preferred = (connection->host + 1) % store->config.address_count;
 }
 
-/* The keeper has the mutex already. */
 static void enter(struct consul_store *store, const struct consul_exchange *exchange)
 {
-    if (!exchange->heard)
+    if (!exchange->locked)
         pthread_mutex_lock(&store->mutex);
 }
 
 static void leave(struct consul_store *store, const struct consul_exchange *exchange)
 {
-    if (!exchange->heard)
+    if (!exchange->locked)
         pthread_mutex_unlock(&store->mutex);
 }
 
@@ -350,10 +349,12 @@ hf_status hfi_consul_begin(struct consul_store *store, struct consul_exchange *e
     enter(store, exchange);
     exchange->connection = borrow(store);
     const size_t host = store->preferred;
-    leave(store, exchange);
     hf_status status = HF_OK;
-    if (!exchange->connection)
-        status = hfi_consul_connect(store, host, exchange->heard, &exchange->connection, err);
+    if (!exchange->connection && exchange->at_once)
+        status = hfi_consul_connect(store, host, true, &exchange->connection, err);
+    leave(store, exchange);
+    if (!exchange->connection && !exchange->at_once)
+        status = hfi_consul_connect(store, host, false, &exchange->connection, err);
     if (status == HF_OK)
         status = compose(store, exchange->connection, request, err);
     if (status != HF_OK)

@@ -17,6 +17,8 @@
 #define TRIES_MOST 6
 /* Nobody announces the end of a lock-delay, nor of a long poll that could not be begun. */
 #define ASK_AGAIN (200 * HFI_MS)
+/* The server adds up to a sixteenth to the time of a long poll; a silence that lasts longer is no answer. */
+#define POLL_MOST ((HFI_CONSUL_POLL_S + HFI_CONSUL_POLL_S / 16 + 5) * HFI_SECOND)
 
 /* --- conditions --- */
 
@@ -257,50 +259,59 @@ static bool is_placed(const struct consul_store *store, struct hfi_owner owner)
     return lock != NULL;
 }
 
-/* False: only time helps. */
-static bool start_watching(struct consul_store *store, struct consul_lock *lock, const struct hfi_request *request)
+/* Until the thread of this client that is before us has given up its place. True: it has. */
+static bool wait_for_neighbour(struct consul_store *store, struct consul_lock *lock, const struct hfi_request *request)
 {
-    char key[HFI_CONSUL_KEY_MAX];
-    bool watching = !lock->delayed && lock->watch_index;
-    hfi_consul_key(key, store, lock->watch_place ? CONSUL_PLACE : CONSUL_LOCK, request->name, lock->watched);
     pthread_mutex_lock(&store->mutex);
+    lock->news = !is_placed(store, lock->watched);
     lock->waker = request->waker;
-    lock->news = lock->deaf = false;
-    lock->watch.index = lock->watch_index;
-    if (watching && lock->watch_place && lock->watched.client == store->env->client)
-        lock->news = !is_placed(store, lock->watched);
-    else if (watching)
-        watching = hfi_consul_watch(store, lock, key);
-    if (lock->news)
-        hfi_waker_wake(request->waker);
+    bool news = lock->news;
     pthread_mutex_unlock(&store->mutex);
-    return watching;
+    if (!news)
+        hfi_waker_sleep(request->waker, NULL, 0, request->deadline_ns);
+    pthread_mutex_lock(&store->mutex);
+    news = lock->news;
+    lock->waker = NULL; /* it goes back to its client after this wait */
+    pthread_mutex_unlock(&store->mutex);
+    return news;
 }
 
-/* True: what was watched has changed. */
-static bool stop_watching(struct consul_store *store, struct consul_lock *lock)
+/* Until the key has changed, or the long poll has come to its end: once in a while everybody asks again. True: there
+ * was an answer. */
+static bool wait_for_server(struct consul_store *store, const struct consul_lock *lock,
+                            const struct hfi_request *request)
 {
-    pthread_mutex_lock(&store->mutex);
-    hfi_consul_call_end(store, &lock->watch);
-    lock->waker = NULL; /* it goes back to its client after this wait */
-    const bool changed = lock->news && !lock->deaf;
-    pthread_mutex_unlock(&store->mutex);
-    return changed;
+    struct consul_exchange exchange = { .at_once = true };
+    char key[HFI_CONSUL_KEY_MAX];
+    hfi_consul_key(key, store, lock->watch_place ? CONSUL_PLACE : CONSUL_LOCK, request->name, lock->watched);
+    if (hfi_consul_poll(store, &exchange, key, lock->watch_index) != HF_OK)
+        return false;
+    const hfi_time give_up = exchange.begun_ns + POLL_MOST;
+    const hfi_time until = give_up < request->deadline_ns ? give_up : request->deadline_ns;
+    hf_status status;
+    bool awake = true;
+    while ((status = hfi_consul_step(store, &exchange, NULL)) == HF_TIMEOUT && awake) {
+        struct pollfd answer = { .fd = exchange.connection->fd, .events = exchange.connection->wants };
+        awake = hfi_waker_sleep(request->waker, &answer, 1, until) && !hfi_waker_called_back(request->waker);
+    }
+    const bool answered = status == HF_OK && (exchange.reply->status == 200 || exchange.reply->status == 404);
+    hfi_consul_end(store, &exchange);
+    return answered;
 }
 
 hf_status hfi_consul_wait(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
 {
     struct consul_store *store = memory;
     struct consul_lock *lock = lock_memory;
+    bool changed = false;
     (void)err;
-    const bool watching = start_watching(store, lock, request);
-    if (watching)
-        hfi_waker_sleep(request->waker, NULL, 0, request->deadline_ns);
-    const bool changed = stop_watching(store, lock);
+    if (lock->watch_place && lock->watched.client == store->env->client && !lock->delayed)
+        changed = wait_for_neighbour(store, lock, request);
+    else if (lock->watch_index && !lock->delayed)
+        changed = wait_for_server(store, lock, request);
     hfi_time now = store->env->now_ns();
     if (!changed && now < request->deadline_ns && !hfi_waker_called_back(request->waker)) {
-        const hfi_time pause = ASK_AGAIN / 2 + (hfi_time)(store->env->random() % (uint64_t)ASK_AGAIN);
-        const hfi_time until = now + pause;
+        const hfi_time until = now + ASK_AGAIN / 2 + (hfi_time)(store->env->random() % (uint64_t)ASK_AGAIN);
         hfi_waker_sleep(request->waker, NULL, 0, until < request->deadline_ns ? until : request->deadline_ns);
         now = store->env->now_ns();
     }
