@@ -3,7 +3,7 @@
 #
 # paused-writer.sh: a writer that was paused for longer than its lock lived is refused by the store it writes to.
 #
-#     ./paused-writer.sh URL          redis://… redis+unix://… postgres://… sqlite:///…
+#     ./paused-writer.sh URL          redis://… redis+unix://… postgres://… mysql://USER@HOST:PORT/… sqlite:///…
 #                                     (HOLDFAST=path/to/holdfast if the command is not installed)
 #
 # Anna takes the lock, reads, and is stopped before she writes, as a machine is that swaps, sleeps or is moved. Her lock
@@ -32,6 +32,14 @@ postgres()
     psql --no-psqlrc -qAt -v ON_ERROR_STOP=1 "${url%%\?*}" "$@"
 }
 
+mysql()
+{
+    place=${url#*://} place=${place%%\?*}
+    address=${place#*@} database=${place##*/}
+    address=${address%/*}
+    command mysql -NB -u "${place%%@*}" -h "${address%:*}" -P "${address##*:}" -e "$1" "$database"
+}
+
 sqlite()
 {
     file=${url#sqlite://}
@@ -44,6 +52,7 @@ create()
     case $url in
     redis*) redis SET 'stock:{paused-writer}' 42 ;;
     postgres*) postgres -c "SET client_min_messages = warning; $table" ;;
+    mysql* | mariadb*) mysql "$table" ;;
     sqlite*) sqlite "$table" ;;
     *) echo "paused-writer.sh: not with $url" >&2 && exit 64 ;;
     esac >/dev/null
@@ -60,6 +69,9 @@ write_stock()
     postgres*)
         postgres -c "BEGIN; SELECT holdfast_guard('paused-writer', $1); UPDATE paused_writer SET stock = $2; COMMIT"
         ;;
+    mysql* | mariadb*)
+        mysql "BEGIN; CALL holdfast_guard('paused-writer', $1); UPDATE paused_writer SET stock = $2; COMMIT"
+        ;;
     sqlite*)
         sqlite "BEGIN IMMEDIATE; INSERT INTO holdfast_guard VALUES ('paused-writer', $1);
                 UPDATE paused_writer SET stock = $2; COMMIT"
@@ -72,6 +84,7 @@ read_stock()
     case $url in
     redis*) redis GET 'stock:{paused-writer}' ;;
     postgres*) postgres -c 'SELECT stock FROM paused_writer' ;;
+    mysql* | mariadb*) mysql 'SELECT stock FROM paused_writer' ;;
     sqlite*) sqlite 'SELECT stock FROM paused_writer' ;;
     esac
 }
@@ -81,6 +94,7 @@ remove()
     case $url in
     redis*) redis DEL 'stock:{paused-writer}' 'hf:{paused-writer}:g' ;;
     postgres*) postgres -c 'DROP TABLE paused_writer' ;;
+    mysql* | mariadb*) mysql 'DROP TABLE paused_writer' ;;
     sqlite*) sqlite 'DROP TABLE paused_writer' ;;
     esac >/dev/null
 }
