@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * fuzz_zookeeper.c: what the zookeeper: engine reads that others wrote: URLs, and the names of nodes and directories. No
- * crash, no password in a message, and no two names for one directory.
+ * fuzz_zookeeper.c: what the zookeeper: engine reads that others wrote: URLs, and the names of nodes and directories.
+ * No crash, no password in a message, and no two names for one directory.
  *
  * The passwords of the corpus contain SECRET, which stands nowhere else by chance.
  */
