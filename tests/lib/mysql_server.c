@@ -61,9 +61,11 @@ static void boot(struct mysql_server *server, const char *database)
     const struct timespec pause = { .tv_nsec = 10000000 };
     const int64_t end_ns = test_now_ns() + START_S * 1000000000LL * test_slowness();
     REQUIRE(arguments[0] != NULL);
+    /* tmpdir: a server that starts clears it, also of what belongs to another. */
     snprintf(text, sizeof text,
-             "--datadir=%s/data --socket=%s/socket --pid-file=%s/pid --port=%d --bind-address=%s %s " SMALL " %s",
-             server->directory, server->directory, server->directory, server->port,
+             "--datadir=%s/data --tmpdir=%s --socket=%s/socket --pid-file=%s/pid --port=%d --bind-address=%s %s " SMALL
+             " %s",
+             server->directory, server->directory, server->directory, server->directory, server->port,
              server->place ? server->place->address : "127.0.0.1", geteuid() == 0 ? "--user=root" : "",
              server->settings);
     for (char *word = strtok_r(text, " ", &rest); word && count < ARGUMENTS_MOST - 1; word = strtok_r(NULL, " ", &rest))
