@@ -37,6 +37,15 @@ static pid_t starter; /* atexit() handlers are inherited by forked children, the
 
 /* ------------------------------------------------------------------------------------------------ places and users */
 
+static const char *from_environment(const char *name)
+{
+    const char *value = getenv(name);
+    if (value)
+        return value;
+    FAIL("no %s in the environment", name);
+    test_abort();
+}
+
 int postgres_server_free_port(void)
 {
     static unsigned last;
@@ -121,9 +130,8 @@ pid_t postgres_server_launch(const struct postgres_server *server, const char *c
 {
     char text[1500], path[300], log[220];
     char *arguments[ARGUMENTS_MOST];
-    const char *programs = getenv("TEST_POSTGRES");
+    const char *programs = from_environment("TEST_POSTGRES");
     const pid_t parent = getpid();
-    REQUIRE(programs != NULL);
     snprintf(text, sizeof text, "%s", command);
     REQUIRE(split(arguments, text) > 0);
     if (*text == '/')
@@ -206,12 +214,10 @@ static void stop_all(void)
 static struct postgres_server *new_server(struct netns *place)
 {
     static unsigned count;
-    const char *folder = getenv("TEST_DIRECTORY");
+    const char *folder = from_environment("TEST_DIRECTORY");
     struct postgres_server *server = calloc(1, sizeof *server);
-    if (!server || !folder) {
-        FAIL("no memory, or no TEST_DIRECTORY in the environment");
-        test_abort();
-    }
+    if (!server)
+        abort();
     if (starter != getpid()) {
         starter = getpid();
         servers = NULL;
@@ -259,11 +265,7 @@ static void make_data(const struct postgres_server *server)
 {
     char original[300], command[800], *slash;
     struct stat status;
-    const char *folder = getenv("TEST_DIRECTORY"), *programs = getenv("TEST_POSTGRES");
-    if (!folder || !programs) {
-        FAIL("no TEST_DIRECTORY or TEST_POSTGRES in the environment");
-        test_abort();
-    }
+    const char *folder = from_environment("TEST_DIRECTORY"), *programs = from_environment("TEST_POSTGRES");
     snprintf(original, sizeof original, "%.120s/holdfast-pg%.100s", folder, programs);
     for (slash = original + strlen(folder) + 1; (slash = strchr(slash, '/')) != NULL;)
         *slash = '-';
@@ -345,8 +347,7 @@ static void install_file(const struct postgres_server *server, const char *name,
 {
     char path[400], text[8000];
     struct stat owner;
-    const char *folder = getenv("TEST_CERTIFICATES");
-    REQUIRE(folder != NULL);
+    const char *folder = from_environment("TEST_CERTIFICATES");
     snprintf(path, sizeof path, "%s/%s%s", folder, name, suffix);
     FILE *file = fopen(path, "re");
     REQUIRE(file != NULL);
