@@ -72,6 +72,39 @@ TEST_LIMIT(a_try_whose_answer_is_lost_leaves_nothing, 60)
     raw_close(raw);
 }
 
+/* No answer ever comes within the time that one exchange may take: what was begun is finished all the same. */
+TEST_LIMIT(a_client_in_a_hurry_on_a_slow_way_leaves_nothing, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    struct valve *valve = valve_open(server);
+    hf_client_options hurry = HF_CLIENT_OPTIONS_INIT;
+    hf_client *client = NULL;
+    hf_options options = HF_OPTIONS_INIT;
+    hurry.timeout_ms = 3;
+    options.wait_ms = 1;
+    hf_client *calm = open_client();
+    must_release(must_acquire(calm, "x", NULL)); /* makes the directory */
+    hf_close(calm);
+    while (hf_open(&client, valve->url, &hurry, NULL) != HF_OK)
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+    atomic_store(&valve->delay_ms, 60); /* more than what is added to a wait for the last question */
+    for (int i = 0; i < 3; i++) {
+        hf_lock *lock = NULL;
+        const hf_status status = hf_acquire(&lock, client, "x", &options, NULL);
+        CHECK(lock == NULL && (status == HF_UNKNOWN || status == HF_UNAVAILABLE || status == HF_TIMEOUT));
+        hf_release(lock, NULL);
+        do { /* until a node was made, and deleted */
+            REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/x"));
+            REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        } while (raw->stat.numChildren > 0 || raw->stat.cversion < 2 * (i + 2));
+    }
+    atomic_store(&valve->delay_ms, 0);
+    hf_close(client);
+    helper_kill(valve->pid);
+    raw_close(raw);
+}
+
 TEST_LIMIT(a_renewal_whose_answer_is_lost_is_made_again, 60)
 {
     struct zookeeper_server *server = serve("");

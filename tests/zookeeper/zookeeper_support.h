@@ -60,8 +60,9 @@ enum valve_request { VALVE_CREATE = 15, VALVE_DELETE = 2, VALVE_LIST = 8, VALVE_
 
 struct valve {
     char url[60];
-    _Atomic int lose; /* the answer to the next request of this kind, and the connection with it; 0: none */
-    _Atomic int lost; /* how often that happened */
+    _Atomic int lose;     /* the answer to the next request of this kind, and the connection with it; 0: none */
+    _Atomic int lost;     /* how often that happened */
+    _Atomic int delay_ms; /* each answer comes so much later */
     pid_t pid;
     int listener, server_port;
 };

@@ -87,6 +87,8 @@ static void pass_on(struct valve *valve, struct line *line, bool to_server)
     unsigned char bytes[65536];
     const ssize_t length = recv(to_server ? line->client : line->server, bytes, sizeof bytes, 0);
     const int wanted = atomic_load(&valve->lose);
+    if (!to_server)
+        pause_ms((uint32_t)atomic_load(&valve->delay_ms));
     const bool found = to_server && length > 0 && has_request(line, bytes, (size_t)length, (uint32_t)wanted);
     if (found && wanted) {
         line->lose = true;

@@ -111,48 +111,72 @@ static hf_status line_up(struct errand *errand)
     return rc == ZOK ? HF_OK : no_answer(errand, rc, "create a node");
 }
 
+static const char *find_name(const struct zookeeper_children *children, const char *prefix)
+{
+    for (size_t i = 0; i < children->count; i++) {
+        if (strncmp(children->names[i], prefix, strlen(prefix)) == 0)
+            return children->names[i];
+    }
+    return NULL;
+}
+
 /* An answer was lost: the node is there or it is not, and which of both is certain once the server has caught up with
- * the leader, who takes nothing any more that we sent over an earlier connection. */
+ * the leader, who takes nothing any more that we sent over an earlier connection. One of that name is ours, and of this
+ * session: another session has another name. */
 static int find_node(const struct errand *errand)
 {
     struct zookeeper_lock *lock = errand->lock;
+    struct zookeeper_call **calls = lock->search;
     char prefix[HFI_ZOOKEEPER_NODE_MAX];
-    const hfi_time deadline = errand->request->deadline_ns;
-    hfi_zookeeper_node_prefix(prefix, &errand->store->config, lock->owner, lock->incarnation);
-    struct zookeeper_call *calls[2] = { hfi_zookeeper_sync(lock->session, errand->directory),
-                                        hfi_zookeeper_list(lock->session, errand->directory) };
-    hfi_zookeeper_await_calls(errand->store, calls, 2, deadline);
+    if (!calls[0] && !calls[1]) {
+        calls[0] = hfi_zookeeper_sync(lock->session, errand->directory);
+        calls[1] = hfi_zookeeper_list(lock->session, errand->directory);
+    }
+    hfi_zookeeper_await_calls(errand->store, calls, 2, errand->request->deadline_ns);
+    if (calls[0] && calls[1] && !(calls[0]->done && calls[1]->done))
+        return ZOPERATIONTIMEOUT;
     int rc = calls[0] && calls[1] ? calls[0]->rc : ZSYSTEMERROR;
     if (rc == ZOK || rc == ZNONODE)
         rc = calls[1] ? calls[1]->rc : ZSYSTEMERROR;
-    const char *found = NULL;
-    for (size_t i = 0; rc == ZOK && i < calls[1]->children.count && !found; i++) {
-        if (strncmp(calls[1]->children.names[i], prefix, strlen(prefix)) == 0)
-            found = calls[1]->children.names[i];
-    }
-    if (found) {
-        char path[HFI_ZOOKEEPER_PATH_MAX];
-        hfi_zookeeper_path(path, &errand->store->config, errand->request->name, found);
-        struct zookeeper_call *get = hfi_zookeeper_get(lock->session, path, false);
-        rc = hfi_zookeeper_answer(get, deadline);
-        if (rc == ZOK && get->stat.ephemeralOwner == zoo_client_id(lock->session->zh)->client_id)
-            take_place(lock, found, get->stat.czxid);
-        hfi_zookeeper_call_free(get);
-    }
-    if ((rc == ZOK || rc == ZNONODE) && lock->state == ZOOKEEPER_UNSURE)
+    hfi_zookeeper_node_prefix(prefix, &errand->store->config, lock->owner, lock->incarnation);
+    const char *found = rc == ZOK ? find_name(&calls[1]->children, prefix) : NULL;
+    if (found)
+        take_place(lock, found, 0);
+    else if (rc == ZOK || rc == ZNONODE)
         lock->state = ZOOKEEPER_NEW;
-    hfi_zookeeper_call_free(calls[0]);
-    hfi_zookeeper_call_free(calls[1]);
+    for (size_t i = 0; i < 2; i++) {
+        hfi_zookeeper_call_free(calls[i]);
+        calls[i] = NULL;
+    }
     return rc == ZNONODE ? ZOK : rc;
 }
 
 /* --- whose turn it is --- */
+
+/* Of a node that was found again. */
+static int read_czxid(const struct errand *errand)
+{
+    struct zookeeper_lock *lock = errand->lock;
+    char path[HFI_ZOOKEEPER_PATH_MAX];
+    hfi_zookeeper_path(path, &errand->store->config, errand->request->name, lock->node);
+    struct zookeeper_call *call = hfi_zookeeper_get(lock->session, path, false);
+    int rc = hfi_zookeeper_answer(call, errand->request->deadline_ns);
+    if (rc == ZOK && call->stat.ephemeralOwner != zoo_client_id(lock->session->zh)->client_id)
+        rc = ZNONODE;
+    if (rc == ZOK)
+        lock->czxid = call->stat.czxid;
+    hfi_zookeeper_call_free(call);
+    return rc;
+}
 
 static hf_status give(const struct errand *errand)
 {
     struct zookeeper_lock *lock = errand->lock;
     const uint32_t ttl_ms = errand->request->ttl_ms, most_ms = (uint32_t)lock->session->timeout_ms;
     struct hfi_grant *grant = errand->grant;
+    const int rc = lock->czxid ? ZOK : read_czxid(errand);
+    if (rc != ZOK)
+        return rc == ZNONODE ? HF_LOST : no_answer(errand, rc, "read a node");
     uint32_t valid_ms = hfi_zookeeper_session_valid_ms(lock->session, grant->counted_from_ns, ttl_ms);
     if (valid_ms < (ttl_ms < most_ms ? ttl_ms : most_ms) / 4) { /* nothing was heard of this session for long */
         const hf_status status = hfi_zookeeper_session_prove(lock->session, errand->request->deadline_ns, errand->err);
@@ -211,14 +235,13 @@ static int look_at(const struct errand *errand, const struct zookeeper_children 
     return rc;
 }
 
-/* HF_OK: it is ours. HF_BUSY: not yet. HF_LOST: our node is gone. */
+/* HF_OK: it is ours. HF_BUSY: not yet; `again`: look again. HF_LOST: our node is gone. */
 static hf_status look_once(struct errand *errand, bool *again)
 {
     struct zookeeper_lock *lock = errand->lock;
     struct zookeeper_call *call = errand->list ? errand->list : hfi_zookeeper_list(lock->session, errand->directory);
     errand->list = NULL;
     int rc = hfi_zookeeper_answer(call, errand->request->deadline_ns);
-    *again = false;
     if (rc != ZOK) {
         hfi_zookeeper_call_free(call);
         return rc == ZNONODE ? HF_LOST : no_answer(errand, rc, "list the nodes");
@@ -251,9 +274,13 @@ static int delete_node(const struct errand *errand)
     struct zookeeper_lock *lock = errand->lock;
     char path[HFI_ZOOKEEPER_PATH_MAX];
     hfi_zookeeper_path(path, &errand->store->config, errand->request->name, lock->node);
-    struct zookeeper_call *call = hfi_zookeeper_delete(lock->session, path);
-    const int rc = hfi_zookeeper_answer(call, errand->request->deadline_ns);
-    hfi_zookeeper_call_free(call);
+    if (!lock->removal)
+        lock->removal = hfi_zookeeper_delete(lock->session, path);
+    const int rc = hfi_zookeeper_answer(lock->removal, errand->request->deadline_ns);
+    if (lock->removal && !lock->removal->done)
+        return rc;
+    hfi_zookeeper_call_free(lock->removal);
+    lock->removal = NULL;
     if (rc == ZOK || rc == ZNONODE)
         lose_place(lock);
     return rc;
@@ -272,6 +299,9 @@ static hf_status ask(struct errand *errand)
     struct zookeeper_lock *lock = errand->lock;
     hf_status status = HF_BUSY;
     bool again = true;
+    const int removed = lock->removal ? delete_node(errand) : ZOK;
+    if (removed != ZOK && removed != ZNONODE)
+        return no_answer(errand, removed, "delete a node");
     for (unsigned tries = 0; again && tries < TRIES; tries++) {
         if (lock->state == ZOOKEEPER_UNSURE) {
             const int rc = find_node(errand);
@@ -283,9 +313,8 @@ static hf_status ask(struct errand *errand)
             if (status != HF_OK)
                 return status;
         }
-        if (lock->state == ZOOKEEPER_NEXT_UP || lock->state == ZOOKEEPER_HELD)
-            return give(errand);
-        status = look_once(errand, &again);
+        again = false;
+        status = lock->state == ZOOKEEPER_QUEUED ? look_once(errand, &again) : give(errand);
         if (is_only_late(errand, status)) {
             lock->news = true; /* look again before sleeping */
             status = HF_BUSY;
@@ -298,7 +327,7 @@ static hf_status ask(struct errand *errand)
     }
     /* So busy a place that those before us went while they were looked at. */
     lock->news = lock->news || again;
-    if (status != HF_BUSY || errand->request->queue)
+    if (status != HF_BUSY || errand->request->queue || lock->state == ZOOKEEPER_NEW)
         return status;
     const int rc = delete_node(errand);
     return rc == ZOK || rc == ZNONODE ? HF_BUSY : no_answer(errand, rc, "delete a node");

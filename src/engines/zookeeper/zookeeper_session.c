@@ -340,6 +340,7 @@ void hfi_zookeeper_session_close(struct zookeeper_session *session, hfi_time dea
         link = &(*link)->next;
     *link = session->next;
     store->session_count--;
+    session->locks = NULL; /* those whose release was given up may be gone */
     /* Not where there is doubt whether anybody listens, or where half a request has been sent. */
     if (session->connected && session->calls == 0 && !(session->wants & POLLOUT))
         say_farewell(session, deadline_ns);
@@ -479,6 +480,11 @@ void hfi_zookeeper_session_leave(struct zookeeper_lock *lock)
     lock->state = ZOOKEEPER_NEW;
     lock->incarnation++;
     lock->node[0] = 0;
+    struct zookeeper_call **const calls[] = { &lock->search[0], &lock->search[1], &lock->removal };
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        hfi_zookeeper_call_free(*calls[i]);
+        *calls[i] = NULL;
+    }
     hfi_free(lock->watched);
     lock->watched = NULL;
     hfi_zookeeper_session_give_back(session);
