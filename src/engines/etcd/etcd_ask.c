@@ -41,9 +41,9 @@ static hf_status take_answers(struct etcd_question *question, hf_error *err)
 {
     for (size_t i = 0; i < question->count; i++) {
         struct etcd_call *call = &question->calls[i];
-        const hf_status status = hfi_etcd_outcome(&call->stream, question->writes, call->optional ? NULL : err);
-        if (status != HF_OK && call->optional && call->stream.code > 0)
+        if (call->optional && call->stream.code > 0)
             continue;
+        const hf_status status = hfi_etcd_outcome(&call->stream, question->writes, err);
         if (status != HF_OK)
             return status;
         if (!hfi_etcd_take_message(&call->stream, call->type, &call->answer) || !call->answer)

@@ -115,7 +115,7 @@ static void go_on_connecting(struct etcd_store *store, hfi_time now_ns)
     const char *token = store->token && *store->token ? store->token : NULL;
     ear->watch.stays_open = ear->keep.stays_open = true;
     if (hfi_etcd_begin(ear->connection, &ear->watch, ear->node->authority, token, 0) &&
-        hfi_etcd_begin(ear->connection, &ear->keep, ear->node->authority, token, 0))
+        hfi_etcd_begin(ear->connection, &ear->keep, ear->node->authority, token, 0) && hfi_etcd_flush(ear->connection))
         ear->state = ETCD_EAR_READY;
     else
         hfi_etcd_ear_break(store);

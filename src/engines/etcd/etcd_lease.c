@@ -104,6 +104,13 @@ void hfi_etcd_leases_tidy(struct etcd_store *store, hfi_time now_ns)
 
 /* --- how long --- */
 
+/* Of what a server says; no lease is longer than this, and no sum with it too large. */
+static hfi_time seconds(int64_t ttl)
+{
+    const int64_t most = 100 * 365 * 86400LL;
+    return (ttl < most ? ttl : most) * HFI_SECOND;
+}
+
 hfi_time hfi_etcd_lease_counts_from(struct etcd_store *store, const struct etcd_lease *lease, uint32_t ttl_ms,
                                     hfi_time now_ns, uint32_t *valid_ms)
 {
@@ -156,7 +163,7 @@ bool hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, con
         hfi_etcd_lease_mark_gone(store, lease);
     } else if (counts && question->sent_ns > lease->counted_ns) {
         lease->counted_ns = lease->kept_ns = question->sent_ns;
-        lease->length_ns = answer->ttl * HFI_SECOND;
+        lease->length_ns = seconds(answer->ttl);
     }
     pthread_mutex_unlock(&store->mutex);
     return counts;
@@ -187,7 +194,7 @@ static hf_status ask_for_grant(struct etcd_store *store, struct etcd_lease *leas
     const Etcd__LeaseGrantResponse *answer = (const Etcd__LeaseGrantResponse *)call.answer;
     pthread_mutex_lock(&store->mutex);
     lease->id = answer->id;
-    lease->length_ns = answer->ttl * HFI_SECOND;
+    lease->length_ns = seconds(answer->ttl);
     lease->counted_ns = lease->kept_ns = question.sent_ns;
     pthread_mutex_unlock(&store->mutex);
     if (answer->id == 0 || answer->ttl <= 0)

@@ -124,7 +124,8 @@ static hf_status ask_about_holders(struct etcd_store *store, struct group *group
     for (size_t i = 0; i < count && status == HF_OK; i++) {
         const Etcd__LeaseTimeToLiveResponse *life = (const Etcd__LeaseTimeToLiveResponse *)calls[2 * i].answer;
         const Etcd__RangeResponse *then = (const Etcd__RangeResponse *)calls[2 * i + 1].answer;
-        groups[i].left_ms = life && life->ttl >= 0 && groups[i].keys[0]->lease ? life->ttl * 1000 : -1;
+        groups[i].left_ms =
+            life && life->ttl >= 0 && life->ttl < INT64_MAX / 1000 && groups[i].keys[0]->lease ? life->ttl * 1000 : -1;
         groups[i].token = then && then->n_kvs == 1 ? (uint64_t)groups[i].keys[0]->create_revision : 0;
     }
     hfi_etcd_answers_free(&question);

@@ -197,6 +197,8 @@ void hfi_etcd_say_who(char out[160], const ProtobufCBinaryData *value)
 
 static hf_status keep_before(struct etcd_view *view, const Etcd__KeyValue *one, hf_error *err)
 {
+    if (one->key.len == 0)
+        return nonsense(err);
     view->before = hfi_alloc(one->key.len + 1);
     if (!view->before)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
@@ -211,16 +213,22 @@ void hfi_etcd_view_free(struct etcd_view *view)
     view->before = NULL;
 }
 
-static void note_revision(struct etcd_view *view, const Etcd__TxnResponse *answer)
+static bool is_revision(int64_t number)
+{
+    return number > 0 && number < INT64_MAX;
+}
+
+static hf_status note_revision(struct etcd_view *view, const Etcd__TxnResponse *answer, hf_error *err)
 {
     *view = (struct etcd_view){ .revision = answer->header ? answer->header->revision : 0 };
+    return is_revision(view->revision) ? HF_OK : nonsense(err);
 }
 
 /* A key that is there already was made by a request of ours whose answer was lost. */
 static hf_status find_own(struct etcd_view *view, const Etcd__KeyValue *oldest, const Etcd__KeyValue *own,
                           hf_error *err)
 {
-    if (!oldest || !own)
+    if (!oldest || !own || !is_revision(own->create_revision))
         return nonsense(err);
     view->placed = true;
     view->own_revision = own->create_revision;
@@ -247,8 +255,9 @@ hf_status hfi_etcd_ask_if_free(struct etcd_store *store, struct etcd_lock *lock,
     add_end_of_queue(&txn, 1, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
     hf_status status = run(&txn, store, true, &answer, err);
     lock->haunted = lock->haunted || txn.question.unsure;
+    if (status == HF_OK)
+        status = note_revision(view, answer, err);
     if (status == HF_OK) {
-        note_revision(view, answer);
         const Etcd__KeyValue *oldest = answer->succeeded ? NULL : only_key(range_of(answer, 0));
         if (answer->succeeded) {
             view->placed = view->first = true;
@@ -279,8 +288,9 @@ hf_status hfi_etcd_ask_to_line_up(struct etcd_store *store, struct etcd_lock *lo
     add_range(&txn, 1)->key = bytes(txn.key, txn.key_length);
     hf_status status = run(&txn, store, true, &answer, err);
     lock->haunted = lock->haunted || txn.question.unsure;
+    if (status == HF_OK)
+        status = note_revision(view, answer, err);
     if (status == HF_OK) {
-        note_revision(view, answer);
         const Etcd__KeyValue *oldest = only_key(range_of(answer, 0)), *other = only_key(range_of(answer, 1));
         if (!answer->succeeded) {
             status = find_own(view, oldest, other, err);
@@ -310,8 +320,9 @@ hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lo
     before->keys_only = true;
     add_end_of_queue(&txn, 0, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
     hf_status status = run(&txn, store, true, &answer, err);
+    if (status == HF_OK)
+        status = note_revision(view, answer, err);
     if (status == HF_OK) {
-        note_revision(view, answer);
         view->placed = answer->succeeded;
         view->own_revision = lock->own_revision;
         const Etcd__KeyValue *other = only_key(range_of(answer, 0)), *oldest = only_key(range_of(answer, 1));
