@@ -69,8 +69,7 @@ void home_make(char *path, size_t size, const char *word)
 {
     static unsigned count;
     const char *folder = getenv("TEST_DIRECTORY");
-    REQUIRE(folder != NULL);
-    const bool fits = strlen(folder) < SHORT_PATH;
+    const bool fits = folder && strlen(folder) < SHORT_PATH;
     snprintf(path, size, "%s/holdfast-%s-%d-%u", fits ? folder : "/tmp", word, (int)getpid(), ++count);
     home_remove(path);
     REQUIRE_INT(0, mkdir(path, 0700));

@@ -297,7 +297,7 @@ void hfi_mysql_watch(struct mysql_store *store, struct mysql_lock *lock);
 struct mysql_connection *hfi_mysql_take_connection(struct mysql_store *store, struct mysql_lock *lock);
 /* With the mutex. */
 bool hfi_mysql_has_ended(struct mysql_connection *connection);
-void hfi_mysql_hear(void *store);
+void hfi_mysql_hear(void *memory);
 
 /* --- the two families, and administration --- */
 
@@ -318,9 +318,9 @@ hf_status hfi_mysql_bound_release(struct mysql_store *store, struct mysql_lock *
                                   hf_error *err);
 hf_status hfi_mysql_bound_renew(struct mysql_store *store, struct hfi_renewal *renewals, size_t count);
 
-hf_status hfi_mysql_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                             hf_error *err);
-hf_status hfi_mysql_evict(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
-hf_status hfi_mysql_guard(void *store, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_mysql_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_mysql_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 
 #endif

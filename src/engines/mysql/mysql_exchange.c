@@ -417,21 +417,28 @@ static hf_status make_tables(struct mysql_store *store, struct mysql_connection 
     return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
 }
 
+struct question {
+    enum mysql_sql statement;
+    const struct mysql_values *values;
+    struct mysql_answer *answer;
+    hfi_time deadline_ns;
+};
+
 /* One try. True: it is worth another one, on another connection. */
-static bool ask_once(struct mysql_store *store, struct mysql_connection **connection, enum mysql_sql statement,
-                     const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
+static bool ask_once(struct mysql_store *store, struct mysql_connection **connection, const struct question *question,
                      hf_status *status, hf_error *trouble)
 {
-    *status = *connection ? HF_OK : hfi_mysql_borrow(store, connection, deadline_ns, trouble);
+    *status = *connection ? HF_OK : hfi_mysql_borrow(store, connection, question->deadline_ns, trouble);
     if (*status == HF_OK)
-        *status = hfi_mysql_run(store, *connection, statement, values, answer, deadline_ns, trouble);
+        *status = hfi_mysql_run(store, *connection, question->statement, question->values, question->answer,
+                                question->deadline_ns, trouble);
     if (*status == HF_OK || !*connection)
         return false;
     const unsigned number = (unsigned)trouble->native;
     /* A connection that had ended before the statement was sent is not the store's answer. */
     bool again = hfi_mysql_is_conflict(number) || ((*connection)->broken && *status == HF_UNAVAILABLE);
     if (hfi_mysql_is_missing_table(number)) {
-        *status = make_tables(store, *connection, deadline_ns, trouble);
+        *status = make_tables(store, *connection, question->deadline_ns, trouble);
         again = *status == HF_OK;
     }
     (*connection)->broken = true; /* with it goes what the statement may have done to user-level locks */
@@ -442,6 +449,7 @@ hf_status hfi_mysql_ask_on(struct mysql_store *store, struct mysql_connection **
                            const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
                            hf_error *err)
 {
+    const struct question question = { statement, values, answer, deadline_ns };
     hf_error trouble = { .native = 0 }; /* what went wrong on the way to success is nobody's business */
     hf_status status = HF_OK;
     for (unsigned tries = 0; tries < TRIES_MOST; tries++) {
@@ -449,10 +457,10 @@ hf_status hfi_mysql_ask_on(struct mysql_store *store, struct mysql_connection **
             hfi_mysql_disconnect(*connection);
             *connection = NULL;
         }
-        if (!ask_once(store, connection, statement, values, answer, deadline_ns, &status, &trouble))
+        if (!ask_once(store, connection, &question, &status, &trouble))
             break;
     }
-    if (status == HF_OK && *connection && (*connection)->broken) /* tables that are gone as soon as they are made */
+    if (status == HF_OK && (*connection)->broken) /* it ended with making the tables, once more */
         status = hfi_fail(&trouble, HF_UNAVAILABLE, 0, "the tables of %s do not stay", store->config.where);
     if (status != HF_OK && err)
         *err = trouble;
@@ -472,7 +480,7 @@ hf_status hfi_mysql_ask(struct mysql_store *store, enum mysql_sql statement, con
 
 static void take_text_answer(struct mysql_connection *connection, struct mysql_answer *answer)
 {
-    const MYSQL_ROW row = mysql_fetch_row(connection->result);
+    MYSQL_ROW row = mysql_fetch_row(connection->result);
     const unsigned count = mysql_num_fields(connection->result);
     answer->found = row != NULL;
     for (unsigned i = 0; row && i < MYSQL_COLUMNS; i++) {
@@ -533,7 +541,7 @@ bool hfi_mysql_cancel(struct mysql_store *store, struct mysql_connection *connec
 hf_status hfi_mysql_let_go(struct mysql_store *store, struct mysql_connection *connection, uint64_t *count,
                            hfi_time deadline_ns, hf_error *err)
 {
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     const hf_status status = hfi_mysql_say(store, connection, "SELECT RELEASE_ALL_LOCKS()", &answer, deadline_ns, err);
     if (status != HF_OK)
         connection->broken = true;

@@ -327,7 +327,7 @@ static hf_status renew_one(struct mysql_store *store, struct hfi_renewal *renewa
         .name = renewal->name, .owner = renewal->owner, .ttl_ms = renewal->ttl_ms, .note = ""
     };
     struct mysql_values values;
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     hfi_mysql_values(&values, store, &request);
     const hf_status status = hfi_mysql_ask(store, SQL_RENEW, &values, &answer, deadline_ns, err);
     if (status == HF_OK)
@@ -340,7 +340,7 @@ static hf_status find_lost(struct mysql_store *store, struct hfi_renewal **group
                            const struct mysql_values *values, hfi_time deadline_ns, hf_error *err)
 {
     struct mysql_connection *connection = NULL;
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     const hf_status status = hfi_mysql_ask_on(store, &connection, SQL_ALIVE_MANY, values, &answer, deadline_ns, err);
     for (size_t i = 0; i < count; i++)
         group[i]->status = HF_LOST;
@@ -360,24 +360,19 @@ static hf_status find_lost(struct mysql_store *store, struct hfi_renewal **group
 static hf_status renew_group(struct mysql_store *store, struct hfi_renewal **group, size_t count, hfi_time deadline_ns,
                              hf_error *err)
 {
-    struct mysql_many *many = hfi_alloc(sizeof *many);
-    struct mysql_answer *answer = hfi_alloc(sizeof *answer);
-    struct mysql_values values = { .ttl_ms = group[0]->ttl_ms, .many = many };
-    hf_status status = many && answer ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a renewal");
-    for (size_t i = 0; i < HFI_MYSQL_MANY && status == HF_OK; i++) {
+    struct mysql_many many;
+    struct mysql_answer answer = { .found = false };
+    const struct mysql_values values = { .ttl_ms = group[0]->ttl_ms, .many = &many };
+    for (size_t i = 0; i < HFI_MYSQL_MANY; i++) {
         const struct hfi_renewal *one = group[i < count ? i : count - 1]; /* the last one fills it up */
-        many->names[i] = one->name;
-        hfi_mysql_owner_text(many->owners[i], one->owner);
+        many.names[i] = one->name;
+        hfi_mysql_owner_text(many.owners[i], one->owner);
     }
-    if (status == HF_OK)
-        status = hfi_mysql_ask(store, SQL_RENEW_MANY, &values, answer, deadline_ns, err);
+    const hf_status status = hfi_mysql_ask(store, SQL_RENEW_MANY, &values, &answer, deadline_ns, err);
     for (size_t i = 0; i < count && status == HF_OK; i++)
         group[i]->status = HF_OK;
-    if (status == HF_OK && answer->changed < count)
-        status = find_lost(store, group, count, &values, deadline_ns, err);
-    hfi_free(many);
-    hfi_free(answer);
-    return status;
+    return status == HF_OK && answer.changed < count ? find_lost(store, group, count, &values, deadline_ns, err)
+                                                     : status;
 }
 
 hf_status hfi_mysql_row_renew(struct mysql_store *store, struct hfi_renewal *renewals, size_t count,
