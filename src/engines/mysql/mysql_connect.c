@@ -100,6 +100,8 @@ void hfi_mysql_disconnect(struct mysql_connection *connection)
 {
     if (!connection)
         return;
+    if (connection->client && connection->wanted)
+        hfi_mysql_abandon(connection);
     if (connection->client) {
         hfi_fd_begin();
         const int fd = mysql_get_socket(connection->client);
@@ -235,7 +237,7 @@ static void compose_setup(char *out, size_t size, const struct mysql_store *stor
              " innodb_lock_wait_timeout = %d, wait_timeout = %d, %s = '%s'%s",
              ROW_PATIENCE, bound ? SILENCE_BOUND : SILENCE, mariadb ? "tx_isolation" : "transaction_isolation",
              by_statement ? "REPEATABLE-READ" : "READ-COMMITTED",
-             mariadb ? ", max_statement_time = 0, idle_transaction_timeout = 0" : "");
+             mariadb ? ", max_statement_time = 0, idle_transaction_timeout = 0" : ", max_execution_time = 0");
 }
 
 /* Where the tables are. Once: it is read without the mutex. */

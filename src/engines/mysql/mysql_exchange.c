@@ -108,8 +108,7 @@ void hfi_mysql_go_on(struct mysql_connection *connection)
     }
 }
 
-/* Whatever libmariadb is in the middle of comes to its end at once, and frees what it has. */
-static void abandon_step(struct mysql_connection *connection)
+void hfi_mysql_abandon(struct mysql_connection *connection)
 {
     shutdown(mysql_get_socket(connection->client), SHUT_RDWR);
     for (int i = 0; connection->wanted && i < 8; i++)
@@ -124,7 +123,7 @@ bool hfi_mysql_finish_step(const struct mysql_store *store, struct mysql_connect
         const struct timespec most = { .tv_sec = left / HFI_SECOND, .tv_nsec = left % HFI_SECOND };
         struct pollfd one = { .fd = mysql_get_socket(connection->client), .events = poll_events(connection) };
         if (left <= 0) {
-            abandon_step(connection);
+            hfi_mysql_abandon(connection);
             return false;
         }
         if (ppoll(&one, 1, &most, NULL) > 0)
@@ -532,7 +531,7 @@ bool hfi_mysql_cancel(struct mysql_store *store, struct mysql_connection *connec
             status = hfi_mysql_await(store, connection, answer, deadline_ns, NULL);
     }
     if (connection->wanted)
-        abandon_step(connection);
+        hfi_mysql_abandon(connection);
     if (status != HF_OK && answer)
         *answer = (struct mysql_answer){ .found = false };
     return !connection->broken;

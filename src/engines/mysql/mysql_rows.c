@@ -15,8 +15,10 @@
 
 /* More locks than these are held without a bell: a connection for each would be too much. */
 #define PINNED_MOST 8
-/* When the holder's time is over, its waiters ask by themselves. */
+/* When the holder's time is over, its waiters ask by themselves: the first in line at once, the others when it should
+ * have been served, in case that there is no first because the bell is stuck. */
 #define BACKSTOP_FIRST (10 * HFI_MS)
+#define BACKSTOP_OTHERS (1000 * HFI_MS)
 #define BACKSTOP_SPREAD (60 * HFI_MS)
 #define BACKSTOP_MOST INT64_C(86400000)
 /* How often the first in line asks a holder without a bell. */
@@ -96,7 +98,7 @@ static hf_status contest(struct mysql_store *store, struct mysql_connection **co
 static void leave_line(struct mysql_store *store, struct mysql_lock *lock, hfi_time deadline_ns)
 {
     struct mysql_connection *connection = lock->connection;
-    if (connection && lock->calling)
+    if (connection && !connection->broken && lock->calling)
         hfi_mysql_cancel(store, connection, NULL, deadline_ns);
     if (connection && !connection->broken && (lock->calling || lock->got))
         hfi_mysql_let_go(store, connection, NULL, deadline_ns, NULL);
@@ -148,8 +150,8 @@ static void stay_in_line(struct mysql_store *store, struct mysql_lock *lock, con
             snprintf(lock->bell, sizeof lock->bell, "%.*s", HFI_MYSQL_KEY_MAX, row->text[COLUMN_BELL]);
         }
     }
-    const int64_t left = earlier(grant->holder_left_ms, BACKSTOP_MOST);
-    lock->ask_again_ns = store->env->now_ns() + left * HFI_MS + BACKSTOP_FIRST + spread(store, BACKSTOP_SPREAD);
+    const hfi_time left = earlier(grant->holder_left_ms, BACKSTOP_MOST) * HFI_MS + spread(store, BACKSTOP_SPREAD);
+    lock->ask_again_ns = store->env->now_ns() + left + (first ? BACKSTOP_FIRST : BACKSTOP_OTHERS);
     if (request->queue && !lock->connection && answer->found) {
         lock->connection = connection;
         lock->got = first;
