@@ -197,7 +197,7 @@ static int64_t number(struct mysql_server *server, const char *sql)
     must(server, sql);
     MYSQL_RES *result = mysql_store_result(server->control);
     REQUIRE(result != NULL);
-    char **row = mysql_fetch_row(result);
+    MYSQL_ROW row = mysql_fetch_row(result);
     const int64_t value = row && row[0] ? strtoll(row[0], NULL, 10) : -1;
     mysql_free_result(result);
     return value;

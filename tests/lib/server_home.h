@@ -12,8 +12,8 @@ struct netns;
 /* A port of the loopback that nobody listens on, and not one of those that the kernel gives to outgoing connections. */
 int home_free_port(int first, int count);
 
-/* An empty folder of this process below TEST_DIRECTORY, or below /tmp if a socket file in it would have too long a
- * path. */
+/* An empty folder of this process below TEST_DIRECTORY, or below /tmp if there is none, or a socket file in it would
+ * have too long a path. */
 void home_make(char *path, size_t size, const char *word);
 void home_remove(const char *path);
 

@@ -29,7 +29,6 @@ static hf_status status_of(unsigned number)
         { ER_HOST_NOT_PRIVILEGED, HF_DENIED },
         { ER_MUST_CHANGE_PASSWORD, HF_DENIED },
         { CR_AUTH_PLUGIN_CANNOT_LOAD, HF_DENIED },
-        { CR_SSL_CONNECTION_ERROR, HF_DENIED }, /* a certificate that is not trusted */
         { ER_BAD_DB_ERROR, HF_INVALID },
         { ER_NO_DB_ERROR, HF_INVALID },
         { ER_NO_SUCH_TABLE, HF_INVALID },
@@ -49,11 +48,18 @@ static hf_status status_of(unsigned number)
     return HF_UNAVAILABLE;
 }
 
+/* What is wrong with TLS has one number: a certificate that is not trusted, and a server that is going away. */
+static bool is_distrust(unsigned number, const char *text)
+{
+    return number == CR_SSL_CONNECTION_ERROR && (strcasestr(text, "certificate") || strcasestr(text, "verif"));
+}
+
 hf_status hfi_mysql_refusal(const struct mysql_store *store, unsigned number, const char *text, hf_error *err)
 {
     char words[150];
     snprintf(words, sizeof words, "%.*s", (int)strcspn(text, "\r\n"), text);
-    return hfi_fail(err, status_of(number), (int)number, "%.70s refused: %s (%u)", store->config.where, words, number);
+    const hf_status status = is_distrust(number, text) ? HF_DENIED : status_of(number);
+    return hfi_fail(err, status, (int)number, "%.70s refused: %s (%u)", store->config.where, words, number);
 }
 
 bool hfi_mysql_is_lost(unsigned number)

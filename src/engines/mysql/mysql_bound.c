@@ -36,7 +36,7 @@ static hf_status say(struct mysql_store *store, struct mysql_connection *connect
 static void say_who(struct mysql_store *store, const struct mysql_values *values, struct hfi_grant *grant,
                     hfi_time deadline_ns)
 {
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     if (hfi_mysql_ask(store, SQL_LOOK, values, &answer, deadline_ns, NULL) == HF_OK && answer.found)
         snprintf(grant->holder, sizeof grant->holder, "%.100s:%.20s", answer.row.text[1], answer.row.text[2]);
 }
@@ -45,7 +45,7 @@ static void say_who(struct mysql_store *store, const struct mysql_values *values
 static hf_status try_lock(struct mysql_store *store, struct mysql_lock *lock, const struct mysql_values *values,
                           struct hfi_grant *grant, hfi_time deadline_ns, hf_error *err)
 {
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     const hf_status status = hfi_mysql_ask_on(store, &lock->connection, SQL_TAKE, values, &answer, deadline_ns, err);
     if (status != HF_OK)
         return status;
@@ -69,7 +69,7 @@ static hf_status begin(struct mysql_store *store, struct mysql_lock *lock, hfi_t
 static hf_status try_row(struct mysql_store *store, struct mysql_lock *lock, const struct mysql_values *values,
                          hfi_time deadline_ns, hf_error *err)
 {
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     hf_error local = { .native = 0 };
     hf_error *trouble = err ? err : &local;
     for (unsigned tries = 0; tries < TRIES_MOST; tries++) {
@@ -218,7 +218,7 @@ static hf_status unlock(struct mysql_store *store, struct mysql_connection *conn
                         const struct hfi_request *request, hf_error *err)
 {
     struct mysql_values values;
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     uint64_t count = 0;
     hfi_mysql_values(&values, store, request);
     hf_status status = hfi_mysql_run(store, connection, SQL_FREE, &values, &answer, request->deadline_ns, err);

@@ -100,6 +100,8 @@ void hfi_mysql_disconnect(struct mysql_connection *connection)
 {
     if (!connection)
         return;
+    if (connection->client && connection->wanted)
+        hfi_mysql_abandon(connection);
     if (connection->client) {
         hfi_fd_begin();
         const int fd = mysql_get_socket(connection->client);
@@ -203,16 +205,16 @@ static hf_status connect_to(struct mysql_store *store, struct mysql_connection *
 /* --- the session --- */
 
 static hf_status not_usable(const struct mysql_store *store, const struct mysql_connection *connection,
-                            const struct mysql_answer *answer, hf_error *err)
+                            const struct mysql_row *row, hf_error *err)
 {
     const bool mariadb = mariadb_connection(connection->client);
     const unsigned long version = mysql_get_server_version(connection->client);
     if (version < (mariadb ? OLDEST_MARIADB : OLDEST_MYSQL))
         return hfi_fail(err, HF_UNSUPPORTED, (int)version, "%s runs %s; this engine needs %s", store->config.where,
                         mysql_get_server_info(connection->client), mariadb ? "MariaDB 10.5" : "MySQL 8.0");
-    if (answer->row.text[1][0] == 0)
+    if (row->text[1][0] == 0)
         return hfi_fail(err, HF_INVALID, 0, "neither the URL nor an option file names a database");
-    if (answer->row.text[2][0] != '0')
+    if (row->text[2][0] != '0')
         return hfi_fail(err, HF_UNAVAILABLE, 0, "%s is read-only: a replica, or a server under repair",
                         store->config.where);
     if (connection->id != mysql_thread_id(connection->client) && !store->config.session_pooler)
@@ -235,38 +237,36 @@ static void compose_setup(char *out, size_t size, const struct mysql_store *stor
              " innodb_lock_wait_timeout = %d, wait_timeout = %d, %s = '%s'%s",
              ROW_PATIENCE, bound ? SILENCE_BOUND : SILENCE, mariadb ? "tx_isolation" : "transaction_isolation",
              by_statement ? "REPEATABLE-READ" : "READ-COMMITTED",
-             mariadb ? ", max_statement_time = 0, idle_transaction_timeout = 0" : "");
+             mariadb ? ", max_statement_time = 0, idle_transaction_timeout = 0" : ", max_execution_time = 0");
+}
+
+/* Where the tables are. Once: it is read without the mutex. */
+static void note_database(struct mysql_store *store, const char *name)
+{
+    pthread_mutex_lock(&store->mutex);
+    if (!*store->database)
+        snprintf(store->database, sizeof store->database, "%.*s", HFI_MYSQL_KEY_MAX, name);
+    pthread_mutex_unlock(&store->mutex);
 }
 
 static hf_status set_up(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
                         hf_error *err)
 {
-    static const char who[] = "SELECT CONNECTION_ID(), {D}, @@read_only, @@log_bin AND @@binlog_format = 'STATEMENT'";
     char text[400];
-    struct mysql_answer *answer = hfi_alloc(sizeof *answer);
-    char *question = hfi_mysql_expand(&store->config, who);
-    if (!answer || !question) {
-        hfi_free(question);
-        hfi_free(answer);
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
-    }
-    hf_status status = hfi_mysql_say(store, connection, question, answer, deadline_ns, err);
+    struct mysql_answer answer = { .found = false };
+    snprintf(text, sizeof text, "SELECT CONNECTION_ID(), %s, @@read_only, @@log_bin AND @@binlog_format = 'STATEMENT'",
+             store->config.schema);
+    hf_status status = hfi_mysql_say(store, connection, text, &answer, deadline_ns, err);
     if (status == HF_OK) {
-        connection->id = hfi_mysql_number(&answer->row, 0);
-        status = not_usable(store, connection, answer, err);
+        connection->id = hfi_mysql_number(&answer.row, 0);
+        status = not_usable(store, connection, &answer.row, err);
     }
     if (status == HF_OK) {
-        compose_setup(text, sizeof text, store, connection, answer->row.text[3][0] == '1');
+        compose_setup(text, sizeof text, store, connection, answer.row.text[3][0] == '1');
         status = hfi_mysql_say(store, connection, text, NULL, deadline_ns, err);
     }
-    if (status == HF_OK) {
-        pthread_mutex_lock(&store->mutex);
-        if (!*store->database) /* once: it is read without the mutex */
-            snprintf(store->database, sizeof store->database, "%.*s", HFI_MYSQL_KEY_MAX, answer->row.text[1]);
-        pthread_mutex_unlock(&store->mutex);
-    }
-    hfi_free(question);
-    hfi_free(answer);
+    if (status == HF_OK)
+        note_database(store, answer.row.text[1]);
     if (status == HF_UNKNOWN) { /* nothing but a session is unknown */
         status = HF_UNAVAILABLE;
         if (err)

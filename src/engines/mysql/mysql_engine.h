@@ -202,6 +202,9 @@ struct mysql_hush hfi_mysql_hush_begin(const struct mysql_connection *connection
 void hfi_mysql_hush_end(const struct mysql_hush *hush);
 /* Lets libmariadb go on with its step as far as it can without waiting. */
 void hfi_mysql_go_on(struct mysql_connection *connection);
+/* Whatever libmariadb is in the middle of comes to its end at once, and frees what it has; the connection is broken
+ * then. */
+void hfi_mysql_abandon(struct mysql_connection *connection);
 /* Until the step is over. False: the deadline came first; the connection is broken then. */
 bool hfi_mysql_finish_step(const struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns);
 

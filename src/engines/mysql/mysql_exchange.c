@@ -108,8 +108,7 @@ void hfi_mysql_go_on(struct mysql_connection *connection)
     }
 }
 
-/* Whatever libmariadb is in the middle of comes to its end at once, and frees what it has. */
-static void abandon_step(struct mysql_connection *connection)
+void hfi_mysql_abandon(struct mysql_connection *connection)
 {
     shutdown(mysql_get_socket(connection->client), SHUT_RDWR);
     for (int i = 0; connection->wanted && i < 8; i++)
@@ -124,7 +123,7 @@ bool hfi_mysql_finish_step(const struct mysql_store *store, struct mysql_connect
         const struct timespec most = { .tv_sec = left / HFI_SECOND, .tv_nsec = left % HFI_SECOND };
         struct pollfd one = { .fd = mysql_get_socket(connection->client), .events = poll_events(connection) };
         if (left <= 0) {
-            abandon_step(connection);
+            hfi_mysql_abandon(connection);
             return false;
         }
         if (ppoll(&one, 1, &most, NULL) > 0)
@@ -417,18 +416,31 @@ static hf_status make_tables(struct mysql_store *store, struct mysql_connection 
     return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
 }
 
-/* The answer was no, and nothing was changed. True: it is worth another try, on another connection. */
-static bool mend(struct mysql_store *store, struct mysql_connection *connection, hf_status *status,
-                 hfi_time deadline_ns, hf_error *trouble)
+struct question {
+    enum mysql_sql statement;
+    const struct mysql_values *values;
+    struct mysql_answer *answer;
+    hfi_time deadline_ns;
+};
+
+/* One try. True: it is worth another one, on another connection. */
+static bool ask_once(struct mysql_store *store, struct mysql_connection **connection, const struct question *question,
+                     hf_status *status, hf_error *trouble)
 {
+    *status = *connection ? HF_OK : hfi_mysql_borrow(store, connection, question->deadline_ns, trouble);
+    if (*status == HF_OK)
+        *status = hfi_mysql_run(store, *connection, question->statement, question->values, question->answer,
+                                question->deadline_ns, trouble);
+    if (*status == HF_OK || !*connection)
+        return false;
     const unsigned number = (unsigned)trouble->native;
     /* A connection that had ended before the statement was sent is not the store's answer. */
-    bool again = hfi_mysql_is_conflict(number) || (connection->broken && *status == HF_UNAVAILABLE);
+    bool again = hfi_mysql_is_conflict(number) || ((*connection)->broken && *status == HF_UNAVAILABLE);
     if (hfi_mysql_is_missing_table(number)) {
-        *status = make_tables(store, connection, deadline_ns, trouble);
+        *status = make_tables(store, *connection, question->deadline_ns, trouble);
         again = *status == HF_OK;
     }
-    connection->broken = true; /* with it goes what the statement may have done to user-level locks */
+    (*connection)->broken = true; /* with it goes what the statement may have done to user-level locks */
     return again;
 }
 
@@ -436,6 +448,7 @@ hf_status hfi_mysql_ask_on(struct mysql_store *store, struct mysql_connection **
                            const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
                            hf_error *err)
 {
+    const struct question question = { statement, values, answer, deadline_ns };
     hf_error trouble = { .native = 0 }; /* what went wrong on the way to success is nobody's business */
     hf_status status = HF_OK;
     for (unsigned tries = 0; tries < TRIES_MOST; tries++) {
@@ -443,13 +456,10 @@ hf_status hfi_mysql_ask_on(struct mysql_store *store, struct mysql_connection **
             hfi_mysql_disconnect(*connection);
             *connection = NULL;
         }
-        status = *connection ? HF_OK : hfi_mysql_borrow(store, connection, deadline_ns, &trouble);
-        if (status == HF_OK)
-            status = hfi_mysql_run(store, *connection, statement, values, answer, deadline_ns, &trouble);
-        if (status == HF_OK || !*connection || !mend(store, *connection, &status, deadline_ns, &trouble))
+        if (!ask_once(store, connection, &question, &status, &trouble))
             break;
     }
-    if (status == HF_OK && *connection && (*connection)->broken) /* tables that are gone as soon as they are made */
+    if (status == HF_OK && (*connection)->broken) /* it ended with making the tables, once more */
         status = hfi_fail(&trouble, HF_UNAVAILABLE, 0, "the tables of %s do not stay", store->config.where);
     if (status != HF_OK && err)
         *err = trouble;
@@ -469,7 +479,7 @@ hf_status hfi_mysql_ask(struct mysql_store *store, enum mysql_sql statement, con
 
 static void take_text_answer(struct mysql_connection *connection, struct mysql_answer *answer)
 {
-    char **row = mysql_fetch_row(connection->result);
+    MYSQL_ROW row = mysql_fetch_row(connection->result);
     const unsigned count = mysql_num_fields(connection->result);
     answer->found = row != NULL;
     for (unsigned i = 0; row && i < MYSQL_COLUMNS; i++) {
@@ -521,7 +531,7 @@ bool hfi_mysql_cancel(struct mysql_store *store, struct mysql_connection *connec
             status = hfi_mysql_await(store, connection, answer, deadline_ns, NULL);
     }
     if (connection->wanted)
-        abandon_step(connection);
+        hfi_mysql_abandon(connection);
     if (status != HF_OK && answer)
         *answer = (struct mysql_answer){ .found = false };
     return !connection->broken;
@@ -530,7 +540,7 @@ bool hfi_mysql_cancel(struct mysql_store *store, struct mysql_connection *connec
 hf_status hfi_mysql_let_go(struct mysql_store *store, struct mysql_connection *connection, uint64_t *count,
                            hfi_time deadline_ns, hf_error *err)
 {
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     const hf_status status = hfi_mysql_say(store, connection, "SELECT RELEASE_ALL_LOCKS()", &answer, deadline_ns, err);
     if (status != HF_OK)
         connection->broken = true;

@@ -32,14 +32,13 @@ hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each
     struct mysql_store *store = memory;
     const struct mysql_values values = { .name = prefix, .note = "" };
     struct mysql_connection *connection = NULL;
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     const hf_status status = hfi_mysql_ask_on(store, &connection, SQL_INSPECT, &values, &answer, deadline_ns, err);
     if (connection && status != HF_OK)
         connection->broken = true;
-    for (bool more = connection && status == HF_OK && answer.found; more; more = hfi_mysql_next_row(connection)) {
-        if (show(&connection->row, each, arg) != 0)
-            break;
-    }
+    bool more = status == HF_OK && answer.found && show(&answer.row, each, arg) == 0;
+    while (more && connection && hfi_mysql_next_row(connection))
+        more = show(&connection->row, each, arg) == 0;
     hfi_mysql_give_back(store, connection);
     return status;
 }
@@ -48,7 +47,7 @@ hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each
 static hf_status find_connection(struct mysql_store *store, const struct mysql_values *values,
                                  unsigned long long *connection, hfi_time deadline_ns, hf_error *err)
 {
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     const hf_status status = hfi_mysql_ask(store, SQL_RINGER, values, &answer, deadline_ns, err);
     *connection = status == HF_OK && answer.found ? hfi_mysql_number(&answer.row, 0) : 0;
     return status;
@@ -95,7 +94,7 @@ hf_status hfi_mysql_evict(void *memory, const char *name, hfi_time deadline_ns, 
     struct mysql_store *store = memory;
     const struct hfi_request request = { .name = name, .note = "" };
     struct mysql_values values;
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     unsigned long long ringer = 0;
     hfi_mysql_values(&values, store, &request);
     if (store->config.strategy->bound)
@@ -113,7 +112,7 @@ hf_status hfi_mysql_evict(void *memory, const char *name, hfi_time deadline_ns, 
 hf_status hfi_mysql_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err)
 {
     const struct mysql_values values = { .name = resource, .version = token };
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     const hf_status status = hfi_mysql_ask(memory, SQL_GUARD, &values, &answer, deadline_ns, err);
     if (status == HF_OK && answer.number != token)
         return hfi_fail(err, HF_LOST, 0, "a greater token than %" PRIu64 " was shown for %.120s", token, resource);

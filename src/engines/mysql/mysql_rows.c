@@ -15,8 +15,10 @@
 
 /* More locks than these are held without a bell: a connection for each would be too much. */
 #define PINNED_MOST 8
-/* When the holder's time is over, its waiters ask by themselves. */
+/* When the holder's time is over, its waiters ask by themselves: the first in line at once, the others when it should
+ * have been served, in case that there is no first because the bell is stuck. */
 #define BACKSTOP_FIRST (10 * HFI_MS)
+#define BACKSTOP_OTHERS (1000 * HFI_MS)
 #define BACKSTOP_SPREAD (60 * HFI_MS)
 #define BACKSTOP_MOST INT64_C(86400000)
 /* How often the first in line asks a holder without a bell. */
@@ -96,7 +98,7 @@ static hf_status contest(struct mysql_store *store, struct mysql_connection **co
 static void leave_line(struct mysql_store *store, struct mysql_lock *lock, hfi_time deadline_ns)
 {
     struct mysql_connection *connection = lock->connection;
-    if (connection && lock->calling)
+    if (connection && !connection->broken && lock->calling)
         hfi_mysql_cancel(store, connection, NULL, deadline_ns);
     if (connection && !connection->broken && (lock->calling || lock->got))
         hfi_mysql_let_go(store, connection, NULL, deadline_ns, NULL);
@@ -148,8 +150,8 @@ static void stay_in_line(struct mysql_store *store, struct mysql_lock *lock, con
             snprintf(lock->bell, sizeof lock->bell, "%.*s", HFI_MYSQL_KEY_MAX, row->text[COLUMN_BELL]);
         }
     }
-    const int64_t left = earlier(grant->holder_left_ms, BACKSTOP_MOST);
-    lock->ask_again_ns = store->env->now_ns() + left * HFI_MS + BACKSTOP_FIRST + spread(store, BACKSTOP_SPREAD);
+    const hfi_time left = earlier(grant->holder_left_ms, BACKSTOP_MOST) * HFI_MS + spread(store, BACKSTOP_SPREAD);
+    lock->ask_again_ns = store->env->now_ns() + left + (first ? BACKSTOP_FIRST : BACKSTOP_OTHERS);
     if (request->queue && !lock->connection && answer->found) {
         lock->connection = connection;
         lock->got = first;
@@ -327,7 +329,7 @@ static hf_status renew_one(struct mysql_store *store, struct hfi_renewal *renewa
         .name = renewal->name, .owner = renewal->owner, .ttl_ms = renewal->ttl_ms, .note = ""
     };
     struct mysql_values values;
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     hfi_mysql_values(&values, store, &request);
     const hf_status status = hfi_mysql_ask(store, SQL_RENEW, &values, &answer, deadline_ns, err);
     if (status == HF_OK)
@@ -340,7 +342,7 @@ static hf_status find_lost(struct mysql_store *store, struct hfi_renewal **group
                            const struct mysql_values *values, hfi_time deadline_ns, hf_error *err)
 {
     struct mysql_connection *connection = NULL;
-    struct mysql_answer answer;
+    struct mysql_answer answer = { .found = false };
     const hf_status status = hfi_mysql_ask_on(store, &connection, SQL_ALIVE_MANY, values, &answer, deadline_ns, err);
     for (size_t i = 0; i < count; i++)
         group[i]->status = HF_LOST;
@@ -360,23 +362,19 @@ static hf_status find_lost(struct mysql_store *store, struct hfi_renewal **group
 static hf_status renew_group(struct mysql_store *store, struct hfi_renewal **group, size_t count, hfi_time deadline_ns,
                              hf_error *err)
 {
-    struct mysql_many *many = hfi_alloc(sizeof *many);
-    struct mysql_answer answer;
-    if (!many)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a renewal");
-    const struct mysql_values values = { .ttl_ms = group[0]->ttl_ms, .many = many };
+    struct mysql_many many;
+    struct mysql_answer answer = { .found = false };
+    const struct mysql_values values = { .ttl_ms = group[0]->ttl_ms, .many = &many };
     for (size_t i = 0; i < HFI_MYSQL_MANY; i++) {
         const struct hfi_renewal *one = group[i < count ? i : count - 1]; /* the last one fills it up */
-        many->names[i] = one->name;
-        hfi_mysql_owner_text(many->owners[i], one->owner);
+        many.names[i] = one->name;
+        hfi_mysql_owner_text(many.owners[i], one->owner);
     }
-    hf_status status = hfi_mysql_ask(store, SQL_RENEW_MANY, &values, &answer, deadline_ns, err);
+    const hf_status status = hfi_mysql_ask(store, SQL_RENEW_MANY, &values, &answer, deadline_ns, err);
     for (size_t i = 0; i < count && status == HF_OK; i++)
         group[i]->status = HF_OK;
-    if (status == HF_OK && answer.changed < count)
-        status = find_lost(store, group, count, &values, deadline_ns, err);
-    hfi_free(many);
-    return status;
+    return status == HF_OK && answer.changed < count ? find_lost(store, group, count, &values, deadline_ns, err)
+                                                     : status;
 }
 
 hf_status hfi_mysql_row_renew(struct mysql_store *store, struct hfi_renewal *renewals, size_t count,

@@ -81,11 +81,9 @@ static hf_status refuse_missing(const struct mysql_config *config, const char *w
 hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
                                    hf_error *err)
 {
-    struct mysql_answer *answer = hfi_alloc(sizeof *answer);
-    if (!answer)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-    const struct mysql_row *row = &answer->row;
-    hf_status status = say(store, connection, check, answer, deadline_ns, err);
+    struct mysql_answer answer = { .found = false };
+    const struct mysql_row *row = &answer.row;
+    hf_status status = say(store, connection, check, &answer, deadline_ns, err);
     const bool first = hfi_mysql_number(row, COLUMN_FIRST_THERE) > 0;
     if (status == HF_OK && hfi_mysql_number(row, COLUMN_OTHER_ENGINE) > 0)
         status = hfi_fail(err, HF_INVALID, 0, "the table %.50s or one of its companions is not kept by InnoDB",
@@ -101,6 +99,5 @@ hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_conne
         status = refuse_missing(&store->config, "", err);
     else if (status == HF_OK && hfi_mysql_number(row, COLUMN_THERE) < TABLES)
         status = make(store, connection, deadline_ns, err);
-    hfi_free(answer);
     return status == HF_DENIED ? refuse_missing(&store->config, " and this user may not create it", err) : status;
 }

@@ -19,12 +19,12 @@
 hf_status hfi_mysql_watch_open(struct mysql_store *store, hf_error *err)
 {
     const int seconds = store->config.strategy->bound ? BEAT_BOUND : BEAT;
-    const struct itimerspec beat = { .it_value = { .tv_sec = seconds }, .it_interval = { .tv_sec = seconds } };
+    const struct itimerspec pulse = { .it_value = { .tv_sec = seconds }, .it_interval = { .tv_sec = seconds } };
     struct epoll_event event = { .events = EPOLLIN, .data.u64 = THE_HEART };
     store->watch = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
     if (store->watch >= 0)
         store->heart = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
-    if (store->watch < 0 || store->heart < 0 || timerfd_settime(store->heart, 0, &beat, NULL) != 0 ||
+    if (store->watch < 0 || store->heart < 0 || timerfd_settime(store->heart, 0, &pulse, NULL) != 0 ||
         epoll_ctl(store->watch, EPOLL_CTL_ADD, store->heart, &event) != 0)
         return hfi_fail_errno(err, errno, "make", "a client");
     return HF_OK;
