@@ -122,6 +122,9 @@ hf_status hfi_consul_step(struct consul_store *store, struct consul_exchange *ex
 /* The same until the deadline, and with the next host if one cannot be reached. HF_TIMEOUT: sent, no reply yet. */
 hf_status hfi_consul_finish(struct consul_store *store, struct consul_exchange *exchange, hfi_time deadline_ns,
                             hf_error *err);
+/* How long an answer is waited for before it is taken for lost. An agent may have given the request to a leader that
+ * was cut off; if there are others to ask, that is found out sooner. */
+hfi_time hfi_consul_patience(const struct consul_store *store);
 /* Gives the connection back, or closes it if there is an answer still to come. Takes one that was ended. */
 void hfi_consul_end(struct consul_store *store, struct consul_exchange *exchange);
 /* All of it. After HF_OK, and only then, the exchange is to be ended. Never HF_TIMEOUT. */
@@ -239,7 +242,8 @@ struct consul_session {
     uint32_t ttl_ms;
     char id[40];
     bool making;         /* one thread is at it, others wait */
-    bool dead;           /* the server no longer has it */
+    bool suspect;        /* the server may no longer have it */
+    bool dead;           /* it no longer has */
     unsigned users;      /* locks that are held or asked for */
     unsigned holds;      /* … held */
     uint64_t fence;      /* index of its own key, P/.holdfast/ID */
@@ -260,9 +264,10 @@ hf_status hfi_consul_session_renew_end(struct consul_store *store, struct consul
 /* The same in one, unless it was renewed so recently that nothing would be gained. */
 hf_status hfi_consul_session_keep(struct consul_store *store, struct consul_session *session, hfi_time deadline_ns,
                                   hf_error *err);
-/* It was renewed by a request that was sent at `sent_ns`; or it is gone. With the mutex. */
+/* It was renewed by a request that was sent at `sent_ns`; or somebody should look whether it is still there. With the
+ * mutex. */
 void hfi_consul_session_renewed(struct consul_store *store, struct consul_session *session, hfi_time sent_ns);
-void hfi_consul_session_gone(struct consul_store *store, struct consul_session *session);
+void hfi_consul_session_suspect(struct consul_store *store, struct consul_session *session);
 /* Whether it was renewed so recently that another renewal would gain nothing. */
 bool hfi_consul_session_is_fresh(struct consul_store *store, const struct consul_session *session);
 /* Finds the fence anew, and whether the session is still there: HF_LOST if not. */

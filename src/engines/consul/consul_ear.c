@@ -128,9 +128,9 @@ static void heard_listener(struct consul_store *store, struct consul_call *call,
     if (!answered)
         return;
     store->doubt = store->doubt || (session->users > 0 && reply->index != call->index);
-    if (reply->status == 404) { /* gone, or deleted by somebody: a renewal will tell */
+    if (reply->status == 404) { /* gone, or deleted by somebody */
         session->listen_at_ns = HFI_NEVER;
-        session->renew_at_ns = store->env->now_ns();
+        hfi_consul_session_suspect(store, session);
     } else if (reply->index > session->fence) {
         session->fence = reply->index;
     }
@@ -142,7 +142,7 @@ static void heard_renewal(struct consul_store *store, struct consul_call *call, 
     if (status == HF_OK && reply->status == 200)
         hfi_consul_session_renewed(store, call->session, call->sent_ns);
     else if (status == HF_OK && reply->status == 404)
-        hfi_consul_session_gone(store, call->session);
+        hfi_consul_session_suspect(store, call->session);
 }
 
 static void finish(struct consul_store *store, struct consul_call *call, hf_status status)

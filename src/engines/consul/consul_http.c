@@ -19,6 +19,8 @@
 #define TRUSTED_FOR (200 * HFI_MS)
 /* For one host, if there are others to ask. */
 #define CONNECT_MOST HFI_SECOND
+/* An answer is waited for this long at least, if not by one call, then by the next ones for the same lock. */
+#define PATIENCE_LEAST (2 * HFI_SECOND)
 
 void hfi_consul_escape(char *out, const char *text)
 {
@@ -459,13 +461,20 @@ hf_status hfi_consul_finish(struct consul_store *store, struct consul_exchange *
     }
 }
 
+hfi_time hfi_consul_patience(const struct consul_store *store)
+{
+    const hfi_time usual = store->env->timeout_ns / (store->config.address_count > 1 ? 2 : 1);
+    return usual > PATIENCE_LEAST ? usual : PATIENCE_LEAST;
+}
+
 hf_status hfi_consul_ask(struct consul_store *store, struct consul_exchange *exchange,
                          const struct consul_request *request, hfi_time deadline_ns, hf_error *err)
 {
     hf_status status = hfi_consul_begin(store, exchange, request, err);
     if (status != HF_OK)
         return status;
-    status = hfi_consul_finish(store, exchange, deadline_ns, err);
+    const hfi_time give_up = exchange->begun_ns + hfi_consul_patience(store);
+    status = hfi_consul_finish(store, exchange, deadline_ns < give_up ? deadline_ns : give_up, err);
     if (status == HF_OK)
         return HF_OK;
     hfi_consul_end(store, exchange);

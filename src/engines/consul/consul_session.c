@@ -42,23 +42,30 @@ void hfi_consul_session_renewed(struct consul_store *store, struct consul_sessio
 {
     if (sent_ns > session->renewed_ns)
         session->renewed_ns = sent_ns;
+    session->suspect = false;
     session->renew_at_ns = session->renewed_ns + session->ttl_ms * HFI_MS / 4;
     hfi_consul_ear_arm(store);
 }
 
-void hfi_consul_session_gone(struct consul_store *store, struct consul_session *session)
+void hfi_consul_session_suspect(struct consul_store *store, struct consul_session *session)
 {
-    if (session->dead)
-        return;
-    session->dead = true;
+    session->suspect = true;
     store->doubt = store->doubt || session->users > 0;
     hfi_consul_ear_arm(store);
+}
+
+static void set_dead(struct consul_store *store, struct consul_session *session)
+{
+    if (!session->dead)
+        hfi_consul_session_suspect(store, session);
+    session->dead = true;
 }
 
 bool hfi_consul_session_is_fresh(struct consul_store *store, const struct consul_session *session)
 {
     pthread_mutex_lock(&store->mutex);
-    const bool fresh = store->env->now_ns() - session->renewed_ns < session->ttl_ms * HFI_MS / 9;
+    const hfi_time age = store->env->now_ns() - session->renewed_ns;
+    const bool fresh = !session->suspect && age < session->ttl_ms * HFI_MS / 9;
     pthread_mutex_unlock(&store->mutex);
     return fresh;
 }
@@ -78,18 +85,21 @@ hf_status hfi_consul_session_renew_end(struct consul_store *store, struct consul
     hf_status status = hfi_consul_finish(store, exchange, deadline_ns, err);
     if (status == HF_TIMEOUT || status == HF_UNKNOWN)
         status = hfi_fail(err, HF_UNAVAILABLE, 0, "the server did not answer when a session was renewed");
-    if (status == HF_OK && exchange->reply->status == 404)
-        status = hfi_fail(err, HF_LOST, 0, "the session has ended");
+    const bool unknown = status == HF_OK && exchange->reply->status == 404;
+    if (unknown)
+        status = hfi_fail(err, HF_UNAVAILABLE, 0, "the server does not know the session");
     else if (status == HF_OK && exchange->reply->status != 200)
         status = hfi_consul_refusal(store, exchange->reply, false, err);
     const hfi_time sent_ns = exchange->begun_ns;
     hfi_consul_end(store, exchange);
-    pthread_mutex_lock(&store->mutex);
-    if (status == HF_OK)
+    if (status == HF_OK) {
+        pthread_mutex_lock(&store->mutex);
         hfi_consul_session_renewed(store, session, sent_ns);
-    else if (status == HF_LOST)
-        hfi_consul_session_gone(store, session);
-    pthread_mutex_unlock(&store->mutex);
+        pthread_mutex_unlock(&store->mutex);
+    }
+    /* A leader that was just elected may not know it yet, and it would go on to hold what nobody would release. */
+    if (unknown && hfi_consul_session_check(store, session, deadline_ns, NULL) == HF_LOST)
+        status = hfi_fail(err, HF_LOST, 0, "the session has ended");
     return status;
 }
 
@@ -217,8 +227,10 @@ static hf_status write_key(struct consul_store *store, struct consul_session *se
     pthread_mutex_lock(&store->mutex);
     if (status == HF_OK && entry.modified > session->fence)
         session->fence = entry.modified;
-    else if (status == HF_LOST)
-        hfi_consul_session_gone(store, session);
+    if (status == HF_OK && session->listen_at_ns == HFI_NEVER && !session->listener.exchange.connection)
+        session->listen_at_ns = 0; /* it was gone, and nobody listened to it any more */
+    if (status == HF_LOST)
+        set_dead(store, session);
     pthread_mutex_unlock(&store->mutex);
     hfi_consul_answer_free(&answer);
     return status;

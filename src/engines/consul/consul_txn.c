@@ -10,10 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For so long an answer that did not come in time is still waited for, each time that the core asks again. After that
- * whoever wants to know finds out by other means. */
-#define LATE_MOST (2 * HFI_SECOND)
-
 /* --- keys --- */
 
 void hfi_consul_key(char out[HFI_CONSUL_KEY_MAX], const struct consul_store *store, enum consul_key kind,
@@ -128,8 +124,9 @@ static hf_status read_answer(const struct consul_store *store, const struct cons
 hf_status hfi_consul_txn_end(struct consul_store *store, struct consul_exchange *exchange, struct consul_answer *answer,
                              hfi_time deadline_ns, hf_error *err)
 {
-    hf_status status = hfi_consul_finish(store, exchange, deadline_ns, err);
-    if (status == HF_TIMEOUT && store->env->now_ns() - exchange->begun_ns < LATE_MOST)
+    const hfi_time give_up = exchange->begun_ns + hfi_consul_patience(store);
+    hf_status status = hfi_consul_finish(store, exchange, deadline_ns < give_up ? deadline_ns : give_up, err);
+    if (status == HF_TIMEOUT && store->env->now_ns() < give_up)
         return HF_TIMEOUT;
     if (status == HF_TIMEOUT)
         status = hfi_fail(err, HF_UNKNOWN, 0, "the server did not answer in time");
