@@ -8,7 +8,7 @@
  * Exchanges:          three for a lock that nobody else wants: create the node, list the directory, delete the node.
  * Waiting:            by a watch on the node just before ours; its end wakes nobody else.
  * Token:              the transaction number that created the node (czxid): of one counter for the whole ensemble.
- * Cannot promise:     a holder that dies keeps the lock until its session expires, up to a third longer than its
+ * Cannot promise:     a holder that dies keeps the lock until its session expires, up to half as long again as its
  *                     time-to-live, and a tick; an ensemble that was set back to an older state gives old tokens again.
  */
 #include "zookeeper.h"

@@ -14,8 +14,8 @@
  *    time-out before that write was sent.
  *
  * `proven_ns` is the moment at which the last such request was sent. The session lives until then + time-out at least,
- * and a lock is never believed in for longer. Sessions ask for a third more than the time-to-live, so that what is left
- * is usually all of it.
+ * and a lock is never believed in for longer. Sessions ask for half as much again as the time-to-live, so that what is
+ * left is usually all of it.
  */
 #include "zookeeper.h"
 #include <errno.h>
@@ -363,7 +363,7 @@ static void close_if_unused(struct zookeeper_session *session)
 
 static int32_t time_out_for(const struct zookeeper_store *store, uint32_t ttl_ms)
 {
-    const uint64_t wanted = store->config.session_ms ? store->config.session_ms : (uint64_t)ttl_ms + ttl_ms / 3;
+    const uint64_t wanted = store->config.session_ms ? store->config.session_ms : (uint64_t)ttl_ms + ttl_ms / 2;
     return wanted < INT32_MAX ? (int32_t)wanted : INT32_MAX;
 }
 
