@@ -16,7 +16,7 @@
 #define TEXT_MOST 4096
 
 const char *const fuzz_words[] = { "//",
-                                   "user:" SECRET "@",
+                                   ("user:" SECRET "@"),
                                    "user@",
                                    "zk1,zk2:2182,[::1]:2183",
                                    ":2181",
