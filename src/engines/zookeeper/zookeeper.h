@@ -131,8 +131,8 @@ struct zookeeper_lock {
     unsigned incarnation;              /* a new session begins with a new one */
     char node[HFI_ZOOKEEPER_NODE_MAX]; /* its name, with the number */
     int64_t czxid;                     /* 0: the node was found again, and not looked at yet */
-    /* What was asked for when a deadline came. The answer is taken when it is there: a client in a hurry would otherwise
-     * ask for ever, and never wait long enough. */
+    /* What was asked for when a deadline came. The answer is taken when it is there: a client in a hurry would
+     * otherwise ask for ever, and never wait long enough. */
     struct zookeeper_call *search[2], *removal;
     char *watched;      /* the path of the node before it; allocated */
     bool behind_holder; /* … which is the first */
