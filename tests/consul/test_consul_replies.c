@@ -110,6 +110,25 @@ TEST_LIMIT(an_answer_that_makes_no_sense_is_named_and_undone, 60)
     await_keys(server, KEYS, 0);
 }
 
+/* Nothing is given up for it. */
+TEST_LIMIT(an_answer_to_a_release_that_makes_no_sense_leaves_nothing_held, 60)
+{
+    struct consul_server *server = start_store("");
+    struct meddler *meddler = meddler_start(server);
+    hf_client *client = open_through(meddler, 5000), *other = open_client();
+    hf_error err = { 0 };
+    hf_lock *held = must_acquire(client, "y", NULL); /* for which the session is renewed */
+    hf_lock *lock = must_acquire(client, NAME, NULL);
+    meddler_expect(meddler, 1, MEDDLE_NONSENSE);
+    CHECK_STATUS(HF_UNKNOWN, hf_release(lock, &err), &err);
+    CHECK_INT(HF_UNKNOWN, err.status);
+    check_becomes_free(other, NAME);
+    must_release(held);
+    hf_close(client);
+    hf_close(other);
+    await_keys(server, KEYS, 0);
+}
+
 /* --- requests that come late --- */
 
 /* Waits until what was sent by the client's session before can do nothing any more: its key was written anew. */

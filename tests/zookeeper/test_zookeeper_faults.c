@@ -44,6 +44,20 @@ TEST_LIMIT(lost_answers_are_found_out_about, 60)
     raw_close(raw);
 }
 
+TEST_LIMIT(answers_to_other_questions_leave_nothing_behind, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    struct valve *valve = valve_open(server);
+    use_url(valve->url);
+    atomic_store(&valve->garbles, true);
+    acquire_and_release(valve, raw, VALVE_CREATE, 0);
+    acquire_and_release(valve, raw, 0, VALVE_DELETE);
+    CHECK_INT(2, atomic_load(&valve->lost));
+    helper_kill(valve->pid);
+    raw_close(raw);
+}
+
 TEST_LIMIT(a_try_whose_answer_is_lost_leaves_nothing, 60)
 {
     struct zookeeper_server *server = serve("");

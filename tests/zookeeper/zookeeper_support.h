@@ -63,6 +63,7 @@ struct valve {
     _Atomic int lose;     /* the answer to the next request of this kind, and the connection with it; 0: none */
     _Atomic int lost;     /* how often that happened */
     _Atomic int delay_ms; /* each answer comes so much later */
+    _Atomic bool garbles; /* it is not lost, but comes with the number of another request */
     pid_t pid;
     int listener, server_port;
 };

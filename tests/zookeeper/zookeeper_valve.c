@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define LINES 40
+#define NUMBER_AT 4 /* of an answer: which request it is for */
 
 /* One connection. */
 struct line {
@@ -94,8 +95,13 @@ static void pass_on(struct valve *valve, struct line *line, bool to_server)
         line->lose = true;
         atomic_store(&valve->lose, 0);
     }
-    if (length > 0 && line->lose && !to_server) { /* it is done, and nobody hears of it */
+    const bool spoilt = length > 0 && line->lose && !to_server;
+    if (spoilt) {
         atomic_fetch_add(&valve->lost, 1);
+        bytes[NUMBER_AT] ^= 0x40;
+        line->lose = false;
+    }
+    if (spoilt && !atomic_load(&valve->garbles)) { /* it is done, and nobody hears of it */
         hang_up(line);
     } else if (length <= 0 || send(to_server ? line->server : line->client, bytes, (size_t)length, MSG_NOSIGNAL) < 0) {
         hang_up(line);

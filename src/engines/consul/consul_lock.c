@@ -399,6 +399,11 @@ hf_status hfi_consul_release(void *memory, void *lock_memory, const struct hfi_r
     hf_status status = hfi_consul_catch_up(&work);
     if (status == HF_OK)
         status = let_go(&work, &lost);
+    if (status == HF_INTERNAL) { /* nobody knows what was done; given up, the key would last as long as the session */
+        status = HF_UNKNOWN;
+        if (err)
+            err->status = status;
+    }
     if (status == HF_UNAVAILABLE || status == HF_UNKNOWN)
         return status;
     if (status == HF_OK && lock->stale) {

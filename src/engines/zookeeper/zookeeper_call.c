@@ -12,10 +12,13 @@ hf_status hfi_zookeeper_no_memory(hf_error *err)
     return hfi_fail(err, HF_NOMEM, 0, "no memory to ask ZooKeeper");
 }
 
+/* The last three: what came was no answer to what was asked, and the library has hung up. It tells that to all who were
+ * waiting, whose requests may have been done. */
 bool hfi_zookeeper_is_lost(int rc)
 {
     return rc == ZCONNECTIONLOSS || rc == ZOPERATIONTIMEOUT || rc == ZCLOSING || rc == ZINVALIDSTATE ||
-           rc == ZSESSIONEXPIRED || rc == ZSESSIONMOVED;
+           rc == ZSESSIONEXPIRED || rc == ZSESSIONMOVED || rc == ZRUNTIMEINCONSISTENCY || rc == ZDATAINCONSISTENCY ||
+           rc == ZMARSHALLINGERROR;
 }
 
 hf_status hfi_zookeeper_refusal(const struct zookeeper_store *store, int rc, const char *what, hf_error *err)
