@@ -184,6 +184,19 @@ HFI_API void *hfi_alloc(size_t size); /* zeroed */
 HFI_API char *hfi_strdup(const char *text);
 HFI_API void hfi_free(void *memory);
 
+/* Reading a URL: `length` bytes of it without their %XX; a copy that takes the place of what the field was, of text as
+ * it is or of a part of the URL; yes or no; a number; the first line of a file, whose message begins "cannot <what>".
+ * No message repeats what was read, which may be part of a password. */
+#define HFI_URL_TEXT_MAX 1024
+HFI_API hf_status hfi_url_decode(char out[HFI_URL_TEXT_MAX], const char *text, size_t length, hf_error *err);
+HFI_API hf_status hfi_url_keep(char **field, const char *text, hf_error *err);
+HFI_API hf_status hfi_url_keep_decoded(char **field, const char *text, size_t length, hf_error *err);
+HFI_API hf_status hfi_url_read_switch(bool *out, const char *name, const char *value, hf_error *err);
+HFI_API hf_status hfi_url_read_number(long *out, const char *text, long least, long most, const char *what,
+                                      hf_error *err);
+HFI_API hf_status hfi_url_read_secret(char out[HFI_URL_TEXT_MAX], const char *what, const char *path, hf_error *err);
+HFI_API hf_status hfi_url_keep_secret(char **field, const char *what, const char *path, hf_error *err);
+
 /* NAME as one path component: '/', '%' and a leading '.' become %XX, so that different names stay different and a plain
  * word stays itself. `out` has room for HFI_NAME_ENCODED_MAX bytes. hfi_name_decode() is its inverse; false if `text`
  * is not its output or does not fit. */

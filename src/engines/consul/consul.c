@@ -89,7 +89,6 @@ static void consul_close(void *memory)
     disconnect_all(store->late);
     hfi_consul_ear_close(store);
     SSL_CTX_free(store->tls);
-    BIO_meth_free(store->quiet);
     hfi_consul_config_free(&store->config);
     pthread_cond_destroy(&store->changed);
     pthread_mutex_destroy(&store->mutex);

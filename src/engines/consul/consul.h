@@ -393,7 +393,6 @@ struct consul_store {
     const struct hfi_env *env;
     struct consul_config config;
     SSL_CTX *tls;      /* NULL: no TLS */
-    BIO_METHOD *quiet; /* a socket for it */
     char host[65];
     int pid;
     pthread_mutex_t mutex;  /* guards all below; held while something is sent or read, never while it is waited for */

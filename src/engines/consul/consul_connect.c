@@ -3,11 +3,11 @@
  * consul_connect.c: socket and TLS, in steps that never wait.
  */
 #include "consul.h"
+#include "engines/tls.h"
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>
-#include <openssl/x509v3.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -122,100 +122,21 @@ static hf_status step_connecting(struct consul_store *store, struct consul_conne
 
 /* --- TLS --- */
 
-/* OpenSSL's own writes raise SIGPIPE when the server has gone, and a library has no business to ignore a signal. */
-static int write_quietly(BIO *bio, const char *bytes, int length)
-{
-    int fd = -1;
-    BIO_get_fd(bio, &fd);
-    const int sent = (int)send(fd, bytes, (size_t)length, MSG_NOSIGNAL);
-    BIO_clear_retry_flags(bio);
-    if (sent <= 0 && BIO_sock_should_retry(sent))
-        BIO_set_retry_write(bio);
-    return sent;
-}
-
-static BIO_METHOD *quiet_socket(void)
-{
-    const BIO_METHOD *usual = BIO_s_socket();
-    BIO_METHOD *quiet = BIO_meth_new(BIO_TYPE_SOCKET, "socket");
-    if (quiet && BIO_meth_set_write(quiet, write_quietly) && BIO_meth_set_read(quiet, BIO_meth_get_read(usual)) &&
-        BIO_meth_set_puts(quiet, BIO_meth_get_puts(usual)) && BIO_meth_set_ctrl(quiet, BIO_meth_get_ctrl(usual)) &&
-        BIO_meth_set_create(quiet, BIO_meth_get_create(usual)) &&
-        BIO_meth_set_destroy(quiet, BIO_meth_get_destroy(usual)))
-        return quiet;
-    BIO_meth_free(quiet);
-    return NULL;
-}
-
 hf_status hfi_consul_tls_open(struct consul_store *store, hf_error *err)
 {
     const struct consul_config *config = &store->config;
-    SSL_CTX *context = store->tls = SSL_CTX_new(TLS_client_method());
-    store->quiet = quiet_socket();
-    if (!context || !store->quiet)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for TLS");
-    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-    SSL_CTX_set_mode(context, SSL_MODE_AUTO_RETRY | SSL_MODE_ENABLE_PARTIAL_WRITE);
-    SSL_CTX_set_verify(context, config->verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
-    if (config->ca_file && SSL_CTX_load_verify_locations(context, config->ca_file, NULL) != 1)
-        return hfi_fail(err, HF_INVALID, 0, "cannot read certificates from %.160s", config->ca_file);
-    if (!config->ca_file)
-        SSL_CTX_set_default_verify_paths(context);
-    if (config->cert_file && SSL_CTX_use_certificate_chain_file(context, config->cert_file) != 1)
-        return hfi_fail(err, HF_INVALID, 0, "cannot read a certificate from %.160s", config->cert_file);
-    const char *key = config->key_file ? config->key_file : config->cert_file;
-    if (key && SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) != 1)
-        return hfi_fail(err, HF_INVALID, 0, "cannot read a private key from %.160s", key);
-    return HF_OK;
-}
-
-static hf_status start_tls(struct consul_store *store, struct consul_connection *connection, hf_error *err)
-{
-    const char *host = store->config.addresses[connection->host].host;
-    BIO *socket = BIO_new(store->quiet);
-    connection->tls = SSL_new(store->tls);
-    if (!connection->tls || !socket) {
-        BIO_free(socket);
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a TLS connection");
-    }
-    BIO_set_fd(socket, connection->fd, BIO_NOCLOSE);
-    SSL_set_bio(connection->tls, socket, socket); /* which is the connection's from now on */
-    /* A number is looked for in the certificate as such. */
-    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(connection->tls), host) == 1)
-        return HF_OK;
-    SSL_set_tlsext_host_name(connection->tls, host);
-    return SSL_set1_host(connection->tls, host) == 1 ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for TLS");
-}
-
-/* What OpenSSL wants before it can go on; false: it failed. */
-static bool tls_wants(struct consul_connection *connection, int result)
-{
-    const int error = SSL_get_error(connection->tls, result);
-    connection->wants = error == SSL_ERROR_WANT_WRITE ? POLLOUT : POLLIN;
-    return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
+    const struct hfi_tls_files files = { .verify = config->verify,
+                                         .ca_file = config->ca_file,
+                                         .cert_file = config->cert_file,
+                                         .key_file = config->key_file };
+    return hfi_tls_open(&store->tls, &files, err);
 }
 
 static hf_status step_shaking_hands(struct consul_store *store, struct consul_connection *connection, hf_error *err)
 {
-    if (!store->tls)
-        return HF_OK;
     const char *host = store->config.addresses[connection->host].host;
-    const hf_status status = connection->tls ? HF_OK : start_tls(store, connection, err);
-    if (status != HF_OK)
-        return status;
-    ERR_clear_error();
-    const int done = SSL_connect(connection->tls);
-    if (done == 1)
-        return HF_OK;
-    if (tls_wants(connection, done))
-        return HF_TIMEOUT;
-    const long verified = SSL_get_verify_result(connection->tls);
-    if (verified != X509_V_OK)
-        return hfi_fail(err, HF_DENIED, (int)verified, "the certificate of %.100s is not to be trusted: %s", host,
-                        X509_verify_cert_error_string(verified));
-    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
-    return hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.100s: %s", host,
-                    reason ? reason : "the connection was closed");
+    return store->tls ? hfi_tls_shake_hands(&connection->tls, store->tls, connection->fd, host, &connection->wants, err)
+                      : HF_OK;
 }
 
 /* --- all of it --- */
@@ -276,9 +197,11 @@ static ssize_t tls_result(struct consul_connection *connection, int result)
 {
     if (result > 0)
         return result;
-    if (SSL_get_error(connection->tls, result) == SSL_ERROR_ZERO_RETURN)
+    const int error = SSL_get_error(connection->tls, result);
+    if (error == SSL_ERROR_ZERO_RETURN)
         return 0;
-    errno = tls_wants(connection, result) ? EAGAIN : ECONNRESET;
+    connection->wants = error == SSL_ERROR_WANT_WRITE ? POLLOUT : POLLIN;
+    errno = error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? EAGAIN : ECONNRESET;
     return -1;
 }
 

@@ -4,79 +4,14 @@
  * of it: token_file, or the variables that Consul's own commands read.
  */
 #include "consul.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define TEXT_MOST 1024
 #define SHAPE "consul://HOST:PORT/PREFIX?option=value&..."
 #define LOCK_DELAY_MOST_MS 60000
 
-static int digit(char c)
-{
-    const char *digits = "0123456789abcdefABCDEF";
-    const char *place = c ? strchr(digits, c) : NULL;
-    const int value = place ? (int)(place - digits) : -1;
-    return value > 15 ? value - 6 : value;
-}
-
-/* The `length` bytes at `text`, decoded. */
-static hf_status decode(char out[TEXT_MOST], const char *text, size_t length, hf_error *err)
-{
-    size_t used = 0;
-    out[0] = 0;
-    if (length >= TEXT_MOST)
-        return hfi_fail(err, HF_INVALID, 0, "a part of the URL is too long");
-    for (size_t i = 0; i < length; i++) {
-        char c = text[i];
-        if (c == '%') {
-            const int high = i + 2 < length ? digit(text[i + 1]) : -1;
-            const int low = high >= 0 ? digit(text[i + 2]) : -1;
-            if (low < 0 || (high == 0 && low == 0))
-                return hfi_fail(err, HF_INVALID, 0, "%% must be followed by two hexadecimal digits in a URL, not 00");
-            c = (char)(high << 4 | low);
-            i += 2;
-        }
-        out[used++] = c;
-    }
-    out[used] = 0;
-    return HF_OK;
-}
-
-static hf_status keep(char **field, const char *text, hf_error *err)
-{
-    hfi_free(*field);
-    *field = hfi_strdup(text);
-    return *field ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-}
-
 /* --- options --- */
-
-static hf_status read_switch(bool *out, const char *name, const char *value, hf_error *err)
-{
-    *out = strcmp(value, "yes") == 0;
-    return *out || strcmp(value, "no") == 0 ? HF_OK : hfi_fail(err, HF_INVALID, 0, "%s is yes or no", name);
-}
-
-static hf_status read_token_file(char **token, const char *path, hf_error *err)
-{
-    char text[TEXT_MOST];
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-    const int failure = errno;
-    if (fd >= 0)
-        close(fd);
-    if (length < 0)
-        return hfi_fail_errno(err, failure, "read token file", path);
-    text[length] = 0;
-    text[strcspn(text, "\r\n")] = 0;
-    const hf_status status = keep(token, text, err);
-    explicit_bzero(text, sizeof text);
-    return status;
-}
 
 /* "500ms", "15s" or "15" */
 static hf_status read_lock_delay(uint32_t *out, const char *value, hf_error *err)
@@ -102,14 +37,14 @@ static hf_status read_option(struct consul_config *config, const char *name, con
                   { "key", &config->key_file } };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (strcmp(name, texts[i].name) == 0)
-            return keep(texts[i].field, value, err);
+            return hfi_url_keep(texts[i].field, value, err);
     }
     if (strcmp(name, "tls") == 0)
-        return read_switch(&config->tls, name, value, err);
+        return hfi_url_read_switch(&config->tls, name, value, err);
     if (strcmp(name, "verify") == 0)
-        return read_switch(&config->verify, name, value, err);
+        return hfi_url_read_switch(&config->verify, name, value, err);
     if (strcmp(name, "token_file") == 0)
-        return read_token_file(&config->token, value, err);
+        return hfi_url_keep_secret(&config->token, "read token file", value, err);
     if (strcmp(name, "lock_delay") == 0)
         return read_lock_delay(&config->lock_delay_ms, value, err);
     return hfi_fail(
@@ -120,14 +55,14 @@ static hf_status read_option(struct consul_config *config, const char *name, con
 static hf_status read_options(struct consul_config *config, const char *text, hf_error *err)
 {
     while (*text) {
-        char name[TEXT_MOST], value[TEXT_MOST];
+        char name[HFI_URL_TEXT_MAX], value[HFI_URL_TEXT_MAX];
         const size_t length = strcspn(text, "&");
         const char *equals = memchr(text, '=', length);
         if (!equals)
             return hfi_fail(err, HF_INVALID, 0, "an option in a URL is name=value");
-        hf_status status = decode(name, text, (size_t)(equals - text), err);
+        hf_status status = hfi_url_decode(name, text, (size_t)(equals - text), err);
         if (status == HF_OK)
-            status = decode(value, equals + 1, length - (size_t)(equals + 1 - text), err);
+            status = hfi_url_decode(value, equals + 1, length - (size_t)(equals + 1 - text), err);
         if (status == HF_OK)
             status = read_option(config, name, value, err);
         if (status != HF_OK)
@@ -142,7 +77,7 @@ static hf_status read_options(struct consul_config *config, const char *text, hf
 /* "host", "host:port" or "[host]:port" */
 static hf_status read_host(struct consul_address *address, const char *text, size_t length, hf_error *err)
 {
-    char host[TEXT_MOST], port[TEXT_MOST] = "8500", *rest;
+    char host[HFI_URL_TEXT_MAX], port[HFI_URL_TEXT_MAX] = "8500", *rest;
     const bool bracket = length && *text == '[';
     const char *end = bracket ? memchr(text, ']', length) : memchr(text, ':', length);
     if (bracket && !end)
@@ -151,9 +86,9 @@ static hf_status read_host(struct consul_address *address, const char *text, siz
     if (!end)
         end = text + length;
     const char *colon = bracket ? end + 1 : end;
-    hf_status status = decode(host, start, (size_t)(end - start), err);
+    hf_status status = hfi_url_decode(host, start, (size_t)(end - start), err);
     if (status == HF_OK && colon < text + length)
-        status = *colon == ':' ? decode(port, colon + 1, (size_t)(text + length - colon - 1), err)
+        status = *colon == ':' ? hfi_url_decode(port, colon + 1, (size_t)(text + length - colon - 1), err)
                                : hfi_fail(err, HF_INVALID, 0, "there is something behind the host that is no port");
     if (status != HF_OK)
         return status;
@@ -198,10 +133,10 @@ static bool is_plain_path(const char *prefix)
 
 static hf_status read_prefix(struct consul_config *config, const char *path, size_t length, hf_error *err)
 {
-    char prefix[TEXT_MOST] = "";
+    char prefix[HFI_URL_TEXT_MAX] = "";
     if (length <= 1)
-        return keep(&config->prefix, "holdfast", err);
-    const hf_status status = decode(prefix, path + 1, length - 1, err);
+        return hfi_url_keep(&config->prefix, "holdfast", err);
+    const hf_status status = hfi_url_decode(prefix, path + 1, length - 1, err);
     if (status != HF_OK)
         return status;
     for (const char *at = prefix; *at; at++) {
@@ -211,7 +146,7 @@ static hf_status read_prefix(struct consul_config *config, const char *path, siz
     if (!is_plain_path(prefix))
         return hfi_fail(err, HF_INVALID, 0, "the prefix of the keys is a path like a/b of at most %d bytes",
                         HFI_CONSUL_PREFIX_MAX);
-    return keep(&config->prefix, prefix, err);
+    return hfi_url_keep(&config->prefix, prefix, err);
 }
 
 static hf_status read_environment(struct consul_config *config, hf_error *err)
@@ -221,8 +156,8 @@ static hf_status read_environment(struct consul_config *config, hf_error *err)
     if (*config->token)
         return HF_OK;
     if (token && *token)
-        return keep(&config->token, token, err);
-    return file && *file ? read_token_file(&config->token, file, err) : HF_OK;
+        return hfi_url_keep(&config->token, token, err);
+    return file && *file ? hfi_url_keep_secret(&config->token, "read token file", file, err) : HF_OK;
 }
 
 static hf_status check(struct consul_config *config, hf_error *err)
@@ -240,9 +175,9 @@ hf_status hfi_consul_config_read(struct consul_config *config, const struct hfi_
     const char *rest = url->rest;
     config->verify = true;
     config->tls = strcmp(url->scheme, "consuls") == 0;
-    hf_status status = keep(&config->token, "", err);
+    hf_status status = hfi_url_keep(&config->token, "", err);
     if (status == HF_OK)
-        status = keep(&config->datacenter, "", err);
+        status = hfi_url_keep(&config->datacenter, "", err);
     if (status != HF_OK)
         return status;
     if (*rest && strncmp(rest, "//", 2) != 0)

@@ -3,112 +3,32 @@
  * etcd_url.c: etcd://[user:password@]host[:port][,host[:port]…][/prefix][?options], and etcds:// for TLS.
  */
 #include "etcd.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define TEXT_MOST 1024
 #define USUAL_PORT "2379"
 #define USUAL_PREFIX "holdfast"
 
-static int digit(char c)
-{
-    const char *digits = "0123456789abcdefABCDEF";
-    const char *place = c ? strchr(digits, c) : NULL;
-    const int value = place ? (int)(place - digits) : -1;
-    return value > 15 ? value - 6 : value;
-}
-
-/* A decoded copy of the `length` bytes at `text`, instead of what *field is. */
-static hf_status set(char **field, const char *text, size_t length, hf_error *err)
-{
-    size_t used = 0;
-    if (length >= TEXT_MOST)
-        return hfi_fail(err, HF_INVALID, 0, "a part of the URL is too long");
-    char *copy = hfi_alloc(length + 1);
-    if (!copy)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-    for (size_t i = 0; i < length; i++) {
-        char c = text[i];
-        if (c == '%') {
-            const int high = i + 2 < length ? digit(text[i + 1]) : -1;
-            const int low = high >= 0 ? digit(text[i + 2]) : -1;
-            if (low < 0 || (high == 0 && low == 0)) {
-                hfi_free(copy);
-                return hfi_fail(err, HF_INVALID, 0, "%% must be followed by two hexadecimal digits in a URL, not 00");
-            }
-            c = (char)(high << 4 | low);
-            i += 2;
-        }
-        copy[used++] = c;
-    }
-    hfi_free(*field);
-    *field = copy;
-    return HF_OK;
-}
-
-static hf_status keep(char **field, const char *text, hf_error *err)
-{
-    hfi_free(*field);
-    *field = hfi_strdup(text);
-    return *field ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-}
-
-static hf_status read_number(long *out, const char *text, long least, long most, const char *what, hf_error *err)
-{
-    char *end;
-    errno = 0;
-    *out = strtol(text, &end, 10);
-    if (errno == 0 && end != text && !*end && *out >= least && *out <= most)
-        return HF_OK;
-    *out = least;
-    /* Without the text: it may be a part of a password that should have been percent-encoded. */
-    return hfi_fail(err, HF_INVALID, 0, "%s is a number from %ld to %ld", what, least, most);
-}
-
 /* --- options --- */
-
-static hf_status read_password_file(char **password, const char *path, hf_error *err)
-{
-    char text[TEXT_MOST];
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-    const int failure = errno;
-    if (fd >= 0)
-        close(fd);
-    if (length < 0)
-        return hfi_fail_errno(err, failure, "read password file", path);
-    text[length] = 0;
-    text[strcspn(text, "\r\n")] = 0;
-    return keep(password, text, err);
-}
-
-static hf_status read_switch(bool *out, const char *name, const char *value, hf_error *err)
-{
-    *out = strcmp(value, "yes") == 0;
-    return *out || strcmp(value, "no") == 0 ? HF_OK : hfi_fail(err, HF_INVALID, 0, "%s is yes or no", name);
-}
 
 static hf_status read_option(struct etcd_config *config, const char *name, const char *value, hf_error *err)
 {
     if (strcmp(name, "cafile") == 0)
-        return keep(&config->ca_file, value, err);
+        return hfi_url_keep(&config->ca_file, value, err);
     if (strcmp(name, "cert") == 0)
-        return keep(&config->cert_file, value, err);
+        return hfi_url_keep(&config->cert_file, value, err);
     if (strcmp(name, "key") == 0)
-        return keep(&config->key_file, value, err);
+        return hfi_url_keep(&config->key_file, value, err);
     if (strcmp(name, "tls") == 0)
-        return read_switch(&config->tls, name, value, err);
+        return hfi_url_read_switch(&config->tls, name, value, err);
     if (strcmp(name, "verify") == 0)
-        return read_switch(&config->verify, name, value, err);
+        return hfi_url_read_switch(&config->verify, name, value, err);
     if (strcmp(name, "password_file") == 0)
-        return read_password_file(&config->password, value, err);
+        return hfi_url_keep_secret(&config->password, "read password file", value, err);
     if (strcmp(name, "timeout") == 0) {
         long number;
-        const hf_status status = read_number(&number, value, 1, 600000, name, err);
+        const hf_status status = hfi_url_read_number(&number, value, 1, 600000, name, err);
         config->timeout_ns = number * HFI_MS;
         return status;
     }
@@ -125,9 +45,9 @@ static hf_status read_options(struct etcd_config *config, const char *text, hf_e
         if (!equals)
             return hfi_fail(err, HF_INVALID, 0, "an option in a URL is name=value");
         char *name = NULL, *value = NULL;
-        status = set(&name, text, (size_t)(equals - text), err);
+        status = hfi_url_keep_decoded(&name, text, (size_t)(equals - text), err);
         if (status == HF_OK)
-            status = set(&value, equals + 1, length - (size_t)(equals + 1 - text), err);
+            status = hfi_url_keep_decoded(&value, equals + 1, length - (size_t)(equals + 1 - text), err);
         if (status == HF_OK && name && value)
             status = read_option(config, name, value, err);
         hfi_free(name);
@@ -143,16 +63,16 @@ static hf_status read_user(struct etcd_config *config, const char *text, size_t 
 {
     const char *colon = memchr(text, ':', length);
     const size_t user = colon ? (size_t)(colon - text) : length;
-    hf_status status = set(&config->user, text, user, err);
+    hf_status status = hfi_url_keep_decoded(&config->user, text, user, err);
     if (status == HF_OK && colon)
-        status = set(&config->password, colon + 1, length - user - 1, err);
+        status = hfi_url_keep_decoded(&config->password, colon + 1, length - user - 1, err);
     return status;
 }
 
 static hf_status keep_host(struct etcd_address *address, const char *host, const char *port, hf_error *err)
 {
     long number;
-    const hf_status status = read_number(&number, port, 1, 65535, "the port", err);
+    const hf_status status = hfi_url_read_number(&number, port, 1, 65535, "the port", err);
     if (status != HF_OK)
         return status;
     if (snprintf(address->host, sizeof address->host, "%s", host) >= (int)sizeof address->host)
@@ -178,9 +98,11 @@ static hf_status read_host(struct etcd_address *address, const char *text, size_
         end = colon;
     }
     char *name = NULL, *port = NULL;
-    hf_status status = end > host ? set(&name, host, (size_t)(end - host), err) : keep(&name, "127.0.0.1", err);
+    hf_status status = end > host ? hfi_url_keep_decoded(&name, host, (size_t)(end - host), err)
+                                  : hfi_url_keep(&name, "127.0.0.1", err);
     if (status == HF_OK)
-        status = colon ? set(&port, colon + 1, (size_t)(text + length - colon - 1), err) : keep(&port, USUAL_PORT, err);
+        status = colon ? hfi_url_keep_decoded(&port, colon + 1, (size_t)(text + length - colon - 1), err)
+                       : hfi_url_keep(&port, USUAL_PORT, err);
     if (status == HF_OK && name && port)
         status = keep_host(address, name, port, err);
     hfi_free(name);
@@ -214,7 +136,7 @@ static hf_status read_prefix(struct etcd_config *config, const char *path, size_
 {
     if (length <= 1)
         return HF_OK;
-    const hf_status status = set(&config->prefix, path + 1, length - 1, err);
+    const hf_status status = hfi_url_keep_decoded(&config->prefix, path + 1, length - 1, err);
     if (status != HF_OK)
         return status;
     size_t used = strlen(config->prefix);
@@ -255,7 +177,8 @@ static hf_status read_all(struct etcd_config *config, const char *rest, hf_error
 static hf_status check(struct etcd_config *config, hf_error *err)
 {
     const char *password = getenv("HOLDFAST_PASSWORD");
-    if (*config->user && !*config->password && password && *password && keep(&config->password, password, err) != HF_OK)
+    if (*config->user && !*config->password && password && *password &&
+        hfi_url_keep(&config->password, password, err) != HF_OK)
         return HF_NOMEM;
     if (*config->password && !*config->user)
         return hfi_fail(err, HF_INVALID, 0, "etcd knows no password without a user name");
@@ -268,11 +191,11 @@ hf_status hfi_etcd_config_read(struct etcd_config *config, const struct hfi_url 
 {
     config->verify = true;
     config->tls = strcmp(url->scheme, "etcds") == 0;
-    hf_status status = keep(&config->user, "", err);
+    hf_status status = hfi_url_keep(&config->user, "", err);
     if (status == HF_OK)
-        status = keep(&config->password, "", err);
+        status = hfi_url_keep(&config->password, "", err);
     if (status == HF_OK)
-        status = keep(&config->prefix, USUAL_PREFIX, err);
+        status = hfi_url_keep(&config->prefix, USUAL_PREFIX, err);
     if (status == HF_OK)
         status = read_all(config, url->rest, err);
     return status == HF_OK ? check(config, err) : status;

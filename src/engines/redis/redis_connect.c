@@ -3,13 +3,12 @@
  * redis_connect.c: getting in: the socket, TLS and the log-in, in steps that never wait, so that many servers can be
  * connected to at once and none that is dead holds up the others. hfi_redis_connect() takes all steps for one of them.
  */
+#include "engines/tls.h"
 #include "redis.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
-#include <openssl/err.h>
-#include <openssl/x509v3.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -132,60 +131,19 @@ static hf_status step_connecting(struct redis_connection *connection, const stru
 
 hf_status hfi_redis_tls_new(SSL_CTX **out, const struct redis_config *config, hf_error *err)
 {
-    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
-    *out = context;
-    if (!context)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for TLS");
-    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-    SSL_CTX_set_mode(context, SSL_MODE_AUTO_RETRY | SSL_MODE_ENABLE_PARTIAL_WRITE);
-    SSL_CTX_set_verify(context, config->verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
-    if (config->ca_file && SSL_CTX_load_verify_locations(context, config->ca_file, NULL) != 1)
-        return hfi_fail(err, HF_INVALID, 0, "cannot read certificates from %.160s", config->ca_file);
-    if (!config->ca_file)
-        SSL_CTX_set_default_verify_paths(context);
-    if (config->cert_file && SSL_CTX_use_certificate_chain_file(context, config->cert_file) != 1)
-        return hfi_fail(err, HF_INVALID, 0, "cannot read a certificate from %.160s", config->cert_file);
-    const char *key = config->key_file ? config->key_file : config->cert_file;
-    if (key && SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) != 1)
-        return hfi_fail(err, HF_INVALID, 0, "cannot read a private key from %.160s", key);
-    return HF_OK;
-}
-
-static hf_status start_tls(struct redis_connection *connection, const char *host, SSL_CTX *context, hf_error *err)
-{
-    connection->tls = SSL_new(context);
-    if (!connection->tls || SSL_set_fd(connection->tls, connection->fd) != 1)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a TLS connection");
-    /* Sentinels and clusters name their servers by number; a number is looked for in the certificate as such. */
-    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(connection->tls), host) == 1)
-        return HF_OK;
-    SSL_set_tlsext_host_name(connection->tls, host);
-    return SSL_set1_host(connection->tls, host) == 1 ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for TLS");
+    const struct hfi_tls_files files = { .verify = config->verify,
+                                         .ca_file = config->ca_file,
+                                         .cert_file = config->cert_file,
+                                         .key_file = config->key_file };
+    return hfi_tls_open(out, &files, err);
 }
 
 static hf_status step_shaking_hands(struct redis_connection *connection, const struct redis_address *address,
                                     const struct redis_access *access, hf_error *err)
 {
-    if (!access->tls)
-        return HF_OK;
-    hf_status status = connection->tls ? HF_OK : start_tls(connection, address->host, access->tls, err);
-    if (status != HF_OK)
-        return status;
-    ERR_clear_error();
-    const int done = SSL_connect(connection->tls);
-    if (done == 1)
-        return HF_OK;
-    const int error = SSL_get_error(connection->tls, done);
-    connection->wants = error == SSL_ERROR_WANT_WRITE ? POLLOUT : POLLIN;
-    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
-        return HF_TIMEOUT;
-    const long verified = SSL_get_verify_result(connection->tls);
-    if (verified != X509_V_OK)
-        return hfi_fail(err, HF_DENIED, (int)verified, "the certificate of %.100s is not to be trusted: %s",
-                        address->host, X509_verify_cert_error_string(verified));
-    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
-    return hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.100s: %s", address->host,
-                    reason ? reason : "the connection was closed");
+    return access->tls ? hfi_tls_shake_hands(&connection->tls, access->tls, connection->fd, address->host,
+                                             &connection->wants, err)
+                       : HF_OK;
 }
 
 /* --- the log-in --- */

@@ -4,107 +4,11 @@
  * redis+sentinel://…host,host,…/master, redis+cluster://…host,host,… and redlock://…host,host,…
  */
 #include "redis.h"
-#include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define TEXT_MOST 1024
-
-static int digit(char c)
-{
-    const char *digits = "0123456789abcdefABCDEF";
-    const char *place = c ? strchr(digits, c) : NULL;
-    const int value = place ? (int)(place - digits) : -1;
-    return value > 15 ? value - 6 : value;
-}
-
-/* A decoded copy of the `length` bytes at `text`. */
-static hf_status decode(char **out, const char *text, size_t length, hf_error *err)
-{
-    size_t used = 0;
-    *out = NULL;
-    if (length >= TEXT_MOST)
-        return hfi_fail(err, HF_INVALID, 0, "a part of the URL is too long");
-    char *copy = hfi_alloc(length + 1);
-    if (!copy)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-    for (size_t i = 0; i < length; i++) {
-        char c = text[i];
-        if (c == '%') {
-            const int high = i + 2 < length ? digit(text[i + 1]) : -1;
-            const int low = high >= 0 ? digit(text[i + 2]) : -1;
-            if (low < 0 || (high == 0 && low == 0)) {
-                hfi_free(copy);
-                return hfi_fail(err, HF_INVALID, 0, "%% must be followed by two hexadecimal digits in a URL, not 00");
-            }
-            c = (char)(high << 4 | low);
-            i += 2;
-        }
-        copy[used++] = c;
-    }
-    *out = copy;
-    return HF_OK;
-}
-
-/* A copy of what is decoded already. */
-static hf_status keep(char **field, const char *text, hf_error *err)
-{
-    hfi_free(*field);
-    *field = hfi_strdup(text);
-    return *field ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-}
-
-static hf_status set(char **field, const char *text, size_t length, hf_error *err)
-{
-    char *copy;
-    const hf_status status = decode(&copy, text, length, err);
-    if (status == HF_OK) {
-        hfi_free(*field);
-        *field = copy;
-    }
-    return status;
-}
-
-static hf_status read_number(long *out, const char *text, long least, long most, const char *what, hf_error *err)
-{
-    char *end;
-    assert(text);
-    errno = 0;
-    *out = strtol(text, &end, 10);
-    if (errno || end == text || *end || *out < least || *out > most) {
-        *out = least; /* callers reckon with it before they look at the status */
-        /* Without the text: it may be a part of a password that should have been percent-encoded. */
-        return hfi_fail(err, HF_INVALID, 0, "%s is a number from %ld to %ld", what, least, most);
-    }
-    return HF_OK;
-}
 
 /* --- options --- */
-
-static hf_status read_password_file(char **password, const char *path, hf_error *err)
-{
-    char text[TEXT_MOST];
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-    const int failure = errno;
-    if (fd >= 0)
-        close(fd);
-    if (length < 0)
-        return hfi_fail_errno(err, failure, "read password file", path);
-    text[length] = 0;
-    text[strcspn(text, "\r\n")] = 0;
-    return keep(password, text, err);
-}
-
-static hf_status read_switch(bool *out, const char *name, const char *value, hf_error *err)
-{
-    *out = strcmp(value, "yes") == 0;
-    return *out || strcmp(value, "no") == 0 ? HF_OK : hfi_fail(err, HF_INVALID, 0, "%s is yes or no", name);
-}
 
 static hf_status read_dialect(struct redis_config *config, const char *value, hf_error *err)
 {
@@ -129,7 +33,7 @@ struct number_option {
 static hf_status read_number_option(const struct number_option *option, const char *value, hf_error *err)
 {
     long number;
-    const hf_status status = read_number(&number, value, option->least, option->most, option->name, err);
+    const hf_status status = hfi_url_read_number(&number, value, option->least, option->most, option->name, err);
     if (option->plain)
         *option->plain = (int)number;
     else
@@ -161,12 +65,12 @@ static hf_status read_option(struct redis_config *config, const char *name, cons
                                              { "timeout", 1, 600000, NULL, &config->timeout_ns } };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (strcmp(name, texts[i].name) == 0)
-            return keep(texts[i].field, value, err);
+            return hfi_url_keep(texts[i].field, value, err);
     }
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         if (strcmp(name, switches[i].name) == 0) {
             config->sentinel_tls_given = config->sentinel_tls_given || switches[i].field == &config->sentinel_tls;
-            return read_switch(switches[i].field, name, value, err);
+            return hfi_url_read_switch(switches[i].field, name, value, err);
         }
     }
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
@@ -176,9 +80,9 @@ static hf_status read_option(struct redis_config *config, const char *name, cons
     if (strcmp(name, "dialect") == 0)
         return read_dialect(config, value, err);
     if (strcmp(name, "password_file") == 0)
-        return read_password_file(&config->access.password, value, err);
+        return hfi_url_keep_secret(&config->access.password, "read password file", value, err);
     if (strcmp(name, "sentinel_password_file") == 0)
-        return read_password_file(&config->sentinel.password, value, err);
+        return hfi_url_keep_secret(&config->sentinel.password, "read password file", value, err);
     return hfi_fail(err, HF_INVALID, 0,
                     "unknown option %.40s; there are dialect, prefix, db, timeout, connect_timeout, replicas, "
                     "replica_timeout, fsync, tls, cafile, cert, key, verify, password_file, sentinel_user, "
@@ -193,10 +97,10 @@ static hf_status read_options(struct redis_config *config, const char *text, hf_
         const char *equals = memchr(text, '=', length);
         if (!equals)
             return hfi_fail(err, HF_INVALID, 0, "an option in a URL is name=value");
-        char *name, *value = NULL;
-        hf_status status = decode(&name, text, (size_t)(equals - text), err);
+        char *name = NULL, *value = NULL;
+        hf_status status = hfi_url_keep_decoded(&name, text, (size_t)(equals - text), err);
         if (status == HF_OK)
-            status = decode(&value, equals + 1, length - (size_t)(equals + 1 - text), err);
+            status = hfi_url_keep_decoded(&value, equals + 1, length - (size_t)(equals + 1 - text), err);
         if (status == HF_OK)
             status = read_option(config, name, value, err);
         hfi_free(name);
@@ -214,9 +118,9 @@ static hf_status read_user(struct redis_config *config, const char *text, size_t
 {
     const char *colon = memchr(text, ':', length);
     const size_t user = colon ? (size_t)(colon - text) : length;
-    hf_status status = set(&config->access.user, text, user, err);
+    hf_status status = hfi_url_keep_decoded(&config->access.user, text, user, err);
     if (status == HF_OK && colon)
-        status = set(&config->access.password, colon + 1, length - user - 1, err);
+        status = hfi_url_keep_decoded(&config->access.password, colon + 1, length - user - 1, err);
     return status;
 }
 
@@ -251,12 +155,13 @@ static hf_status read_host(struct redis_address *address, const char *text, size
         end = colon;
     }
     char *name = NULL, *port = NULL;
-    hf_status status = decode(&name, end > host ? host : "127.0.0.1", end > host ? (size_t)(end - host) : 9, err);
+    hf_status status =
+        hfi_url_keep_decoded(&name, end > host ? host : "127.0.0.1", end > host ? (size_t)(end - host) : 9, err);
     if (status == HF_OK && colon)
-        status = decode(&port, colon + 1, (size_t)(text + length - colon - 1), err);
+        status = hfi_url_keep_decoded(&port, colon + 1, (size_t)(text + length - colon - 1), err);
     long number;
     if (status == HF_OK)
-        status = read_number(&number, port ? port : usual_port, 1, 65535, "the port", err);
+        status = hfi_url_read_number(&number, port ? port : usual_port, 1, 65535, "the port", err);
     if (status == HF_OK && (!name || !hfi_redis_address_read(address, name, strlen(name), port ? port : usual_port)))
         status = hfi_fail(err, HF_INVALID, 0, "the host in the URL is too long");
     hfi_free(name);
@@ -295,7 +200,7 @@ static hf_status read_socket(struct redis_config *config, const char *path, size
     if (!config->addresses)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
     config->address_count = 1;
-    hf_status status = decode(&decoded, path, length, err);
+    hf_status status = hfi_url_keep_decoded(&decoded, path, length, err);
     const size_t room = sizeof config->addresses->host;
     if (status == HF_OK && snprintf(config->addresses->host, room, "%s", decoded) >= (int)room)
         status = hfi_fail(err, HF_INVALID, 0, "the path of a Unix socket is too long");
@@ -307,7 +212,7 @@ static hf_status read_socket(struct redis_config *config, const char *path, size
 static hf_status read_path(struct redis_config *config, const char *path, size_t length, hf_error *err)
 {
     if (config->kind == REDIS_SENTINEL)
-        return length > 1 ? set(&config->master, path + 1, length - 1, err)
+        return length > 1 ? hfi_url_keep_decoded(&config->master, path + 1, length - 1, err)
                           : hfi_fail(err, HF_INVALID, 0,
                                      "the URL of Sentinels names the master: redis+sentinel://HOST,HOST/MASTER");
     if (length <= 1)
@@ -316,7 +221,7 @@ static hf_status read_path(struct redis_config *config, const char *path, size_t
     if (length <= sizeof database) /* a longer one stays "", which is no number */
         memcpy(database, path + 1, length - 1);
     long number;
-    const hf_status status = read_number(&number, database, 0, 1000000, "the database", err);
+    const hf_status status = hfi_url_read_number(&number, database, 0, 1000000, "the database", err);
     config->access.database = (int)number;
     return status;
 }
@@ -380,14 +285,15 @@ static hf_status check(struct redis_config *config, hf_error *err)
                     { "HOLDFAST_SENTINEL_PASSWORD", &config->sentinel.password } };
     for (size_t i = 0; i < 2; i++) {
         const char *password = getenv(secrets[i].variable);
-        if (!**secrets[i].password && password && *password && keep(secrets[i].password, password, err) != HF_OK)
+        if (!**secrets[i].password && password && *password &&
+            hfi_url_keep(secrets[i].password, password, err) != HF_OK)
             return HF_NOMEM;
     }
     if (!config->dialect)
         config->dialect = config->kind == REDIS_REDLOCK ? &hfi_redis_plain : &hfi_redis_native;
     if (config->kind == REDIS_REDLOCK && config->dialect != &hfi_redis_plain)
         return hfi_fail(err, HF_INVALID, 0, "redlock speaks the plain dialect and no other");
-    if (!config->prefix && keep(&config->prefix, config->dialect->prefix, err) != HF_OK)
+    if (!config->prefix && hfi_url_keep(&config->prefix, config->dialect->prefix, err) != HF_OK)
         return HF_NOMEM;
     if (strlen(config->prefix) > HFI_REDIS_PREFIX_MAX)
         return hfi_fail(err, HF_INVALID, 0, "a prefix has at most %d bytes", HFI_REDIS_PREFIX_MAX);
@@ -430,7 +336,7 @@ hf_status hfi_redis_config_read(struct redis_config *config, const struct hfi_ur
     char **const fields[] = { &config->access.user, &config->access.password, &config->sentinel.user,
                               &config->sentinel.password };
     for (size_t i = 0; i < 4 && status == HF_OK; i++)
-        status = keep(fields[i], "", err);
+        status = hfi_url_keep(fields[i], "", err);
     if (status == HF_OK && !read_scheme(config, url->scheme))
         status = hfi_fail(err, HF_UNSUPPORTED, 0, "%s: URLs are not supported by this version", url->scheme);
     if (status == HF_OK)

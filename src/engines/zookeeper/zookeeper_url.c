@@ -3,54 +3,13 @@
  * zookeeper_url.c: zookeeper://[user:password@]host[:port][,host…][/prefix][?options].
  */
 #include "zookeeper.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define USUAL_PORT "2181"
-#define TEXT_MOST 1024
 #define SESSION_LEAST 100
 #define SESSION_MOST 86400000
-
-static int digit(char c)
-{
-    const char *digits = "0123456789abcdefABCDEF";
-    const char *place = c ? strchr(digits, c) : NULL;
-    const int value = place ? (int)(place - digits) : -1;
-    return value > 15 ? value - 6 : value;
-}
-
-/* The `length` bytes at `text`, decoded; `out` has room for TEXT_MOST. */
-static hf_status decode(char *out, const char *text, size_t length, hf_error *err)
-{
-    size_t used = 0;
-    if (length >= TEXT_MOST)
-        return hfi_fail(err, HF_INVALID, 0, "a part of the URL is too long");
-    for (size_t i = 0; i < length; i++) {
-        char c = text[i];
-        if (c == '%') {
-            const int high = i + 2 < length ? digit(text[i + 1]) : -1;
-            const int low = high >= 0 ? digit(text[i + 2]) : -1;
-            if (low < 0 || (high == 0 && low == 0))
-                return hfi_fail(err, HF_INVALID, 0, "%% must be followed by two hexadecimal digits in a URL, not 00");
-            c = (char)(high << 4 | low);
-            i += 2;
-        }
-        out[used++] = c;
-    }
-    out[used] = 0;
-    return HF_OK;
-}
-
-static hf_status keep(char **field, const char *text, hf_error *err)
-{
-    hfi_free(*field);
-    *field = hfi_strdup(text);
-    return *field ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-}
 
 /* --- hosts --- */
 
@@ -87,8 +46,8 @@ static hf_status add_host(char *out, size_t room, const char *text, hf_error *er
 
 static hf_status read_hosts(struct zookeeper_config *config, const char *text, size_t length, hf_error *err)
 {
-    char hosts[TEXT_MOST] = "", all[2 * TEXT_MOST] = "";
-    hf_status status = decode(hosts, text, length, err);
+    char hosts[HFI_URL_TEXT_MAX] = "", all[2 * HFI_URL_TEXT_MAX] = "";
+    hf_status status = hfi_url_decode(hosts, text, length, err);
     char *one = hosts;
     while (status == HF_OK && one) {
         char *comma = strchr(one, ',');
@@ -97,19 +56,19 @@ static hf_status read_hosts(struct zookeeper_config *config, const char *text, s
         status = add_host(all, sizeof all, one, err);
         one = comma ? comma + 1 : NULL;
     }
-    return status == HF_OK ? keep(&config->hosts, all, err) : status;
+    return status == HF_OK ? hfi_url_keep(&config->hosts, all, err) : status;
 }
 
 /* --- the rest --- */
 
 static hf_status read_prefix(struct zookeeper_config *config, const char *text, size_t length, hf_error *err)
 {
-    char prefix[TEXT_MOST] = "";
+    char prefix[HFI_URL_TEXT_MAX] = "";
     while (length > 0 && text[length - 1] == '/')
         length--;
     if (length == 0)
         return HF_OK;
-    hf_status status = decode(prefix, text, length, err);
+    hf_status status = hfi_url_decode(prefix, text, length, err);
     if (status != HF_OK)
         return status;
     if (strlen(prefix) >= sizeof config->prefix)
@@ -127,12 +86,12 @@ static hf_status read_prefix(struct zookeeper_config *config, const char *text, 
 
 static hf_status read_credentials(struct zookeeper_config *config, const char *text, size_t length, hf_error *err)
 {
-    char both[TEXT_MOST] = "";
+    char both[HFI_URL_TEXT_MAX] = "";
     if (length == 0)
         return HF_OK;
-    hf_status status = decode(both, text, length, err);
+    hf_status status = hfi_url_decode(both, text, length, err);
     if (status == HF_OK)
-        status = keep(&config->credentials, both, err);
+        status = hfi_url_keep(&config->credentials, both, err);
     explicit_bzero(both, sizeof both);
     return status;
 }
@@ -140,28 +99,21 @@ static hf_status read_credentials(struct zookeeper_config *config, const char *t
 /* "user" becomes "user:password". */
 static hf_status add_password(struct zookeeper_config *config, const char *password, hf_error *err)
 {
-    char both[2 * TEXT_MOST];
+    char both[2 * HFI_URL_TEXT_MAX];
     if (!config->credentials || strchr(config->credentials, ':'))
         return HF_OK;
     snprintf(both, sizeof both, "%s:%s", config->credentials, password);
-    const hf_status status = keep(&config->credentials, both, err);
+    const hf_status status = hfi_url_keep(&config->credentials, both, err);
     explicit_bzero(both, sizeof both);
     return status;
 }
 
 static hf_status read_password_file(struct zookeeper_config *config, const char *path, hf_error *err)
 {
-    char text[TEXT_MOST];
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-    const int failure = errno;
-    if (fd >= 0)
-        close(fd);
-    if (length < 0)
-        return hfi_fail_errno(err, failure, "read password file", path);
-    text[length] = 0;
-    text[strcspn(text, "\r\n")] = 0;
-    const hf_status status = add_password(config, text, err);
+    char text[HFI_URL_TEXT_MAX];
+    hf_status status = hfi_url_read_secret(text, "read password file", path, err);
+    if (status == HF_OK)
+        status = add_password(config, text, err);
     explicit_bzero(text, sizeof text);
     return status;
 }
@@ -207,14 +159,14 @@ static hf_status read_option(struct zookeeper_config *config, struct given *give
 static hf_status read_options(struct zookeeper_config *config, struct given *given, const char *text, hf_error *err)
 {
     while (*text) {
-        char name[TEXT_MOST] = "", value[TEXT_MOST] = "";
+        char name[HFI_URL_TEXT_MAX] = "", value[HFI_URL_TEXT_MAX] = "";
         const size_t length = strcspn(text, "&");
         const char *equals = memchr(text, '=', length);
         if (!equals)
             return hfi_fail(err, HF_INVALID, 0, "an option in a URL is name=value");
-        hf_status status = decode(name, text, (size_t)(equals - text), err);
+        hf_status status = hfi_url_decode(name, text, (size_t)(equals - text), err);
         if (status == HF_OK)
-            status = decode(value, equals + 1, length - (size_t)(equals + 1 - text), err);
+            status = hfi_url_decode(value, equals + 1, length - (size_t)(equals + 1 - text), err);
         if (status == HF_OK)
             status = read_option(config, given, name, value, err);
         if (status != HF_OK)
