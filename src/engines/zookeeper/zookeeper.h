@@ -80,6 +80,7 @@ void hfi_zookeeper_line_up(struct zookeeper_children *children);
 
 struct zookeeper_store;
 struct zookeeper_lock;
+struct zookeeper_call;
 
 /* One request that was answered. */
 struct zookeeper_touch {
@@ -104,9 +105,10 @@ struct zookeeper_session {
     unsigned waiting;   /* locks that wait */
     unsigned users;     /* locks, and threads without one */
     struct zookeeper_lock *locks;
-    hfi_time due_ns;       /* when it must be looked after even without news */
-    hfi_time silent_ns;    /* since when the server owes us something; HFI_NEVER: it does not */
-    hfi_time last_sent_ns; /* the last request of ours */
+    struct zookeeper_call *all_calls; /* answered or not, that nobody has freed */
+    hfi_time due_ns;                  /* when it must be looked after even without news */
+    hfi_time silent_ns;               /* since when the server owes us something; HFI_NEVER: it does not */
+    hfi_time last_sent_ns;            /* the last request of ours */
     /* What is certain about time; see zookeeper_session.c. */
     hfi_time introduced_ns; /* when the connection presented the session */
     hfi_time proven_ns;     /* the leader counts the time-out from then, or later */
@@ -207,6 +209,7 @@ void hfi_zookeeper_hear_socket(struct zookeeper_session *session);
 
 struct zookeeper_call {
     struct zookeeper_session *session;
+    struct zookeeper_call *next, *prev; /* in the session's list of all */
     hfi_time sent_ns;
     bool write, done, abandoned;
     int rc;

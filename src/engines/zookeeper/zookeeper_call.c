@@ -39,6 +39,9 @@ hf_status hfi_zookeeper_refusal(const struct zookeeper_store *store, int rc, con
 
 static void release_call(struct zookeeper_call *call)
 {
+    *(call->prev ? &call->prev->next : &call->session->all_calls) = call->next;
+    if (call->next)
+        call->next->prev = call->prev;
     hfi_free(call->children.names);
     hfi_free(call);
 }
@@ -136,6 +139,10 @@ static struct zookeeper_call *begin(struct zookeeper_session *session, bool writ
     if (!call)
         return NULL;
     call->session = session;
+    call->next = session->all_calls;
+    if (call->next)
+        call->next->prev = call;
+    session->all_calls = call;
     call->write = write;
     call->sent_ns = session->store->env->now_ns();
     hfi_fd_begin();

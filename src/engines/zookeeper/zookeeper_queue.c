@@ -403,6 +403,8 @@ hf_status hfi_zookeeper_release(void *memory, void *lock_memory, const struct hf
     struct errand errand = { .store = store, .lock = lock, .request = request, .err = err };
     hfi_zookeeper_directory(errand.directory, &store->config, request->name);
     pthread_mutex_lock(&store->mutex);
+    hfi_free(lock->watched); /* a release that is not finished when the client is closed may be the last we see of it */
+    lock->watched = NULL;
     hf_status status = HF_OK;
     if (lock->session && lock->session->dead)
         status = hfi_fail(err, HF_LOST, ZSESSIONEXPIRED, "its session has expired");

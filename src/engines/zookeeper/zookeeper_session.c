@@ -350,6 +350,8 @@ void hfi_zookeeper_session_close(struct zookeeper_session *session, hfi_time dea
     hfi_fd_forget(session->fd);
     zookeeper_close(session->zh);
     hfi_fd_end(-1);
+    while (session->all_calls) /* of releases that were given up */
+        hfi_zookeeper_call_free(session->all_calls);
     hfi_free(session);
 }
 
