@@ -49,6 +49,15 @@ void await_keys(struct etcd_cluster *cluster, int count)
     }
 }
 
+void await_watches(const struct etcd_server *server, int64_t count)
+{
+    const struct timespec pause = { .tv_nsec = 5000000 };
+    while (etcd_server_figure(server, "etcd_debugging_mvcc_watcher_total", "") < count) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        nanosleep(&pause, NULL);
+    }
+}
+
 void find_lease(struct etcd_cluster *cluster, const char *name, char out[32])
 {
     char keys[2000];

@@ -18,6 +18,8 @@ struct etcd_cluster *start_store(int members, const char *options);
 void check_open(const char *url, hf_status status, const char *words);
 /* Waits until there are so many keys of locks. */
 void await_keys(struct etcd_cluster *cluster, int count);
+/* Waits until the server has so many watches. */
+void await_watches(const struct etcd_server *server, int64_t count);
 /* The lease that holds NAME, as etcdctl writes it. */
 void find_lease(struct etcd_cluster *cluster, const char *name, char out[32]);
 

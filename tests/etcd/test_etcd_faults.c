@@ -175,8 +175,7 @@ TEST_LIMIT(a_key_that_is_deleted_is_a_loss_at_once, 60)
     char lease[32];
     find_lease(scene.cluster, "x", lease);
     /* Somebody watches the waiter's predecessor, which is the holder's key: the waiter. And its own: the holder. */
-    while (etcd_server_figure(&scene.cluster->servers[0], "etcd_debugging_mvcc_watcher_total", "") < 2)
-        REQUIRE(test_now_ns() < test_deadline_ns());
+    await_watches(&scene.cluster->servers[0], 2);
     const int64_t deleted_ns = test_now_ns();
     etcd_ctl(scene.cluster, "del holdfast/x/%s", lease);
     gate_await(&scene.loss.told, 1);

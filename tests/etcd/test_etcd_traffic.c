@@ -74,8 +74,7 @@ static struct figures relay(const struct etcd_server *server, unsigned waiting)
         await_waiters(holder, "queue", i + 1);
     }
     /* Each watches, so each has seen what it must see before. */
-    while (etcd_server_figure(server, "etcd_debugging_mvcc_watcher_total", "") < waiting)
-        REQUIRE(test_now_ns() < test_deadline_ns());
+    await_watches(server, waiting);
     const struct figures before = count(server);
     must_release(lock);
     for (unsigned i = 0; i < waiting; i++) {

@@ -104,6 +104,11 @@ TEST_LIMIT(a_token_that_was_forgotten_is_got_again, 60)
     waiter_start(&waiter, client, "x", NULL);
     await_waiters(client, "x", 1);
     CHECK(!gate_await_for(&waiter.ended, 1, 2500)); /* two lives of a token */
+    /* A watch that is to be made anew with what the server has forgotten. */
+    etcd_server_kill(&cluster->servers[0]);
+    etcd_server_restart(&cluster->servers[0]);
+    etcd_cluster_await(cluster);
+    await_watches(&cluster->servers[0], 2); /* the waiter's, and the holder's of its own key */
     must_release(lock);
     waiter_join(&waiter, HF_OK);
     must_release(waiter.lock);

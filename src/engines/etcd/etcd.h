@@ -297,6 +297,7 @@ struct etcd_ear {
     size_t next_node;
     int64_t last_watch;
     bool on_duty;              /* some waiting thread listens for all */
+    bool refused;              /* a watch was: the connection is of no use */
     struct etcd_lock *watched; /* those that have, or want, a watch */
     bool losses;               /* some lock is lost, and its holder is still to be told */
 };

@@ -87,6 +87,10 @@ static void keep_token(struct etcd_store *store, const char *token)
     pthread_mutex_lock(&store->mutex);
     char *old = store->token;
     store->token = copy;
+    if (copy && *copy) { /* an ear that was refused need not wait any longer */
+        store->ear.try_again_ns = 0;
+        hfi_etcd_ear_expect(store, store->env->now_ns());
+    }
     pthread_mutex_unlock(&store->mutex);
     hfi_free(old);
 }

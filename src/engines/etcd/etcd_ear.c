@@ -78,6 +78,7 @@ static void disconnect(struct etcd_ear *ear)
     hfi_etcd_disconnect(ear->connection);
     ear->connection = NULL;
     ear->state = ETCD_EAR_NONE;
+    ear->refused = false;
     hfi_etcd_stream_free(&ear->watch);
     hfi_etcd_stream_free(&ear->keep);
     hfi_etcd_errands_free(ear);
@@ -233,7 +234,7 @@ static bool take_news(struct etcd_store *store)
         protobuf_c_message_free_unpacked(message, NULL);
     }
     hfi_etcd_errands_take(store);
-    return sense && !ear->watch.closed && !ear->keep.closed && !ear->connection->leaving;
+    return sense && !ear->refused && !ear->watch.closed && !ear->keep.closed && !ear->connection->leaving;
 }
 
 void hfi_etcd_ear_pump(struct etcd_store *store)

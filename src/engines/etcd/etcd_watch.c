@@ -12,7 +12,8 @@
 /* However sure a watch is, it is asked now and then; and sooner while there is none. */
 #define BACKSTOP (30 * HFI_SECOND)
 #define BACKSTOP_DEAF HFI_SECOND
-#define REFUSED_PAUSE HFI_SECOND
+/* Should a server cancel a watch each time, not in a loop. */
+#define CANCELED_PAUSE (100 * HFI_MS)
 
 static hfi_time earlier(hfi_time a, hfi_time b)
 {
@@ -130,14 +131,17 @@ static bool is_deleted(const Etcd__WatchResponse *response)
 void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *response)
 {
     struct etcd_lock *lock = store->ear.watched;
+    /* Refused, without saying which: the log-in is too old, as a rule. A new connection has a new one. */
+    if (response->canceled && response->created)
+        store->ear.refused = true;
     while (lock && lock->watch != response->watch_id)
         lock = lock->next_watched;
     if (!lock) /* it has left */
         return;
-    if (response->canceled) { /* not by us: refused, or what we asked for was compacted */
+    if (response->canceled) { /* not by us: what we asked for is history. From now on, then. */
         lock->watch = 0;
         lock->watch_from = 0;
-        lock->watch_at_ns = store->env->now_ns() + REFUSED_PAUSE;
+        lock->watch_at_ns = store->env->now_ns() + CANCELED_PAUSE;
         return;
     }
     store->ear.failures = 0;
