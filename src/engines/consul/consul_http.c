@@ -357,7 +357,7 @@ hf_status hfi_consul_begin(struct consul_store *store, struct consul_exchange *e
     leave(store, exchange);
     if (!exchange->connection && !exchange->at_once)
         status = hfi_consul_connect(store, host, false, &exchange->connection, err);
-    if (status == HF_OK)
+    if (exchange->connection && status == HF_OK)
         status = compose(store, exchange->connection, request, err);
     if (status != HF_OK)
         hfi_consul_end(store, exchange);

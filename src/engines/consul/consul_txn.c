@@ -219,7 +219,10 @@ static void read_holder(struct consul_holder *holder, const json_t *entry)
 static uint64_t number(const json_t *entry, const char *field)
 {
     const json_t *value = json_object_get(entry, field);
-    return json_is_integer(value) ? (uint64_t)json_integer_value(value) : (uint64_t)json_real_value(value);
+    const double real = json_real_value(value); /* 0 if it is none */
+    if (json_is_integer(value))
+        return (uint64_t)json_integer_value(value);
+    return real > 0 && real < (double)INT64_MAX ? (uint64_t)real : 0;
 }
 
 bool hfi_consul_entry(const struct consul_answer *answer, size_t i, struct consul_entry *out)
