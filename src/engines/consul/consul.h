@@ -392,7 +392,7 @@ hf_status hfi_consul_guard(void *memory, const char *resource, uint64_t token, h
 struct consul_store {
     const struct hfi_env *env;
     struct consul_config config;
-    SSL_CTX *tls;      /* NULL: no TLS */
+    SSL_CTX *tls; /* NULL: no TLS */
     char host[65];
     int pid;
     pthread_mutex_t mutex;  /* guards all below; held while something is sent or read, never while it is waited for */
