@@ -13,7 +13,8 @@
  * has the bell, for a second. After that, or when a lease is over, the bell may be stuck with somebody who stands
  * still: the row can be taken without it, and then gets a new bell, which has a new number (epoch).
  *
- * Conditions that ring or take a bell stand in an IF(), which is not evaluated before its condition.
+ * Conditions that ring or take a bell stand in an IF(), which is not evaluated before its condition. What they give is
+ * used: MySQL does not call a function whose value, such as that of "… IS NULL", it knows already.
  */
 #include "mysql_engine.h"
 #include <string.h>
@@ -27,7 +28,7 @@
 #define BEGINS "LEFT(name, LENGTH(?)) = ?"
 
 /* User-level locks are the server's, not the database's, and their names are short. */
-#define TAG(name) "CONCAT('holdfast:', LEFT(SHA1(CONCAT(CAST({D} AS BINARY), '.', {T}, '.', " name ")), 32), ':'"
+#define TAG(name) "CONCAT('holdfast:', LEFT(SHA2(CONCAT(CAST({D} AS BINARY), '.', {T}, '.', " name "), 256), 32), ':'"
 #define BELL TAG("name") ", epoch)"
 #define MINE "(IS_USED_LOCK(" BELL ") <=> CONNECTION_ID())"
 #define GOT_BELL "(" MINE " OR GET_LOCK(" BELL ", 0))"
@@ -70,8 +71,8 @@ static const char renew_many[] =
 
 static const char alive_many[] = "SELECT owner FROM {L} WHERE name IN ({M}) AND owner IN ({M}) AND expires > " NOW;
 
-static const char lease_free[] = "UPDATE {L} SET owner = NULL, expires = " CLAIM_END
-                                 ", bell = IF(RELEASE_ALL_LOCKS() IS NULL, 0, 0) WHERE name = ? AND owner = ?";
+static const char lease_free[] =
+    "UPDATE {L} SET owner = NULL, expires = " CLAIM_END ", bell = RELEASE_ALL_LOCKS() * 0 WHERE name = ? AND owner = ?";
 
 static const char lease_evict[] = "UPDATE {L} SET owner = NULL, expires = " NOW " WHERE name = ? AND owner IS NOT NULL";
 
@@ -108,7 +109,7 @@ static const char insert_look[] =
 static const char insert_claim[] = "UPDATE {G} SET claim = " CLAIM_END " WHERE name = ? AND owner = ?";
 
 static const char insert_free[] =
-    "DELETE FROM {L} WHERE name = ? AND owner = ? AND IF(owner IS NULL, 0, RELEASE_ALL_LOCKS() IS NOT NULL)";
+    "DELETE FROM {L} WHERE name = ? AND owner = ? AND IF(owner IS NULL, 0, RELEASE_ALL_LOCKS() + 1)";
 
 static const char insert_evict[] = "DELETE FROM {L} WHERE name = ?";
 
@@ -131,7 +132,7 @@ static const char insert_inspect[] =
 #define KEY "COALESCE(?, CONCAT('holdfast#', LEFT(SHA2(CONCAT(CAST({D} AS BINARY), CHAR(0), ?), 256), 50)))"
 /* By this it can be seen who has locked a row, without a privilege. */
 #define ROW_KEY(name) TAG(name) ", 'row')"
-#define IS_HELD "(owner IS NOT NULL AND IS_USED_LOCK(lockname) = connection)"
+#define IS_HELD "(owner IS NOT NULL AND IS_USED_LOCK(COALESCE(lockname, 'holdfast')) = connection)"
 
 static const char bound_look[] = "SELECT 0, host, pid, NULL FROM {G} WHERE name = ? AND " IS_HELD;
 
