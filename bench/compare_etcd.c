@@ -66,7 +66,7 @@ static ProtobufCMessage *ask(struct raw *raw, const char *path, const ProtobufCM
                              const ProtobufCMessageDescriptor *type)
 {
     struct etcd_stream stream = { .path = path }, *const streams[] = { &stream };
-    ProtobufCMessage *answer;
+    ProtobufCMessage *answer = NULL;
     must(hfi_etcd_add_message(&stream, request) && hfi_etcd_begin(raw->connection, &stream, raw->authority, NULL, 0),
          "cannot ask");
     must(hfi_etcd_exchange(raw->connection, streams, 1, hfi_etcd_now_ns() + PATIENCE, NULL) == HF_OK, "no answer");
@@ -144,7 +144,7 @@ static double raw_pair_us(struct raw *raw)
 static struct etcd_connection *connect_raw(const struct etcd_address *address)
 {
     struct sockaddr_storage found[HFI_ETCD_ADDRESSES_MOST];
-    struct etcd_connection *connection;
+    struct etcd_connection *connection = NULL;
     size_t count;
     hf_error err = { 0 };
     must(hfi_etcd_resolve(found, &count, address, false, &err) == HF_OK &&

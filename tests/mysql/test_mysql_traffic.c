@@ -24,9 +24,9 @@ static void pairs(unsigned count)
 
 static int64_t measure(struct mysql_server *server, const char *what, void (*work)(unsigned count), unsigned count)
 {
-    const int64_t before = mysql_server_number(server, what);
+    const int64_t before = mysql_server_number(server, "%s", what);
     work(count);
-    return mysql_server_number(server, what) - before;
+    return mysql_server_number(server, "%s", what) - before;
 }
 
 TEST_LIMIT(a_pair_is_two_round_trips, 60)

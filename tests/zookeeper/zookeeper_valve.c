@@ -101,11 +101,10 @@ static void pass_on(struct valve *valve, struct line *line, bool to_server)
         bytes[NUMBER_AT] ^= 0x40;
         line->lose = false;
     }
-    if (spoilt && !atomic_load(&valve->garbles)) { /* it is done, and nobody hears of it */
+    const bool swallowed = spoilt && !atomic_load(&valve->garbles); /* it is done, and nobody hears of it */
+    const int to = to_server ? line->server : line->client;
+    if (swallowed || length <= 0 || send(to, bytes, (size_t)length, MSG_NOSIGNAL) < 0)
         hang_up(line);
-    } else if (length <= 0 || send(to_server ? line->server : line->client, bytes, (size_t)length, MSG_NOSIGNAL) < 0) {
-        hang_up(line);
-    }
 }
 
 static void serve_lines(void *arg)

@@ -23,21 +23,23 @@ static const char check[] =
 enum { COLUMN_THERE, COLUMN_FIRST_THERE, COLUMN_OTHER_ENGINE, COLUMN_GUARDED, COLUMN_BINARY };
 #define TABLES 3
 
-static const char *const create[] = {
+static const char create_locks[] =
     "CREATE TABLE IF NOT EXISTS {L} (name VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL DEFAULT "
     "0,"
     " owner VARBINARY(32), epoch BIGINT UNSIGNED NOT NULL DEFAULT 0, bell BIGINT UNSIGNED NOT NULL DEFAULT 0,"
     " since DATETIME(6), expires DATETIME(6), host VARCHAR(64) CHARACTER SET utf8mb4, pid BIGINT UNSIGNED,"
-    " note VARCHAR(120) CHARACTER SET utf8mb4) ENGINE=InnoDB",
+    " note VARCHAR(120) CHARACTER SET utf8mb4) ENGINE=InnoDB";
+static const char create_grants[] =
     "CREATE TABLE IF NOT EXISTS {G} (name VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL DEFAULT "
     "0,"
     " owner VARBINARY(32), epoch BIGINT UNSIGNED NOT NULL DEFAULT 0, bell BIGINT UNSIGNED NOT NULL DEFAULT 0,"
     " claim DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00', lockname VARBINARY(64), connection BIGINT UNSIGNED,"
     " since DATETIME(6), host VARCHAR(64) CHARACTER SET utf8mb4, pid BIGINT UNSIGNED,"
-    " note VARCHAR(120) CHARACTER SET utf8mb4) ENGINE=InnoDB",
+    " note VARCHAR(120) CHARACTER SET utf8mb4) ENGINE=InnoDB";
+static const char create_fences[] =
     "CREATE TABLE IF NOT EXISTS {F} (resource VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL)"
-    " ENGINE=InnoDB",
-};
+    " ENGINE=InnoDB";
+static const char *const create[] = { create_locks, create_grants, create_fences };
 
 /* For programs that write in transactions of their own. Who may not create it can do without it. */
 static const char create_guard[] =

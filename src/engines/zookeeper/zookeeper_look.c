@@ -112,7 +112,7 @@ static hf_status show_one(struct zookeeper_session *session, const char *name, h
 {
     struct zookeeper_store *store = session->store;
     char directory[HFI_ZOOKEEPER_PATH_MAX];
-    struct line line = { NULL };
+    struct line line = { .list = NULL };
     hfi_zookeeper_directory(directory, &store->config, name);
     const int rc = read_line(&line, session, directory, deadline_ns);
     if (rc == ZOK) {
