@@ -57,7 +57,8 @@ static bool is_distrust(unsigned number, const char *text)
 hf_status hfi_mysql_refusal(const struct mysql_store *store, unsigned number, const char *text, hf_error *err)
 {
     char words[150];
-    snprintf(words, sizeof words, "%.*s", (int)strcspn(text, "\r\n"), text);
+    snprintf(words, sizeof words, "%s", text);
+    words[strcspn(words, "\r\n")] = 0;
     const hf_status status = is_distrust(number, text) ? HF_DENIED : status_of(number);
     return hfi_fail(err, status, (int)number, "%.70s refused: %s (%u)", store->config.where, words, number);
 }
