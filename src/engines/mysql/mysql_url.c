@@ -145,20 +145,13 @@ static hf_status read_url(struct mysql_config *config, const char *text, hf_erro
 
 /* --- tables --- */
 
-static bool is_identifier(const char *text, size_t length)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
-    return length > 0 && length <= HFI_MYSQL_IDENTIFIER_MAX && strspn(text, letters) >= length &&
-           !(text[0] >= '0' && text[0] <= '9');
-}
-
 /* [database.]table becomes quoted names. */
 static hf_status name_tables(struct mysql_config *config, const char *table, hf_error *err)
 {
     const char *dot = strchr(table, '.');
     const char *last = dot ? dot + 1 : table;
     const size_t schema = dot ? (size_t)(dot - table) : 0;
-    if (!is_identifier(last, strlen(last)) || (dot && !is_identifier(table, schema)))
+    if (!hfi_sql_is_identifier(last, strlen(last)) || (dot && !hfi_sql_is_identifier(table, schema)))
         return hfi_fail(err, HF_INVALID, 0,
                         "table is a name, or database.name, of up to 50 letters, digits and _ each");
     if (!dot && !config->database && !config->settings[SET_GROUP] && !config->settings[SET_DEFAULT_FILE])
