@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_mysql_proxy.c: something between client and server. It may have sessions of its own, as ProxySQL and MaxScale do,
- * and greet with a number that is not the session's: locks and bells belong to sessions, so it is refused, unless the
- * user vouches for it. Or it loses the server's answer to a statement that was done.
+ * test_mysql_proxy.c: something between client and server. It may have sessions of its own, as ProxySQL and MaxScale
+ * do, and greet with a number that is not the session's: locks and bells belong to sessions, so it is refused, unless
+ * the user vouches for it. Or it loses the server's answer to a statement that was done.
  */
 #include "mysql_support.h"
 
@@ -133,7 +133,7 @@ static void proxy_stop(struct proxy *proxy)
     free(proxy);
 }
 
-/* ----------------------------------------------------------------------------------------------- sessions of its own */
+/* ---------------------------------------------------------------------------------------------- sessions of its own */
 
 TEST_LIMIT(a_proxy_with_sessions_of_its_own_is_refused, 60)
 {
@@ -148,7 +148,7 @@ TEST_LIMIT(a_proxy_with_sessions_of_its_own_is_refused, 60)
     proxy_stop(proxy);
 }
 
-/* ---------------------------------------------------------------------------------------------- answers that get lost */
+/* -------------------------------------------------------------------------------------------- answers that get lost */
 
 /* Each of the answers to acquire and release in turn. Whatever the server has done: a try is not told that it is held,
  * a wait finds it, and in the end nobody has it. */
