@@ -126,7 +126,7 @@ static hf_status set_options(const struct mysql_config *config, MYSQL *client)
     }
     if (good && config->settings[SET_DEFAULT_FILE] && !config->settings[SET_GROUP])
         good = mysql_options(client, MYSQL_READ_DEFAULT_GROUP, "client") == 0;
-    if (good && config->settings[SET_SSL_VERIFY])
+    if (good && (config->by_name || config->settings[SET_SSL_VERIFY]))
         good = mysql_options(client, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, config->by_name ? &yes : &no) == 0;
     if (good && config->tls)
         good = mysql_options(client, MYSQL_OPT_SSL_ENFORCE, &yes) == 0;
