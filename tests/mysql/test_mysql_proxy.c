@@ -1,22 +1,30 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_mysql_proxy.c: something between client and server that has sessions of its own, as ProxySQL and MaxScale do: it
- * greets with a number that is not the session's. Locks and bells belong to sessions, so it is refused, unless the user
- * vouches for it.
+ * test_mysql_proxy.c: something between client and server. It may have sessions of its own, as ProxySQL and MaxScale
+ * do, and greet with a number that is not the session's: locks and bells belong to sessions, so it is refused, unless
+ * the user vouches for it. Or it loses the server's answer to a statement that was done.
  */
 #include "mysql_support.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define HEADER 5 /* of a packet, and the protocol's version */
+#define CONNECTIONS_MOST 32
 
 struct proxy {
-    int listener, server_port;
+    int listener, port, server_port;
+    bool forges;         /* the number of the session */
+    _Atomic int answers; /* of the server that are passed on before one is lost; negative: all of them */
+    _Atomic uint32_t lost;
+    pthread_t thread, connections[CONNECTIONS_MOST];
+    size_t count;
 };
 
 static int connect_to(int port)
@@ -30,14 +38,14 @@ static int connect_to(int port)
 }
 
 /* The greeting of the server, with another number of the session behind the server's version. */
-static void forge_greeting(int from, int to)
+static void pass_greeting(const struct proxy *proxy, int from, int to)
 {
     unsigned char text[500] = { 0 };
     const ssize_t size = recv(from, text, sizeof text - 1, 0);
     REQUIRE(size > 20);
     const size_t number = HEADER + strlen((char *)text + HEADER) + 1;
-    text[number + 1] ^= 0x55;
-    REQUIRE_INT(size, send(to, text, (size_t)size, MSG_NOSIGNAL));
+    text[number + 1] ^= proxy->forges ? 0x55 : 0;
+    send(to, text, (size_t)size, MSG_NOSIGNAL);
 }
 
 static bool pass_on(int from, int to)
@@ -47,42 +55,141 @@ static bool pass_on(int from, int to)
     return size > 0 && send(to, text, (size_t)size, MSG_NOSIGNAL) == size;
 }
 
+static bool pass_answer(struct proxy *proxy, int from, int to)
+{
+    if (atomic_load(&proxy->answers) >= 0 && atomic_fetch_sub(&proxy->answers, 1) == 0) {
+        atomic_fetch_add(&proxy->lost, 1);
+        return false;
+    }
+    return pass_on(from, to);
+}
+
+struct link {
+    struct proxy *proxy;
+    int client;
+};
+
 static void *serve_one(void *arg)
 {
-    const struct proxy *proxy = arg;
-    const int client = accept(proxy->listener, NULL, NULL), server = connect_to(proxy->server_port);
-    struct pollfd ends[2] = { { .fd = client, .events = POLLIN }, { .fd = server, .events = POLLIN } };
+    struct link *link = arg;
+    const int server = connect_to(link->proxy->server_port);
+    struct pollfd ends[2] = { { .fd = link->client, .events = POLLIN }, { .fd = server, .events = POLLIN } };
     bool open = true;
-    forge_greeting(server, client);
+    pass_greeting(link->proxy, server, link->client);
     while (open && poll(ends, 2, -1) > 0)
-        open = (!ends[0].revents || pass_on(client, server)) && (!ends[1].revents || pass_on(server, client));
-    close(client);
+        open = (!ends[0].revents || pass_on(link->client, server)) &&
+               (!ends[1].revents || pass_answer(link->proxy, server, link->client));
+    close(link->client);
     close(server);
+    free(link);
     return NULL;
 }
 
-static void check_through_proxy(const struct mysql_server *server, const char *options, hf_status status,
-                                const char *words)
+/* Until the listener is shut down. */
+static void *serve(void *arg)
+{
+    struct proxy *proxy = arg;
+    for (int client; (client = accept(proxy->listener, NULL, NULL)) >= 0;) {
+        struct link *link = malloc(sizeof *link);
+        if (!link || proxy->count >= CONNECTIONS_MOST) {
+            FAIL("too many connections");
+            test_abort();
+        }
+        *link = (struct link){ proxy, client };
+        REQUIRE_INT(0, pthread_create(&proxy->connections[proxy->count++], NULL, serve_one, link));
+    }
+    return NULL;
+}
+
+static struct proxy *proxy_start(const struct mysql_server *server, bool forges)
 {
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
     socklen_t size = sizeof address;
-    struct proxy proxy = { .listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), .server_port = server->port };
-    pthread_t thread;
-    char url[200];
-    REQUIRE(proxy.listener >= 0 && bind(proxy.listener, (struct sockaddr *)&address, size) == 0);
-    REQUIRE_INT(0, listen(proxy.listener, 4));
-    REQUIRE_INT(0, getsockname(proxy.listener, (struct sockaddr *)&address, &size));
-    REQUIRE_INT(0, pthread_create(&thread, NULL, serve_one, &proxy));
-    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app?%s", ntohs(address.sin_port), options);
-    check_open(url, status, words);
-    REQUIRE_INT(0, pthread_join(thread, NULL));
-    close(proxy.listener);
+    struct proxy *proxy = calloc(1, sizeof *proxy);
+    if (!proxy) {
+        FAIL("no memory");
+        test_abort();
+    }
+    proxy->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    proxy->server_port = server->port;
+    proxy->forges = forges;
+    atomic_store(&proxy->answers, -1);
+    REQUIRE(proxy->listener >= 0 && bind(proxy->listener, (struct sockaddr *)&address, size) == 0);
+    REQUIRE_INT(0, listen(proxy->listener, 16));
+    REQUIRE_INT(0, getsockname(proxy->listener, (struct sockaddr *)&address, &size));
+    proxy->port = ntohs(address.sin_port);
+    REQUIRE_INT(0, pthread_create(&proxy->thread, NULL, serve, proxy));
+    return proxy;
 }
+
+/* When all of its clients have gone. */
+static void proxy_stop(struct proxy *proxy)
+{
+    shutdown(proxy->listener, SHUT_RDWR);
+    REQUIRE_INT(0, pthread_join(proxy->thread, NULL));
+    for (size_t i = 0; i < proxy->count; i++)
+        REQUIRE_INT(0, pthread_join(proxy->connections[i], NULL));
+    close(proxy->listener);
+    free(proxy);
+}
+
+/* ---------------------------------------------------------------------------------------------- sessions of its own */
 
 TEST_LIMIT(a_proxy_with_sessions_of_its_own_is_refused, 60)
 {
-    const struct mysql_server *server = start_store("lease", "");
-    check_through_proxy(server, "strategy=lease", HF_UNSUPPORTED, "proxy");
-    check_through_proxy(server, "strategy=get-lock", HF_UNSUPPORTED, "pooler=session");
-    check_through_proxy(server, "strategy=get-lock&pooler=session", HF_OK, "");
+    struct proxy *proxy = proxy_start(start_store("lease", ""), true);
+    char url[200];
+    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app", proxy->port);
+    check_open(url, HF_UNSUPPORTED, "proxy");
+    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app?strategy=get-lock", proxy->port);
+    check_open(url, HF_UNSUPPORTED, "pooler=session");
+    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app?strategy=get-lock&pooler=session", proxy->port);
+    check_open(url, HF_OK, "");
+    proxy_stop(proxy);
+}
+
+/* -------------------------------------------------------------------------------------------- answers that get lost */
+
+/* Each of the answers to acquire and release in turn. Whatever the server has done: a try is not told that it is held,
+ * a wait finds it, and in the end nobody has it. */
+static void check_lost_answers(struct proxy *proxy, hf_client *other, const char *strategy)
+{
+    static char url[200];
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = 20000;
+    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app?strategy=%s", proxy->port, strategy);
+    store_url = url;
+    for (int answers = 0; answers < 4; answers++) {
+        hf_client *client = open_client();
+        hf_lock *lock = NULL;
+        must_release(must_acquire(client, strategy, &options)); /* statements are prepared, the row is there */
+        const uint32_t lost = atomic_load(&proxy->lost);
+        atomic_store(&proxy->answers, answers);
+        const hf_status tried = hf_try_acquire(&lock, client, strategy, &options, NULL);
+        CHECK(tried == HF_OK || tried == HF_UNKNOWN || tried == HF_UNAVAILABLE);
+        CHECK((tried == HF_OK) == (lock != NULL));
+        hf_release(lock, NULL);
+        lock = must_acquire(client, strategy, &options);
+        check_busy(other, strategy);
+        const hf_status released = hf_release(lock, NULL);
+        CHECK(released == HF_OK || released == HF_LOST || released == HF_UNKNOWN || released == HF_UNAVAILABLE);
+        check_becomes_free(other, strategy);
+        atomic_store(&proxy->answers, -1);
+        CHECK_INT(lost + 1, atomic_load(&proxy->lost)); /* or nothing was tried */
+        hf_close(client);
+    }
+}
+
+TEST_LIMIT(answers_that_are_lost, 90)
+{
+    struct mysql_server *server = start_store("lease", "");
+    struct proxy *proxies[STRATEGIES];
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        use_strategy(server, strategy_names[i]);
+        hf_client *other = open_client();
+        proxies[i] = proxy_start(server, false);
+        check_lost_answers(proxies[i], other, strategy_names[i]);
+        hf_close(other);
+        proxy_stop(proxies[i]);
+    }
 }

@@ -6,6 +6,7 @@
 #include "mysql_support.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define CLIENTS 4
 #define EXECUTED "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_STMT_EXECUTE'"
@@ -109,7 +110,9 @@ TEST_LIMIT(who_waits_does_not_ask, 60)
         mysql_server_await(server, 4, "SELECT COUNT(*) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep' AND TIME_MS > 100");
         const int64_t before = mysql_server_number(server, EXECUTED);
         CHECK(!gate_await_for(&waiters[0].ended, 1, 700));
-        CHECK_INT(before, mysql_server_number(server, EXECUTED));
+        /* With for-update each of them asks anew after five seconds, which may be over by chance. */
+        const int64_t asked = mysql_server_number(server, EXECUTED) - before;
+        CHECK(asked == 0 || (asked <= 12 && strcmp(strategy_names[i], "for-update") == 0));
         hf_cancel(other, strategy_names[i]);
         for (int j = 0; j < 4; j++)
             waiter_join(&waiters[j], HF_CANCELED);

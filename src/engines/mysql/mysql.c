@@ -38,6 +38,7 @@ static hf_status mysql_engine_open(void *memory, const struct hfi_url *url, cons
     store->env = env;
     store->watch = store->heart = -1;
     pthread_mutex_init(&store->mutex, NULL);
+    store->pool.mutex = &store->mutex;
     gethostname(store->host, sizeof store->host - 1);
     store->pid = (uint64_t)getpid();
     hf_status status = hfi_mysql_config_read(&store->config, url, err);
@@ -51,10 +52,8 @@ static hf_status mysql_engine_open(void *memory, const struct hfi_url *url, cons
 static void mysql_engine_close(void *memory)
 {
     struct mysql_store *store = memory;
-    for (struct mysql_connection *next; store->idle; store->idle = next) {
-        next = store->idle->next;
-        hfi_mysql_disconnect(store->idle);
-    }
+    for (void *connection; (connection = hfi_sql_pool_take(&store->pool)) != NULL;)
+        hfi_mysql_disconnect(connection);
     hfi_fd_close(store->heart);
     hfi_fd_close(store->watch);
     hfi_mysql_config_free(&store->config);

@@ -48,10 +48,12 @@ static hf_status status_of(unsigned number)
     return HF_UNAVAILABLE;
 }
 
-/* What is wrong with TLS has one number: a certificate that is not trusted, and a server that is going away. */
+/* What is wrong with TLS has one number: a certificate that is not trusted, a server without TLS, and one that is going
+ * away. */
 static bool is_distrust(unsigned number, const char *text)
 {
-    return number == CR_SSL_CONNECTION_ERROR && (strcasestr(text, "certificate") || strcasestr(text, "verif"));
+    return number == CR_SSL_CONNECTION_ERROR &&
+           (strcasestr(text, "certificate") || strcasestr(text, "verif") || strcasestr(text, "not support"));
 }
 
 hf_status hfi_mysql_refusal(const struct mysql_store *store, unsigned number, const char *text, hf_error *err)

@@ -7,21 +7,15 @@
  * compare the name with the server's certificate.
  */
 #include "mysql_engine.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#define IDLE_MOST 16
 #define A_MOMENT (5 * HFI_MS)
-/* What libmariadb may open beside its socket: option files, certificates, the plugin for a password. */
-#define SPARE_DESCRIPTORS 4
 /* For a handshake of TLS and for loading a plugin; memory that is not touched costs nothing. */
 #define STACK_SIZE (256 * 1024)
 #define OLDEST_MARIADB 100500
@@ -44,25 +38,6 @@ static void start_library(void)
     sigaction(SIGPIPE, NULL, &before);
     mysql_library_init(0, NULL, NULL);
     sigaction(SIGPIPE, &before, NULL);
-}
-
-/* libmariadb says that a file is not there when it cannot be opened. */
-static hf_status check_descriptors(hf_error *err)
-{
-    int spare[SPARE_DESCRIPTORS];
-    int failure = 0;
-    hfi_fd_begin();
-    for (size_t i = 0; i < SPARE_DESCRIPTORS; i++) {
-        spare[i] = failure ? -1 : eventfd(0, EFD_CLOEXEC);
-        if (spare[i] < 0 && !failure)
-            failure = errno;
-    }
-    for (size_t i = 0; i < SPARE_DESCRIPTORS; i++) {
-        if (spare[i] >= 0)
-            close(spare[i]);
-    }
-    hfi_fd_end(-1);
-    return failure ? hfi_fail_errno(err, failure, "open", "a connection") : HF_OK;
 }
 
 /* --- the socket --- */
@@ -151,7 +126,7 @@ static hf_status set_options(const struct mysql_config *config, MYSQL *client)
     }
     if (good && config->settings[SET_DEFAULT_FILE] && !config->settings[SET_GROUP])
         good = mysql_options(client, MYSQL_READ_DEFAULT_GROUP, "client") == 0;
-    if (good && config->settings[SET_SSL_VERIFY])
+    if (good && (config->by_name || config->settings[SET_SSL_VERIFY]))
         good = mysql_options(client, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, config->by_name ? &yes : &no) == 0;
     if (good && config->tls)
         good = mysql_options(client, MYSQL_OPT_SSL_ENFORCE, &yes) == 0;
@@ -318,7 +293,7 @@ hf_status hfi_mysql_connect(struct mysql_store *store, struct mysql_connection *
 {
     *out = NULL;
     pthread_once(&once, start_library);
-    const hf_status status = check_descriptors(err);
+    const hf_status status = hfi_sql_check_descriptors(err);
     if (status != HF_OK)
         return status;
     if (store->config.host && !store->config.settings[SET_SOCKET])
@@ -341,38 +316,20 @@ bool hfi_mysql_is_alive(const struct mysql_store *store, const struct mysql_conn
 hf_status hfi_mysql_borrow(struct mysql_store *store, struct mysql_connection **out, hfi_time deadline_ns,
                            hf_error *err)
 {
-    for (;;) {
-        pthread_mutex_lock(&store->mutex);
-        struct mysql_connection *connection = store->idle;
-        if (connection) {
-            store->idle = connection->next;
-            store->idle_count--;
-            connection->ends = store->ends;
-        }
-        pthread_mutex_unlock(&store->mutex);
-        *out = connection;
-        if (!connection)
-            return hfi_mysql_connect(store, out, deadline_ns, err);
-        if (hfi_mysql_is_alive(store, connection))
+    while ((*out = hfi_sql_pool_take(&store->pool)) != NULL) {
+        if (hfi_mysql_is_alive(store, *out))
             return HF_OK;
-        hfi_mysql_disconnect(connection);
+        hfi_mysql_disconnect(*out);
     }
+    return hfi_mysql_connect(store, out, deadline_ns, err);
 }
 
 void hfi_mysql_give_back(struct mysql_store *store, struct mysql_connection *connection)
 {
     if (!connection)
         return;
-    pthread_mutex_lock(&store->mutex);
-    const bool keep = !connection->broken && store->idle_count < IDLE_MOST;
-    if (keep) {
-        connection->used_ns = store->env->now_ns();
-        connection->next = store->idle;
-        store->idle = connection;
-        store->idle_count++;
-    }
-    pthread_mutex_unlock(&store->mutex);
-    if (!keep)
+    connection->used_ns = store->env->now_ns();
+    if (connection->broken || !hfi_sql_pool_put(&store->pool, connection))
         hfi_mysql_disconnect(connection);
 }
 

@@ -18,6 +18,7 @@
 #define HFI_MYSQL_ENGINE_H
 
 #include "engine.h"
+#include "engines/sql/sql_common.h"
 #include <mysql.h>
 #include <pthread.h>
 #include <signal.h>
@@ -142,9 +143,8 @@ struct mysql_connection {
     bool broken;
     hfi_time used_ns; /* when it was given back */
     uint64_t number;  /* our own, unique within the store */
-    uint64_t ends;    /* the store's count of them when it was last taken */
+    uint64_t ends;    /* the store's count of them when it was last listened to */
     struct mysql_row row;
-    struct mysql_connection *next;
 };
 
 struct mysql_store;
@@ -279,8 +279,7 @@ struct mysql_store {
     const struct hfi_env *env;
     struct mysql_config config;
     pthread_mutex_t mutex; /* guards all below */
-    struct mysql_connection *idle;
-    size_t idle_count;
+    struct hfi_sql_pool pool;
     struct mysql_lock *watched;
     size_t watched_count;
     uint64_t connections; /* how many there were */

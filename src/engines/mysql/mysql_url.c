@@ -3,15 +3,10 @@
  * mysql_url.c: mysql://[user[:password]@][host][:port][/database][?options].
  */
 #include "mysql_engine.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define SHAPE "mysql://[user[:password]@][host][:port][/database][?option=value&...]"
-#define PASSWORD_MAX 1000
 
 static const char *const setting_names[MYSQL_SETTINGS] = {
     [SET_SOCKET] = "socket",
@@ -38,36 +33,9 @@ static hf_status no_memory(hf_error *err)
     return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
 }
 
-static int digit(char letter)
+static hf_status keep_unless_empty(char **field, const char *text, size_t length, hf_error *err)
 {
-    const char *const digits = "0123456789abcdef";
-    const char *at = letter ? strchr(digits, letter | 0x20) : NULL;
-    return at && (letter >= 'A' || letter <= '9') ? (int)(at - digits) : -1;
-}
-
-/* The message has no part of the text, which may be a password's. */
-static hf_status decode(char **out, const char *text, size_t length, hf_error *err)
-{
-    char *end = *out = hfi_alloc(length + 1);
-    if (!end)
-        return no_memory(err);
-    for (size_t i = 0; i < length; i++) {
-        char letter = text[i];
-        if (letter == '%') {
-            const int high = i + 2 < length ? digit(text[i + 1]) : -1, low = high >= 0 ? digit(text[i + 2]) : -1;
-            if (low < 0 || high + low == 0)
-                return hfi_fail(err, HF_INVALID, 0, "a %% of the URL is not followed by two hexadecimal digits");
-            letter = (char)(16 * high + low);
-            i += 2;
-        }
-        *end++ = letter;
-    }
-    return HF_OK;
-}
-
-static hf_status decode_unless_empty(char **out, const char *text, size_t length, hf_error *err)
-{
-    return length ? decode(out, text, length, err) : HF_OK;
+    return length ? hfi_url_keep_decoded(field, text, length, err) : HF_OK;
 }
 
 /* --- authority and path --- */
@@ -80,15 +48,19 @@ static hf_status read_host(struct mysql_config *config, const char *text, size_t
     const char *end = colon ? colon : text + length;
     if (bracketed && (!close || close + 1 != end))
         return hfi_fail(err, HF_INVALID, 0, "an address in [] of the URL is not closed");
+    char digits[HFI_URL_TEXT_MAX];
+    long port = 0;
+    hf_status status = HF_OK;
     if (colon) {
-        char *rest = NULL;
-        const unsigned long port = strtoul(colon + 1, &rest, 10);
-        if (rest == colon + 1 || rest != text + length || port == 0 || port > 65535)
-            return hfi_fail(err, HF_INVALID, 0, "the port of the URL is not a number from 1 to 65535");
-        config->port = (unsigned)port;
+        status = hfi_url_decode(digits, colon + 1, (size_t)(text + length - colon - 1), err);
+        if (status == HF_OK)
+            status = hfi_url_read_number(&port, digits, 1, 65535, "a port", err);
     }
+    if (status != HF_OK)
+        return status;
+    config->port = (unsigned)port;
     const size_t brackets = bracketed ? 1 : 0;
-    return decode_unless_empty(&config->host, text + brackets, (size_t)(end - text) - 2 * brackets, err);
+    return keep_unless_empty(&config->host, text + brackets, (size_t)(end - text) - 2 * brackets, err);
 }
 
 static hf_status read_authority(struct mysql_config *config, const char *text, size_t length, hf_error *err)
@@ -97,9 +69,9 @@ static hf_status read_authority(struct mysql_config *config, const char *text, s
     const size_t login = at ? (size_t)(at - text) : 0;
     const char *colon = at ? memchr(text, ':', login) : NULL;
     const size_t user = colon ? (size_t)(colon - text) : login;
-    hf_status status = decode_unless_empty(&config->user, text, user, err);
+    hf_status status = keep_unless_empty(&config->user, text, user, err);
     if (status == HF_OK && colon)
-        status = decode(&config->password, colon + 1, login - user - 1, err);
+        status = hfi_url_keep_decoded(&config->password, colon + 1, login - user - 1, err);
     if (status == HF_OK)
         status = at ? read_host(config, at + 1, length - login - 1, err) : read_host(config, text, length, err);
     return status;
@@ -118,8 +90,7 @@ static hf_status take_option(struct mysql_config *config, const char *text, size
         return hfi_fail(err, HF_INVALID, 0, "unknown option \"%.*s\" in the URL", name < 40 ? (int)name : 40, text);
     if (!equals || name + 1 == length)
         return hfi_fail(err, HF_INVALID, 0, "the option \"%s\" of the URL is empty", setting_names[i]);
-    hfi_free(config->settings[i]);
-    return decode(&config->settings[i], equals + 1, length - name - 1, err);
+    return hfi_url_keep_decoded(&config->settings[i], equals + 1, length - name - 1, err);
 }
 
 static hf_status read_url(struct mysql_config *config, const char *text, hf_error *err)
@@ -133,7 +104,7 @@ static hf_status read_url(struct mysql_config *config, const char *text, hf_erro
     const char *query = path[database] ? path + database + 1 : "";
     hf_status status = read_authority(config, text, authority, err);
     if (status == HF_OK)
-        status = decode_unless_empty(&config->database, path, database, err);
+        status = keep_unless_empty(&config->database, path, database, err);
     while (*query && status == HF_OK) {
         const size_t one = strcspn(query, "&");
         if (one)
@@ -145,20 +116,13 @@ static hf_status read_url(struct mysql_config *config, const char *text, hf_erro
 
 /* --- tables --- */
 
-static bool is_identifier(const char *text, size_t length)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
-    return length > 0 && length <= HFI_MYSQL_IDENTIFIER_MAX && strspn(text, letters) >= length &&
-           !(text[0] >= '0' && text[0] <= '9');
-}
-
 /* [database.]table becomes quoted names. */
 static hf_status name_tables(struct mysql_config *config, const char *table, hf_error *err)
 {
     const char *dot = strchr(table, '.');
     const char *last = dot ? dot + 1 : table;
     const size_t schema = dot ? (size_t)(dot - table) : 0;
-    if (!is_identifier(last, strlen(last)) || (dot && !is_identifier(table, schema)))
+    if (!hfi_sql_is_identifier(last, strlen(last)) || (dot && !hfi_sql_is_identifier(table, schema)))
         return hfi_fail(err, HF_INVALID, 0,
                         "table is a name, or database.name, of up to 50 letters, digits and _ each");
     if (!dot && !config->database && !config->settings[SET_GROUP] && !config->settings[SET_DEFAULT_FILE])
@@ -228,26 +192,7 @@ char *hfi_mysql_expand(const struct mysql_config *config, const char *text)
 
 static hf_status read_choice(const char *given, const char *name, bool otherwise, bool *out, hf_error *err)
 {
-    *out = given ? strcmp(given, "yes") == 0 : otherwise;
-    if (given && !*out && strcmp(given, "no") != 0)
-        return hfi_fail(err, HF_INVALID, 0, "%s is yes or no", name);
-    return HF_OK;
-}
-
-static hf_status read_password_file(struct mysql_config *config, const char *path, hf_error *err)
-{
-    char text[PASSWORD_MAX + 1];
-    const int fd = HFI_FD(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    const ssize_t size = fd >= 0 ? read(fd, text, PASSWORD_MAX) : -1;
-    const int failure = errno;
-    hfi_fd_close(fd);
-    if (size < 0)
-        return hfi_fail_errno(err, failure, "read", path);
-    text[size] = 0;
-    text[strcspn(text, "\r\n")] = 0;
-    config->password = hfi_strdup(text);
-    explicit_bzero(text, sizeof text);
-    return config->password ? HF_OK : no_memory(err);
+    return hfi_url_read_switch(out, name, given ? given : otherwise ? "yes" : "no", err);
 }
 
 static hf_status read_settings(struct mysql_config *config, hf_error *err)
@@ -258,16 +203,17 @@ static hf_status read_settings(struct mysql_config *config, hf_error *err)
         return hfi_fail(err, HF_INVALID, 0, "a strategy is lease, insert, version, for-update or get-lock");
     hf_status status = read_choice(given[SET_CREATE], "create", true, &config->create, err);
     if (status == HF_OK)
-        status = read_choice(given[SET_SSL_VERIFY], "ssl-verify", false, &config->by_name, err);
+        status = read_choice(given[SET_SSL_VERIFY], "ssl-verify", given[SET_SSL_CA] || given[SET_SSL_CAPATH],
+                             &config->by_name, err);
     if (status == HF_OK)
-        status = read_choice(given[SET_SSL], "ssl", config->by_name || given[SET_SSL_CA], &config->tls, err);
+        status = read_choice(given[SET_SSL], "ssl", config->by_name, &config->tls, err);
     if (status != HF_OK)
         return status;
     config->session_pooler = given[SET_POOLER] && strcmp(given[SET_POOLER], "session") == 0;
     if (given[SET_POOLER] && !config->session_pooler)
         return hfi_fail(err, HF_INVALID, 0, "pooler is session, or left out");
     if (!config->password && given[SET_PASSWORD_FILE])
-        status = read_password_file(config, given[SET_PASSWORD_FILE], err);
+        status = hfi_url_keep_secret(&config->password, "read", given[SET_PASSWORD_FILE], err);
     if (status == HF_OK)
         status = name_tables(config, given[SET_TABLE] ? given[SET_TABLE] : "holdfast_locks", err);
     return status;

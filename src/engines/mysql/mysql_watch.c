@@ -54,8 +54,10 @@ void hfi_mysql_watch(struct mysql_store *store, struct mysql_lock *lock)
     lock->next = store->watched;
     store->watched = lock;
     store->watched_count++;
-    if (lock->connection->ends != store->ends) /* it may have been this one */
+    if (lock->connection->ends != store->ends) { /* it may have been this one */
+        lock->connection->ends = store->ends;
         listen_to(store, lock->connection, EPOLL_CTL_MOD);
+    }
     pthread_mutex_unlock(&store->mutex);
 }
 

@@ -40,6 +40,7 @@ static hf_status postgres_open(void *memory, const struct hfi_url *url, const st
     store->env = env;
     store->watch = -1;
     pthread_mutex_init(&store->mutex, NULL);
+    store->pool.mutex = &store->mutex;
     gethostname(store->host, sizeof store->host - 1);
     snprintf(store->pid, sizeof store->pid, "%d", (int)getpid());
     hf_status status = hfi_postgres_config_read(&store->config, url, &opened->shown, err);
@@ -55,10 +56,8 @@ static void postgres_close(void *memory)
 {
     struct postgres_store *store = memory;
     hfi_postgres_ear_close(store);
-    for (struct postgres_connection *next; store->idle; store->idle = next) {
-        next = store->idle->next;
-        hfi_postgres_disconnect(store->idle);
-    }
+    for (void *connection; (connection = hfi_sql_pool_take(&store->pool)) != NULL;)
+        hfi_postgres_disconnect(connection);
     hfi_fd_close(store->watch);
     hfi_postgres_config_free(&store->config);
     pthread_mutex_destroy(&store->mutex);

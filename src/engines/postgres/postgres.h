@@ -14,6 +14,7 @@
 #ifndef HFI_POSTGRES_H
 #define HFI_POSTGRES_H
 
+#include "engines/sql/sql_common.h"
 #include "postgres_connection.h"
 #include <pthread.h>
 
@@ -61,8 +62,7 @@ struct postgres_store {
     const struct hfi_env *env;
     struct postgres_config config;
     pthread_mutex_t mutex; /* guards all below */
-    struct postgres_connection *idle;
-    size_t idle_count;
+    struct hfi_sql_pool pool;
     size_t address;   /* where the last connection was made */
     char started[40]; /* since when that server runs: another value is another server, or the same after a crash */
     struct postgres_ear ear;

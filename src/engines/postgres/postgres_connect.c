@@ -6,38 +6,13 @@
  * hfi_fd_end(): a forked child must find all of them in the list, and none that is closed.
  */
 #include "postgres.h"
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <time.h>
-#include <unistd.h>
 
 #define OPTIONS_MOST 80
-#define IDLE_MOST 16
 #define A_MOMENT (5 * HFI_MS)
-/* What libpq may open beside its socket: password, service and certificate files. */
-#define SPARE_DESCRIPTORS 4
-
-/* libpq says that a file is not there when it cannot be opened, and then that a password is missing. */
-static hf_status check_descriptors(hf_error *err)
-{
-    int spare[SPARE_DESCRIPTORS];
-    int failure = 0;
-    hfi_fd_begin();
-    for (size_t i = 0; i < SPARE_DESCRIPTORS; i++) {
-        spare[i] = failure ? -1 : eventfd(0, EFD_CLOEXEC);
-        if (spare[i] < 0 && !failure)
-            failure = errno;
-    }
-    for (size_t i = 0; i < SPARE_DESCRIPTORS; i++) {
-        if (spare[i] >= 0)
-            close(spare[i]);
-    }
-    hfi_fd_end(-1);
-    return failure ? hfi_fail_errno(err, failure, "open", "a connection") : HF_OK;
-}
 
 /* --- what libpq is told --- */
 
@@ -203,7 +178,7 @@ hf_status hfi_postgres_connect(struct postgres_store *store, struct postgres_con
                                hf_error *err)
 {
     *out = NULL;
-    hf_status status = check_descriptors(err);
+    hf_status status = hfi_sql_check_descriptors(err);
     if (status != HF_OK)
         return status;
     struct postgres_addresses *addresses = hfi_alloc(sizeof *addresses);
@@ -229,36 +204,19 @@ static bool is_alive(const struct postgres_store *store, const struct postgres_c
 hf_status hfi_postgres_borrow(struct postgres_store *store, struct postgres_connection **out, hfi_time deadline_ns,
                               hf_error *err)
 {
-    for (;;) {
-        pthread_mutex_lock(&store->mutex);
-        struct postgres_connection *connection = store->idle;
-        if (connection) {
-            store->idle = connection->next;
-            store->idle_count--;
-        }
-        pthread_mutex_unlock(&store->mutex);
-        *out = connection;
-        if (!connection)
-            return hfi_postgres_connect(store, out, deadline_ns, err);
-        if (is_alive(store, connection))
+    while ((*out = hfi_sql_pool_take(&store->pool)) != NULL) {
+        if (is_alive(store, *out))
             return HF_OK;
-        hfi_postgres_disconnect(connection);
+        hfi_postgres_disconnect(*out);
     }
+    return hfi_postgres_connect(store, out, deadline_ns, err);
 }
 
 void hfi_postgres_give_back(struct postgres_store *store, struct postgres_connection *connection)
 {
     if (!connection)
         return;
-    pthread_mutex_lock(&store->mutex);
-    const bool keep = !connection->broken && store->idle_count < IDLE_MOST;
-    if (keep) {
-        connection->used_ns = store->env->now_ns();
-        connection->next = store->idle;
-        store->idle = connection;
-        store->idle_count++;
-    }
-    pthread_mutex_unlock(&store->mutex);
-    if (!keep)
+    connection->used_ns = store->env->now_ns();
+    if (connection->broken || !hfi_sql_pool_put(&store->pool, connection))
         hfi_postgres_disconnect(connection);
 }

@@ -37,7 +37,6 @@ struct postgres_connection {
     uint32_t prepared; /* bits by statement */
     bool broken;
     hfi_time used_ns; /* when it was given back */
-    struct postgres_connection *next;
 };
 
 /* To whichever of the addresses lets us write. */

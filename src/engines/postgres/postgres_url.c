@@ -3,6 +3,7 @@
  * postgres_url.c: postgres://[user[:password]@][host][:port][,…][/database][?options]. All that is not an option of
  * ours goes to libpq, with its environment variables, password and service files.
  */
+#include "engines/sql/sql_common.h"
 #include "postgres_sql.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,19 +104,13 @@ static hf_status split_options(struct own_options *own, char *rest, const char *
 
 /* --- tables --- */
 
-static bool is_identifier(const char *text, size_t length)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
-    return length > 0 && length <= 50 && strspn(text, letters) >= length && !(text[0] >= '0' && text[0] <= '9');
-}
-
 /* [schema.]table becomes the quoted names of the tables and of the guard. */
 static hf_status name_tables(struct postgres_names *names, const char *table, hf_error *err)
 {
     const char *dot = strchr(table, '.');
     const char *last = dot ? dot + 1 : table;
     const size_t schema = dot ? (size_t)(dot - table) : 0;
-    if (!is_identifier(last, strlen(last)) || (dot && !is_identifier(table, schema)))
+    if (!hfi_sql_is_identifier(last, strlen(last)) || (dot && !hfi_sql_is_identifier(table, schema)))
         return hfi_fail(err, HF_INVALID, 0, "table is a name, or schema.name, of up to 50 letters, digits and _ each");
     char prefix[64] = "";
     if (dot)
@@ -308,7 +303,7 @@ static hf_status read_own(struct postgres_config *config, const struct own_optio
 static void write_remedy(struct postgres_config *config, const char *table)
 {
     const char *dot = strchr(table, '.'), *user = hfi_postgres_option(config, "user");
-    const bool plain = is_identifier(user, strlen(user)); /* or it would have to be quoted */
+    const bool plain = hfi_sql_is_identifier(user, strlen(user)); /* or it would have to be quoted */
     snprintf(config->remedy, sizeof config->remedy, "psql%s%.*s -v table=%s%s%s -f holdfast-postgres.sql",
              dot ? " -v schema=" : "", dot ? (int)(dot - table) : 0, table, dot ? dot + 1 : table,
              plain ? " -v role=" : "", plain ? user : "");

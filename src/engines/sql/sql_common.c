@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sql_common.c: see sql_common.h.
+ */
+#include "sql_common.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define IDENTIFIER_MAX 50
+/* What a library may open beside its socket: password, service or option files, certificates. */
+#define SPARE_DESCRIPTORS 4
+
+bool hfi_sql_is_identifier(const char *text, size_t length)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    return length > 0 && length <= IDENTIFIER_MAX && strspn(text, letters) >= length &&
+           !(text[0] >= '0' && text[0] <= '9');
+}
+
+hf_status hfi_sql_check_descriptors(hf_error *err)
+{
+    int spare[SPARE_DESCRIPTORS];
+    int failure = 0;
+    hfi_fd_begin();
+    for (size_t i = 0; i < SPARE_DESCRIPTORS; i++) {
+        spare[i] = failure ? -1 : eventfd(0, EFD_CLOEXEC);
+        if (spare[i] < 0 && !failure)
+            failure = errno;
+    }
+    for (size_t i = 0; i < SPARE_DESCRIPTORS; i++) {
+        if (spare[i] >= 0)
+            close(spare[i]);
+    }
+    hfi_fd_end(-1);
+    return failure ? hfi_fail_errno(err, failure, "open", "a connection") : HF_OK;
+}
+
+void *hfi_sql_pool_take(struct hfi_sql_pool *pool)
+{
+    pthread_mutex_lock(pool->mutex);
+    void *connection = pool->count > 0 ? pool->idle[--pool->count] : NULL;
+    pthread_mutex_unlock(pool->mutex);
+    return connection;
+}
+
+bool hfi_sql_pool_put(struct hfi_sql_pool *pool, void *connection)
+{
+    pthread_mutex_lock(pool->mutex);
+    const bool room = pool->count < HFI_SQL_IDLE_MOST;
+    if (room)
+        pool->idle[pool->count++] = connection;
+    pthread_mutex_unlock(pool->mutex);
+    return room;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sql_common.h: the little that engines for SQL servers have in common, whose client libraries have nothing in common.
+ */
+#ifndef HFI_SQL_COMMON_H
+#define HFI_SQL_COMMON_H
+
+#include "engine.h"
+#include <pthread.h>
+
+/* A name that may stand in a statement: up to 50 letters, digits and _, and no digit first. */
+bool hfi_sql_is_identifier(const char *text, size_t length);
+
+/* HF_NOMEM if a client library that opens a connection, and files for it, would find too few descriptors left: such a
+ * library says that a file is not there when it cannot be opened, and then that a password is missing. */
+hf_status hfi_sql_check_descriptors(hf_error *err);
+
+/* Connections that nobody uses at the moment, under the mutex of their store. The one that was used last comes first:
+ * it is the least likely to have been ended by the server. */
+#define HFI_SQL_IDLE_MOST 16
+struct hfi_sql_pool {
+    pthread_mutex_t *mutex;
+    void *idle[HFI_SQL_IDLE_MOST];
+    size_t count;
+};
+
+void *hfi_sql_pool_take(struct hfi_sql_pool *pool);                 /* NULL: there is none */
+bool hfi_sql_pool_put(struct hfi_sql_pool *pool, void *connection); /* false: no room */
+
+#endif
