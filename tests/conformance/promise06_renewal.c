@@ -109,14 +109,14 @@ PROMISE(p06_a_longest_time_ends_a_lock_that_is_renewed, 0)
     hf_client *holder = open_client(), *other = open_client();
     hf_options options = HF_OPTIONS_INIT;
     struct loss loss = { 0 };
-    options.ttl_ms = short_ttl_ms() / 2;
+    options.ttl_ms = short_ttl_ms();
     options.max_hold_ms = 2 * short_ttl_ms();
     record_loss(&options, &loss);
     int64_t asked_ns = test_now_ns();
     hf_lock *lock = must_acquire(holder, name.text, &options);
     CHECK(hf_remaining_ms(lock) <= options.max_hold_ms);
     hf_lock *next = must_acquire(other, name.text, NULL);
-    /* Held for its longest time, which is several times-to-live; less what drift takes off. */
+    /* Held for its longest time, which is two times-to-live; less what drift takes off. */
     CHECK(test_now_ns() - asked_ns >= options.max_hold_ms * 900000LL);
     CHECK_INT(1, gate_count(&loss.told));
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
