@@ -56,21 +56,21 @@ static void work_without_two(struct redis_group *group, enum fault fault, int fi
     await_clean(group);
 }
 
-TEST(two_of_five_killed_cost_nothing)
+TEST_LIMIT(two_of_five_killed_cost_nothing, 60)
 {
     struct redis_group *group = start_masters(5, NULL);
     work_without_two(group, KILLED, 0, 1);
     work_without_two(group, KILLED, 2, 4);
 }
 
-TEST(two_of_five_paused_cost_nothing)
+TEST_LIMIT(two_of_five_paused_cost_nothing, 60)
 {
     struct redis_group *group = start_masters(5, NULL);
     work_without_two(group, PAUSED, 0, 1);
     work_without_two(group, PAUSED, 2, 4);
 }
 
-TEST(two_of_five_cut_off_cost_nothing)
+TEST_LIMIT(two_of_five_cut_off_cost_nothing, 60)
 {
     struct redis_group *group = start_masters_apart(5);
     work_without_two(group, CUT, 0, 1);
