@@ -68,7 +68,7 @@ clean:
 help:
 	@echo "make            build the library and the command in $(BUILD)"
 	@echo "make demo       build, then watch processes compete for the last items of a stock"
-	@echo "make test       every check: lint, model, tests, sanitizers, valgrind, install, interop (a quarter of an hour)"
+	@echo "make test       every check: lint, model, tests, sanitizers, valgrind, install, interop (more than half an hour)"
 	@echo "make check      the tests once, on the plain build (quick)"
 	@echo "make lint       format, own rules, static analysis, manual pages"
 	@echo "make format     lay out the sources as clang-format 14 does"
