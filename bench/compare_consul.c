@@ -8,6 +8,7 @@
  * and release a key with a session; and to be handed the lock, a long poll on the key, then acquire. Both sides take
  * turns, so that they see the same machine.
  */
+#include "compare_store.h"
 #include <curl/curl.h>
 #include <holdfast.h>
 #include <pthread.h>
@@ -15,38 +16,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define HANDOFFS 200
 #define BATCH 50
 #define REST_NS 3000000
-
-static double now_us(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *values, size_t count)
-{
-    qsort(values, count, sizeof *values, by_size);
-    return values[count / 2];
-}
-
-static void must(bool good, const char *what)
-{
-    if (good)
-        return;
-    fprintf(stderr, "compare_consul: %s\n", what);
-    exit(1);
-}
 
 /* --- plain libcurl --- */
 
@@ -88,20 +61,20 @@ static void raw_ask(struct raw *raw, const char *method, const char *path, const
     curl_easy_setopt(raw->curl, CURLOPT_POSTFIELDS, body);
     if (!body)
         curl_easy_setopt(raw->curl, CURLOPT_HTTPGET, 1L);
-    must(curl_easy_perform(raw->curl) == CURLE_OK, "no answer");
+    demand(curl_easy_perform(raw->curl) == CURLE_OK, "no answer");
 }
 
 static void raw_open(struct raw *raw, const char *url)
 {
     const char *host = strstr(url, "://");
-    must(host != NULL && (raw->curl = curl_easy_init()) != NULL, "the URL is consul://HOST:PORT");
+    demand(host != NULL && (raw->curl = curl_easy_init()) != NULL, "the URL is consul://HOST:PORT");
     snprintf(raw->where, sizeof raw->where, "http://%.*s", (int)strcspn(host + 3, "/?"), host + 3);
     curl_easy_setopt(raw->curl, CURLOPT_WRITEFUNCTION, keep_body);
     curl_easy_setopt(raw->curl, CURLOPT_WRITEDATA, raw);
     curl_easy_setopt(raw->curl, CURLOPT_HEADERFUNCTION, keep_index);
     curl_easy_setopt(raw->curl, CURLOPT_HEADERDATA, raw);
     raw_ask(raw, "PUT", "/v1/session/create", "{\"TTL\": \"60s\", \"LockDelay\": \"0s\"}");
-    must(sscanf(raw->answer, "{\"ID\":\"%36[^\"]", raw->session) == 1, "no session");
+    demand(sscanf(raw->answer, "{\"ID\":\"%36[^\"]", raw->session) == 1, "no session");
 }
 
 static void raw_close(struct raw *raw)
@@ -136,94 +109,51 @@ static void raw_acquire(struct raw *raw)
 static double raw_pair_us(struct raw *raw)
 {
     const double start = now_us();
-    must(raw_change(raw, "acquire") && raw_change(raw, "release"), "not acquired, or not released");
-    return now_us() - start;
-}
-
-static double our_pair_us(hf_client *client)
-{
-    hf_lock *lock = NULL;
-    hf_error err = { 0 };
-    const double start = now_us();
-    must(hf_acquire(&lock, client, "ours", NULL, &err) == HF_OK && hf_release(lock, &err) == HF_OK, err.message);
+    demand(raw_change(raw, "acquire") && raw_change(raw, "release"), "not acquired, or not released");
     return now_us() - start;
 }
 
 /* --- hand-off --- */
 
-static void rest(void)
-{
-    const struct timespec pause = { .tv_nsec = REST_NS };
-    nanosleep(&pause, NULL);
-}
-
-struct relay {
-    hf_client *client;
+struct runner {
     struct raw *raw;
-    hf_lock *lock;
     double got_us;
 };
 
 static void *wait_in_thread(void *arg)
 {
-    struct relay *relay = arg;
-    if (relay->client)
-        must(hf_acquire(&relay->lock, relay->client, "handoff", NULL, NULL) == HF_OK, "no hand-off");
-    else
-        raw_acquire(relay->raw);
-    relay->got_us = now_us();
+    struct runner *runner = arg;
+    raw_acquire(runner->raw);
+    runner->got_us = now_us();
     return NULL;
-}
-
-static int see_waiter(const hf_info *info, void *arg)
-{
-    *(int64_t *)arg = info->waiters;
-    return 0;
-}
-
-static double our_handoff_us(hf_client *holder, hf_client *other)
-{
-    struct relay relay = { .client = other };
-    hf_lock *lock = NULL;
-    pthread_t thread;
-    int64_t waiters = 0;
-    must(hf_acquire(&lock, holder, "handoff", NULL, NULL) == HF_OK, "not free");
-    must(pthread_create(&thread, NULL, wait_in_thread, &relay) == 0, "no thread");
-    while (waiters < 1)
-        must(hf_inspect(holder, "handoff", see_waiter, &waiters, NULL) == HF_OK, "cannot inspect");
-    rest(); /* it is on its way to sleep */
-    const double start = now_us();
-    hf_release(lock, NULL);
-    pthread_join(thread, NULL);
-    hf_release(relay.lock, NULL);
-    return relay.got_us - start;
 }
 
 static double raw_handoff_us(struct raw *holder, struct raw *other)
 {
-    struct relay relay = { .raw = other };
+    struct runner runner = { .raw = other };
     pthread_t thread;
-    must(raw_change(holder, "acquire"), "not free");
-    must(pthread_create(&thread, NULL, wait_in_thread, &relay) == 0, "no thread");
+    demand(raw_change(holder, "acquire"), "not free");
+    demand(pthread_create(&thread, NULL, wait_in_thread, &runner) == 0, "no thread");
     rest();
     const double start = now_us();
     raw_change(holder, "release");
     pthread_join(thread, NULL);
     raw_change(other, "release");
-    return relay.got_us - start;
+    return runner.got_us - start;
 }
 
 int main(int argc, char **argv)
 {
-    must(argc >= 2, "usage: compare_consul URL [ROUNDS]");
+    demand(argc >= 2, "usage: compare_consul URL [ROUNDS]");
     const size_t rounds = argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 1000;
     double *ours = calloc(rounds, sizeof *ours), *theirs = calloc(rounds, sizeof *theirs), mine[HANDOFFS],
            plain[HANDOFFS];
     struct raw raw = { .curl = NULL }, second = { .curl = NULL };
     hf_client *client = NULL, *other = NULL;
     hf_error err = { 0 };
-    must(ours && theirs && rounds > 0, "no memory");
-    must(hf_open(&client, argv[1], NULL, &err) == HF_OK && hf_open(&other, argv[1], NULL, &err) == HF_OK, err.message);
+    demand(ours && theirs && rounds > 0, "no memory");
+    demand(hf_open(&client, argv[1], NULL, &err) == HF_OK && hf_open(&other, argv[1], NULL, &err) == HF_OK,
+           err.message);
     curl_global_init(CURL_GLOBAL_DEFAULT);
     raw_open(&raw, argv[1]);
     raw_open(&second, argv[1]);

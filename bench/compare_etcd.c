@@ -8,12 +8,11 @@
  * Holdfast, so that both see the same machine. For the hand-off it is a deletion and the news of it on a watch that was
  * there before.
  */
+#include "compare_store.h"
 #include "engines/etcd/etcd.h"
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define HANDOFFS 200
 #define BATCH 50
@@ -21,33 +20,6 @@
 #define KEY "raw/x/77"
 #define GROUP "raw/x/"
 #define GROUP_END "raw/x0"
-
-static double now_us(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *values, size_t count)
-{
-    qsort(values, count, sizeof *values, by_size);
-    return values[count / 2];
-}
-
-static void must(bool good, const char *what)
-{
-    if (good)
-        return;
-    fprintf(stderr, "compare_etcd: %s\n", what);
-    exit(1);
-}
 
 /* --- raw requests --- */
 
@@ -67,10 +39,10 @@ static ProtobufCMessage *ask(struct raw *raw, const char *path, const ProtobufCM
 {
     struct etcd_stream stream = { .path = path }, *const streams[] = { &stream };
     ProtobufCMessage *answer = NULL;
-    must(hfi_etcd_add_message(&stream, request) && hfi_etcd_begin(raw->connection, &stream, raw->authority, NULL, 0),
-         "cannot ask");
-    must(hfi_etcd_exchange(raw->connection, streams, 1, hfi_etcd_now_ns() + PATIENCE, NULL) == HF_OK, "no answer");
-    must(stream.code == 0 && hfi_etcd_take_message(&stream, type, &answer) && answer, stream.reason);
+    demand(hfi_etcd_add_message(&stream, request) && hfi_etcd_begin(raw->connection, &stream, raw->authority, NULL, 0),
+           "cannot ask");
+    demand(hfi_etcd_exchange(raw->connection, streams, 1, hfi_etcd_now_ns() + PATIENCE, NULL) == HF_OK, "no answer");
+    demand(stream.code == 0 && hfi_etcd_take_message(&stream, type, &answer) && answer, stream.reason);
     hfi_etcd_stream_free(&stream);
     return answer;
 }
@@ -111,7 +83,7 @@ static int64_t raw_acquire(struct raw *raw)
     request.n_success = 2;
     ProtobufCMessage *answer = ask(raw, "/etcdserverpb.KV/Txn", &request.base, &etcd__txn_response__descriptor);
     const Etcd__TxnResponse *said = (const Etcd__TxnResponse *)answer;
-    must(said->succeeded && said->header, "the raw key is there already");
+    demand(said->succeeded && said->header, "the raw key is there already");
     const int64_t revision = said->header->revision;
     protobuf_c_message_free_unpacked(answer, NULL);
     return revision;
@@ -147,12 +119,12 @@ static struct etcd_connection *connect_raw(const struct etcd_address *address)
     struct etcd_connection *connection = NULL;
     size_t count;
     hf_error err = { 0 };
-    must(hfi_etcd_resolve(found, &count, address, false, &err) == HF_OK &&
-             hfi_etcd_connect_begin(&connection, address, found, count, &err) == HF_OK,
-         err.message);
+    demand(hfi_etcd_resolve(found, &count, address, false, &err) == HF_OK &&
+               hfi_etcd_connect_begin(&connection, address, found, count, &err) == HF_OK,
+           err.message);
     while (hfi_etcd_connect_step(connection, address, NULL, &err) == HF_TIMEOUT)
-        must(hfi_etcd_ready_by(connection->fd, connection->wants, hfi_etcd_now_ns() + PATIENCE), "no connection");
-    must(connection->phase == ETCD_READY, err.message);
+        demand(hfi_etcd_ready_by(connection->fd, connection->wants, hfi_etcd_now_ns() + PATIENCE), "no connection");
+    demand(connection->phase == ETCD_READY, err.message);
     return connection;
 }
 
@@ -174,7 +146,7 @@ static void await_watch(struct raw *ear, struct etcd_stream *stream, bool event)
 {
     for (;;) {
         ProtobufCMessage *message;
-        must(hfi_etcd_take_message(stream, &etcd__watch_response__descriptor, &message), "nonsense");
+        demand(hfi_etcd_take_message(stream, &etcd__watch_response__descriptor, &message), "nonsense");
         const Etcd__WatchResponse *response = (const Etcd__WatchResponse *)message;
         const bool wanted = response && (event ? response->n_events > 0 : response->created);
         protobuf_c_message_free_unpacked(message, NULL);
@@ -182,10 +154,10 @@ static void await_watch(struct raw *ear, struct etcd_stream *stream, bool event)
             return;
         if (message)
             continue;
-        must(hfi_etcd_flush(ear->connection) &&
-                 hfi_etcd_ready_by(ear->connection->fd, POLLIN, hfi_etcd_now_ns() + PATIENCE) &&
-                 hfi_etcd_fetch(ear->connection) && !stream->closed,
-             "the watch broke");
+        demand(hfi_etcd_flush(ear->connection) &&
+                   hfi_etcd_ready_by(ear->connection->fd, POLLIN, hfi_etcd_now_ns() + PATIENCE) &&
+                   hfi_etcd_fetch(ear->connection) && !stream->closed,
+               "the watch broke");
     }
 }
 
@@ -211,22 +183,13 @@ static void start_watch(struct raw *ear, struct etcd_stream *stream)
     request.create = &create;
     stream->path = "/etcdserverpb.Watch/Watch";
     stream->stays_open = true;
-    must(hfi_etcd_add_message(stream, &request.base) &&
-             hfi_etcd_begin(ear->connection, stream, ear->authority, NULL, 0),
-         "cannot watch");
+    demand(hfi_etcd_add_message(stream, &request.base) &&
+               hfi_etcd_begin(ear->connection, stream, ear->authority, NULL, 0),
+           "cannot watch");
     await_watch(ear, stream, false);
 }
 
 /* --- Holdfast --- */
-
-static double our_pair_us(hf_client *client)
-{
-    hf_lock *lock = NULL;
-    hf_error err = { 0 };
-    const double start = now_us();
-    must(hf_acquire(&lock, client, "ours", NULL, &err) == HF_OK && hf_release(lock, &err) == HF_OK, err.message);
-    return now_us() - start;
-}
 
 struct heir {
     hf_client *client;
@@ -234,50 +197,17 @@ struct heir {
     hf_lock *lock;
 };
 
-static void *wait_in_thread(void *arg)
-{
-    struct heir *heir = arg;
-    must(hf_acquire(&heir->lock, heir->client, "handoff", NULL, NULL) == HF_OK, "no hand-off");
-    heir->got_us = now_us();
-    return NULL;
-}
-
-static int see_waiter(const hf_info *info, void *arg)
-{
-    *(int64_t *)arg = info->waiters;
-    return 0;
-}
-
-static double handoff_us(hf_client *holder, hf_client *other)
-{
-    struct heir heir = { .client = other };
-    hf_lock *lock = NULL;
-    pthread_t thread;
-    int64_t waiters = 0;
-    must(hf_acquire(&lock, holder, "handoff", NULL, NULL) == HF_OK, "not free");
-    must(pthread_create(&thread, NULL, wait_in_thread, &heir) == 0, "no thread");
-    while (waiters < 1)
-        must(hf_inspect(holder, "handoff", see_waiter, &waiters, NULL) == HF_OK, "cannot inspect");
-    const struct timespec pause = { .tv_nsec = 2000000 }; /* it is on its way to sleep */
-    nanosleep(&pause, NULL);
-    const double start = now_us();
-    hf_release(lock, NULL);
-    pthread_join(thread, NULL);
-    hf_release(heir.lock, NULL);
-    return heir.got_us - start;
-}
-
 static void read_address(struct etcd_address *address, const char *words)
 {
     const char *colon = strrchr(words, ':');
-    must(colon != NULL, "usage: compare_etcd HOST:PORT [ROUNDS]");
+    demand(colon != NULL, "usage: compare_etcd HOST:PORT [ROUNDS]");
     snprintf(address->host, sizeof address->host, "%.*s", (int)(colon - words), words);
     snprintf(address->port, sizeof address->port, "%.7s", colon + 1);
 }
 
 int main(int argc, char **argv)
 {
-    must(argc >= 2, "usage: compare_etcd HOST:PORT [ROUNDS]");
+    demand(argc >= 2, "usage: compare_etcd HOST:PORT [ROUNDS]");
     const size_t rounds = argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 1000;
     double *ours = calloc(rounds, sizeof *ours), *theirs = calloc(rounds, sizeof *theirs), handoffs[HANDOFFS],
            news[HANDOFFS];
@@ -287,10 +217,10 @@ int main(int argc, char **argv)
     hf_client *client = NULL, *other = NULL;
     hf_error err = { 0 };
     char url[300];
-    must(ours && theirs && rounds > 0, "no memory");
+    demand(ours && theirs && rounds > 0, "no memory");
     read_address(&address, argv[1]);
     snprintf(url, sizeof url, "etcd://%s:%s", address.host, address.port);
-    must(hf_open(&client, url, NULL, &err) == HF_OK && hf_open(&other, url, NULL, &err) == HF_OK, err.message);
+    demand(hf_open(&client, url, NULL, &err) == HF_OK && hf_open(&other, url, NULL, &err) == HF_OK, err.message);
     open_raw(&raw, &address);
     open_raw(&ear, &address);
     /* In batches by turns, so that both find caches and processors as warm, and share what else the machine does. */
@@ -302,7 +232,7 @@ int main(int argc, char **argv)
     }
     start_watch(&ear, &watch);
     for (size_t i = 0; i < HANDOFFS; i++) {
-        handoffs[i] = handoff_us(client, other);
+        handoffs[i] = our_handoff_us(client, other);
         news[i] = raw_news_us(&raw, &ear, &watch);
     }
     const double mine = median(ours, rounds), raw_pair = median(theirs, rounds), handoff = median(handoffs, HANDOFFS),

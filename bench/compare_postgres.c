@@ -10,46 +10,17 @@
  * round trip is next to nothing beside what a server does for a commit; so both are measured a second time as if the
  * server were half a millisecond away.
  */
+#include "compare_store.h"
 #include "engines/postgres/postgres_sql.h"
 #include "relay.h"
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define HANDOFFS 300
 #define BATCH 50
-#define REST_NS 1000000
 #define ONE_WAY_NS 500000
 #define FAR_HANDOFFS 60
-
-static double now_us(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *values, size_t count)
-{
-    qsort(values, count, sizeof *values, by_size);
-    return values[count / 2];
-}
-
-static void must(bool good, const char *what)
-{
-    if (good)
-        return;
-    fprintf(stderr, "compare_postgres: %s\n", what);
-    exit(1);
-}
 
 /* --- plain libpq --- */
 
@@ -84,7 +55,7 @@ static void prepare(const struct raw *raw, enum postgres_statement statement)
     with_tables(text, sizeof text, raw->lease->sql[statement].text);
     snprintf(name, sizeof name, "raw%d", (int)statement);
     PGresult *result = PQprepare(raw->pq, name, text, (int)strlen(letters), types);
-    must(PQresultStatus(result) == PGRES_COMMAND_OK, PQerrorMessage(raw->pq));
+    demand(PQresultStatus(result) == PGRES_COMMAND_OK, PQerrorMessage(raw->pq));
     PQclear(result);
 }
 
@@ -98,27 +69,28 @@ static void run(const struct raw *raw, const unsigned char *sequence)
         for (size_t i = 0; letters[i]; i++)
             values[i] = raw->values[(int)letters[i]];
         snprintf(name, sizeof name, "raw%d", (int)sequence[count]);
-        must(PQsendQueryPrepared(raw->pq, name, (int)strlen(letters), values, NULL, NULL, 0) == 1, "cannot send");
+        demand(PQsendQueryPrepared(raw->pq, name, (int)strlen(letters), values, NULL, NULL, 0) == 1, "cannot send");
     }
-    must(PQpipelineSync(raw->pq) == 1, "cannot send");
+    demand(PQpipelineSync(raw->pq) == 1, "cannot send");
     for (size_t i = 0; i < count; i++) {
         PGresult *result = PQgetResult(raw->pq);
-        must(PQresultStatus(result) == PGRES_TUPLES_OK || PQresultStatus(result) == PGRES_COMMAND_OK,
-             PQerrorMessage(raw->pq));
+        demand(PQresultStatus(result) == PGRES_TUPLES_OK || PQresultStatus(result) == PGRES_COMMAND_OK,
+               PQerrorMessage(raw->pq));
         PQclear(result);
-        must(PQgetResult(raw->pq) == NULL, "an answer too many");
+        demand(PQgetResult(raw->pq) == NULL, "an answer too many");
     }
     PGresult *end = PQgetResult(raw->pq);
-    must(PQresultStatus(end) == PGRES_PIPELINE_SYNC, "no end of the pipeline");
+    demand(PQresultStatus(end) == PGRES_PIPELINE_SYNC, "no end of the pipeline");
     PQclear(end);
 }
 
 static double round_trip_us(const struct raw *raw)
 {
     const double start = now_us();
-    must(PQsendQueryPrepared(raw->pq, "nothing", 0, NULL, NULL, NULL, 0) == 1 && PQpipelineSync(raw->pq) == 1, "send");
+    demand(PQsendQueryPrepared(raw->pq, "nothing", 0, NULL, NULL, NULL, 0) == 1 && PQpipelineSync(raw->pq) == 1,
+           "send");
     PQclear(PQgetResult(raw->pq));
-    must(PQgetResult(raw->pq) == NULL, "an answer too many");
+    demand(PQgetResult(raw->pq) == NULL, "an answer too many");
     PQclear(PQgetResult(raw->pq));
     return now_us() - start;
 }
@@ -137,7 +109,7 @@ static void open_raw(struct raw *raw, const char *url)
     char plain[500];
     without_strategy(plain, sizeof plain, url);
     raw->pq = PQconnectdb(plain);
-    must(PQstatus(raw->pq) == CONNECTION_OK, PQerrorMessage(raw->pq));
+    demand(PQstatus(raw->pq) == CONNECTION_OK, PQerrorMessage(raw->pq));
     raw->lease = hfi_postgres_strategy("lease");
     raw->values['n'] = "raw";
     raw->values['c'] = raw->values['s'] = "77";
@@ -149,7 +121,7 @@ static void open_raw(struct raw *raw, const char *url)
     prepare(raw, POSTGRES_TAKE);
     prepare(raw, POSTGRES_FREE);
     prepare(raw, POSTGRES_SERVE);
-    must(PQenterPipelineMode(raw->pq) == 1, "no pipeline mode");
+    demand(PQenterPipelineMode(raw->pq) == 1, "no pipeline mode");
 }
 
 /* --- pairs --- */
@@ -162,60 +134,7 @@ static double raw_pair_us(const struct raw *raw)
     return now_us() - start;
 }
 
-static double our_pair_us(hf_client *client)
-{
-    hf_lock *lock = NULL;
-    hf_error err = { 0 };
-    const double start = now_us();
-    must(hf_acquire(&lock, client, "ours", NULL, &err) == HF_OK && hf_release(lock, &err) == HF_OK, err.message);
-    return now_us() - start;
-}
-
 /* --- hand-off --- */
-
-static void rest(void)
-{
-    const struct timespec pause = { .tv_nsec = REST_NS };
-    nanosleep(&pause, NULL);
-}
-
-struct runner {
-    hf_client *client;
-    double got_us;
-    hf_lock *lock;
-};
-
-static void *wait_in_thread(void *arg)
-{
-    struct runner *runner = arg;
-    must(hf_acquire(&runner->lock, runner->client, "handoff", NULL, NULL) == HF_OK, "no hand-off");
-    runner->got_us = now_us();
-    return NULL;
-}
-
-static int see_waiter(const hf_info *info, void *arg)
-{
-    *(int64_t *)arg = info->waiters;
-    return 0;
-}
-
-static double handoff_us(hf_client *holder, hf_client *other)
-{
-    struct runner runner = { .client = other };
-    hf_lock *lock = NULL;
-    pthread_t thread;
-    int64_t waiters = 0;
-    must(hf_acquire(&lock, holder, "handoff", NULL, NULL) == HF_OK, "not free");
-    must(pthread_create(&thread, NULL, wait_in_thread, &runner) == 0, "no thread");
-    while (waiters < 1)
-        must(hf_inspect(holder, "handoff", see_waiter, &waiters, NULL) == HF_OK, "cannot inspect");
-    rest(); /* it is on its way to sleep */
-    const double start = now_us();
-    hf_release(lock, NULL);
-    pthread_join(thread, NULL);
-    hf_release(runner.lock, NULL);
-    return runner.got_us - start;
-}
 
 struct handoff {
     double us;
@@ -239,10 +158,10 @@ static struct handoff measure_handoffs(const char *url, size_t count)
     struct raw raw = { .pq = NULL };
     hf_client *client = NULL, *other = NULL;
     hf_error err = { 0 };
-    must(hf_open(&client, url, NULL, &err) == HF_OK && hf_open(&other, url, NULL, &err) == HF_OK, err.message);
+    demand(hf_open(&client, url, NULL, &err) == HF_OK && hf_open(&other, url, NULL, &err) == HF_OK, err.message);
     open_raw(&raw, url);
     for (size_t i = 0; i < count; i++) {
-        handoffs[i] = handoff_us(client, other);
+        handoffs[i] = our_handoff_us(client, other);
         rest();
         trips[i] = round_trip_us(&raw);
         rest();
@@ -261,7 +180,7 @@ static struct handoff measure_far(const char *url)
     char far[500], *rest_of_url = NULL;
     struct relay relay;
     const char *at = strstr(url, host);
-    must(at != NULL, "the URL has no 127.0.0.1:PORT");
+    demand(at != NULL, "the URL has no 127.0.0.1:PORT");
     const size_t before = at ? (size_t)(at - url) + strlen(host) : 0;
     const int port = (int)strtol(url + before, &rest_of_url, 10);
     relay_start(&relay, &port, 1, ONE_WAY_NS);
@@ -280,8 +199,8 @@ static void measure_pairs(const char *url, size_t batches, double *ours, double 
     struct raw raw = { .pq = NULL };
     hf_client *client = NULL;
     hf_error err = { 0 };
-    must(mine && raws && ratios && batches > 0, "no memory");
-    must(hf_open(&client, url, NULL, &err) == HF_OK, err.message);
+    demand(mine && raws && ratios && batches > 0, "no memory");
+    demand(hf_open(&client, url, NULL, &err) == HF_OK, err.message);
     open_raw(&raw, url);
     for (size_t i = 0; i < batches; i++) {
         double times[BATCH];
@@ -315,7 +234,7 @@ static void show(const char *prefix, const struct handoff *handoff)
 int main(int argc, char **argv)
 {
     double ours, theirs, ratio;
-    must(argc >= 2, "usage: compare_postgres URL [ROUNDS]");
+    demand(argc >= 2, "usage: compare_postgres URL [ROUNDS]");
     const size_t rounds = argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 4000;
     measure_pairs(argv[1], rounds / BATCH, &ours, &theirs, &ratio);
     const struct handoff near = measure_handoffs(argv[1], HANDOFFS), far = measure_far(argv[1]);

@@ -7,6 +7,7 @@
  * The raw side runs the text of the engine's own statements, on a connection of its own to the same file, in turns with
  * Holdfast, so that both see the same machine.
  */
+#include "compare_store.h"
 #include "engines/sqlite/sqlite.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,33 +16,6 @@
 
 #define HANDOFFS 300
 #define BATCH 50
-
-static double now_us(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *values, size_t count)
-{
-    qsort(values, count, sizeof *values, by_size);
-    return values[count / 2];
-}
-
-static void must(bool good, const char *what)
-{
-    if (good)
-        return;
-    fprintf(stderr, "compare_sqlite: %s\n", what);
-    exit(1);
-}
 
 /* --- plain SQLite --- */
 
@@ -65,8 +39,8 @@ static sqlite3_stmt *prepare(sqlite3 *db, const char *text)
         }
     }
     expanded[used] = 0;
-    must(sqlite3_prepare_v3(db, expanded, -1, SQLITE_PREPARE_PERSISTENT, &statement, NULL) == SQLITE_OK,
-         sqlite3_errmsg(db));
+    demand(sqlite3_prepare_v3(db, expanded, -1, SQLITE_PREPARE_PERSISTENT, &statement, NULL) == SQLITE_OK,
+           sqlite3_errmsg(db));
     return statement;
 }
 
@@ -75,11 +49,11 @@ static void open_raw(struct raw *raw, const char *path, const char *options)
     const struct sqlite_strategy *lease = hfi_sqlite_strategy("lease");
     const char *synchronous = strstr(options, "synchronous=");
     char pragma[60];
-    must(sqlite3_open_v2(path, &raw->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) == SQLITE_OK, "open");
+    demand(sqlite3_open_v2(path, &raw->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) == SQLITE_OK, "open");
     sqlite3_busy_timeout(raw->db, 5000);
     if (synchronous) {
         snprintf(pragma, sizeof pragma, "PRAGMA %.*s", (int)strcspn(synchronous, "&"), synchronous);
-        must(sqlite3_exec(raw->db, pragma, NULL, NULL, NULL) == SQLITE_OK, sqlite3_errmsg(raw->db));
+        demand(sqlite3_exec(raw->db, pragma, NULL, NULL, NULL) == SQLITE_OK, sqlite3_errmsg(raw->db));
     }
     raw->take = prepare(raw->db, lease->sql[LITE_TAKE]);
     raw->free = prepare(raw->db, lease->sql[LITE_FREE_ALONE]);
@@ -99,8 +73,8 @@ static void run(const struct raw *raw, sqlite3_stmt *statement, int rows)
             sqlite3_bind_int64(statement, i, numbers[i]);
     }
     for (; rows > 0; rows--)
-        must(sqlite3_step(statement) == SQLITE_ROW, sqlite3_errmsg(raw->db));
-    must(sqlite3_step(statement) == SQLITE_DONE, sqlite3_errmsg(raw->db));
+        demand(sqlite3_step(statement) == SQLITE_ROW, sqlite3_errmsg(raw->db));
+    demand(sqlite3_step(statement) == SQLITE_DONE, sqlite3_errmsg(raw->db));
     sqlite3_reset(statement);
 }
 
@@ -114,59 +88,11 @@ static double raw_pair_us(const struct raw *raw)
     return now_us() - start;
 }
 
-static double our_pair_us(hf_client *client)
-{
-    hf_lock *lock = NULL;
-    hf_error err = { 0 };
-    const double start = now_us();
-    must(hf_acquire(&lock, client, "ours", NULL, &err) == HF_OK && hf_release(lock, &err) == HF_OK, err.message);
-    return now_us() - start;
-}
-
 /* --- hand-off --- */
-
-struct relay {
-    hf_client *client;
-    double got_us;
-    hf_lock *lock;
-};
-
-static void *wait_in_thread(void *arg)
-{
-    struct relay *relay = arg;
-    must(hf_acquire(&relay->lock, relay->client, "handoff", NULL, NULL) == HF_OK, "no hand-off");
-    relay->got_us = now_us();
-    return NULL;
-}
-
-static int see_waiter(const hf_info *info, void *arg)
-{
-    *(int64_t *)arg = info->waiters;
-    return 0;
-}
-
-static double handoff_us(hf_client *holder, hf_client *other)
-{
-    struct relay relay = { .client = other };
-    hf_lock *lock = NULL;
-    pthread_t thread;
-    int64_t waiters = 0;
-    must(hf_acquire(&lock, holder, "handoff", NULL, NULL) == HF_OK, "not free");
-    must(pthread_create(&thread, NULL, wait_in_thread, &relay) == 0, "no thread");
-    while (waiters < 1)
-        must(hf_inspect(holder, "handoff", see_waiter, &waiters, NULL) == HF_OK, "cannot inspect");
-    const struct timespec pause = { .tv_nsec = 1000000 }; /* it is on its way to sleep */
-    nanosleep(&pause, NULL);
-    const double start = now_us();
-    hf_release(lock, NULL);
-    pthread_join(thread, NULL);
-    hf_release(relay.lock, NULL);
-    return relay.got_us - start;
-}
 
 int main(int argc, char **argv)
 {
-    must(argc >= 2, "usage: compare_sqlite PATH [OPTIONS] [ROUNDS]");
+    demand(argc >= 2, "usage: compare_sqlite PATH [OPTIONS] [ROUNDS]");
     const char *options = argc > 2 ? argv[2] : "";
     const size_t rounds = argc > 3 ? (size_t)strtoul(argv[3], NULL, 10) : 2000;
     double *ours = calloc(rounds, sizeof *ours), *theirs = calloc(rounds, sizeof *theirs), handoffs[HANDOFFS];
@@ -175,8 +101,8 @@ int main(int argc, char **argv)
     hf_client *client = NULL, *other = NULL;
     hf_error err = { 0 };
     snprintf(url, sizeof url, "sqlite://%s?%s", argv[1], options);
-    must(ours && theirs && rounds > 0, "no memory");
-    must(hf_open(&client, url, NULL, &err) == HF_OK && hf_open(&other, url, NULL, &err) == HF_OK, err.message);
+    demand(ours && theirs && rounds > 0, "no memory");
+    demand(hf_open(&client, url, NULL, &err) == HF_OK && hf_open(&other, url, NULL, &err) == HF_OK, err.message);
     open_raw(&raw, argv[1], options);
     /* In batches by turns, so that both find caches and processors as warm, and share what else the machine does. */
     for (size_t i = 0; i < rounds; i += BATCH) {
@@ -187,7 +113,7 @@ int main(int argc, char **argv)
             theirs[j] = raw_pair_us(&raw);
     }
     for (size_t i = 0; i < HANDOFFS; i++)
-        handoffs[i] = handoff_us(client, other);
+        handoffs[i] = our_handoff_us(client, other);
     const double mine = median(ours, rounds), raw_pair = median(theirs, rounds), handoff = median(handoffs, HANDOFFS);
     printf("{\"pair_us\": %.1f, \"raw_pair_us\": %.1f, \"ratio\": %.3f, \"handoff_us\": %.1f, "
            "\"handoff_in_raw_pairs\": %.2f}\n",

@@ -8,54 +8,20 @@
  * machine: create and list together, then delete. `steps` is how the recipes of other clients do it: create, and when
  * that is answered list. A hand-off on the raw side is a delete, the watch that it fires and the list that follows.
  */
+#include "compare_store.h"
 #include <holdfast.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <zookeeper/zookeeper.h>
 
 #define HANDOFFS 200
 #define BATCH 50
 #define REST_NS 2000000
 #define DIRECTORY "/holdfast/raw"
-
-static double now_us(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *values, size_t count)
-{
-    qsort(values, count, sizeof *values, by_size);
-    return values[count / 2];
-}
-
-static void must(bool good, const char *what)
-{
-    if (good)
-        return;
-    fprintf(stderr, "compare_zookeeper: %s\n", what);
-    exit(1);
-}
-
-static void rest(void)
-{
-    const struct timespec pause = { .tv_nsec = REST_NS };
-    nanosleep(&pause, NULL);
-}
 
 /* --- the library alone --- */
 
@@ -86,7 +52,7 @@ static void turn(struct raw *raw)
     struct pollfd socket = { .fd = -1 };
     struct timeval time = { 0 };
     int interest = 0;
-    must(zookeeper_interest(raw->zh, &socket.fd, &interest, &time) == ZOK, "no server");
+    demand(zookeeper_interest(raw->zh, &socket.fd, &interest, &time) == ZOK, "no server");
     socket.events = (short)((interest & ZOOKEEPER_READ ? POLLIN : 0) | (interest & ZOOKEEPER_WRITE ? POLLOUT : 0));
     if (poll(&socket, 1, 1000) > 0)
         zookeeper_process(raw->zh, (socket.revents & ~POLLOUT ? ZOOKEEPER_READ : 0) |
@@ -102,7 +68,7 @@ static void await(struct raw *raw)
 static void take_nothing(int rc, const void *data)
 {
     struct raw *raw = (struct raw *)data;
-    must(rc == ZOK || rc == ZNODEEXISTS, zerror(rc));
+    demand(rc == ZOK || rc == ZNODEEXISTS, zerror(rc));
     raw->pending--;
 }
 
@@ -138,21 +104,21 @@ static void take_stat(int rc, const struct Stat *stat, const void *data)
 static void create(struct raw *raw)
 {
     raw->pending++;
-    must(zoo_acreate2(raw->zh, DIRECTORY "/_c_01234567-89ab-cdef-0123-456789abcdef-lock-", "host 1", 6,
-                      &ZOO_OPEN_ACL_UNSAFE, ZOO_EPHEMERAL_SEQUENTIAL, take_path, raw) == ZOK,
-         "cannot create");
+    demand(zoo_acreate2(raw->zh, DIRECTORY "/_c_01234567-89ab-cdef-0123-456789abcdef-lock-", "host 1", 6,
+                        &ZOO_OPEN_ACL_UNSAFE, ZOO_EPHEMERAL_SEQUENTIAL, take_path, raw) == ZOK,
+           "cannot create");
 }
 
 static void list(struct raw *raw)
 {
     raw->pending++;
-    must(zoo_aget_children(raw->zh, DIRECTORY, 0, take_list, raw) == ZOK, "cannot list");
+    demand(zoo_aget_children(raw->zh, DIRECTORY, 0, take_list, raw) == ZOK, "cannot list");
 }
 
 static void remove_node(struct raw *raw)
 {
     raw->pending++;
-    must(zoo_adelete(raw->zh, raw->node, -1, take_nothing, raw) == ZOK, "cannot delete");
+    demand(zoo_adelete(raw->zh, raw->node, -1, take_nothing, raw) == ZOK, "cannot delete");
 }
 
 static void open_raw(struct raw *raw, const char *url)
@@ -160,7 +126,7 @@ static void open_raw(struct raw *raw, const char *url)
     char hosts[300];
     snprintf(hosts, sizeof hosts, "%.*s", (int)strcspn(strstr(url, "://") + 3, "/?"), strstr(url, "://") + 3);
     raw->zh = zookeeper_init2(hosts, hear, 30000, NULL, raw, ZOO_NO_LOG_CLIENTENV, say_nothing);
-    must(raw->zh != NULL, "no handle");
+    demand(raw->zh != NULL, "no handle");
     while (!raw->connected)
         turn(raw);
     raw->pending = 1;
@@ -185,7 +151,7 @@ static double round_trip_us(struct raw *raw)
 {
     const double start = now_us();
     raw->pending++;
-    must(zoo_aexists(raw->zh, "/", 0, take_stat, raw) == ZOK, "cannot ask");
+    demand(zoo_aexists(raw->zh, "/", 0, take_stat, raw) == ZOK, "cannot ask");
     await(raw);
     return now_us() - start;
 }
@@ -198,7 +164,7 @@ static double raw_handoff_us(struct raw *holder, struct raw *next)
     await(next);
     next->pending++;
     next->fired = false;
-    must(zoo_aget(next->zh, holder->node, 1, take_data, next) == ZOK, "cannot watch");
+    demand(zoo_aget(next->zh, holder->node, 1, take_data, next) == ZOK, "cannot watch");
     await(next);
     rest();
     const double start = now_us();
@@ -216,64 +182,18 @@ static double raw_handoff_us(struct raw *holder, struct raw *next)
 
 /* --- Holdfast --- */
 
-static double our_pair_us(hf_client *client)
-{
-    hf_lock *lock = NULL;
-    hf_error err = { 0 };
-    const double start = now_us();
-    must(hf_acquire(&lock, client, "ours", NULL, &err) == HF_OK && hf_release(lock, &err) == HF_OK, err.message);
-    return now_us() - start;
-}
-
-struct relay {
-    hf_client *client;
-    double got_us;
-    hf_lock *lock;
-};
-
-static void *wait_in_thread(void *arg)
-{
-    struct relay *relay = arg;
-    must(hf_acquire(&relay->lock, relay->client, "handoff", NULL, NULL) == HF_OK, "no hand-off");
-    relay->got_us = now_us();
-    return NULL;
-}
-
-static int see_waiter(const hf_info *info, void *arg)
-{
-    *(int64_t *)arg = info->waiters;
-    return 0;
-}
-
-static double our_handoff_us(hf_client *holder, hf_client *other)
-{
-    struct relay relay = { .client = other };
-    hf_lock *lock = NULL;
-    pthread_t thread;
-    int64_t waiters = 0;
-    must(hf_acquire(&lock, holder, "handoff", NULL, NULL) == HF_OK, "not free");
-    must(pthread_create(&thread, NULL, wait_in_thread, &relay) == 0, "no thread");
-    while (waiters < 1)
-        must(hf_inspect(holder, "handoff", see_waiter, &waiters, NULL) == HF_OK, "cannot inspect");
-    rest(); /* it is on its way to sleep */
-    const double start = now_us();
-    hf_release(lock, NULL);
-    pthread_join(thread, NULL);
-    hf_release(relay.lock, NULL);
-    return relay.got_us - start;
-}
-
 int main(int argc, char **argv)
 {
-    must(argc >= 2, "usage: compare_zookeeper URL [ROUNDS]");
+    demand(argc >= 2, "usage: compare_zookeeper URL [ROUNDS]");
     const size_t rounds = argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 1000;
     double *ours = calloc(3 * rounds, sizeof *ours), *theirs = ours + rounds, *steps = theirs + rounds;
     double handoffs[HANDOFFS], raw_handoffs[HANDOFFS], trips[HANDOFFS];
     struct raw raw = { .zh = NULL }, second = { .zh = NULL };
     hf_client *client = NULL, *other = NULL;
     hf_error err = { 0 };
-    must(ours && rounds > 0, "no memory");
-    must(hf_open(&client, argv[1], NULL, &err) == HF_OK && hf_open(&other, argv[1], NULL, &err) == HF_OK, err.message);
+    demand(ours && rounds > 0, "no memory");
+    demand(hf_open(&client, argv[1], NULL, &err) == HF_OK && hf_open(&other, argv[1], NULL, &err) == HF_OK,
+           err.message);
     our_pair_us(client); /* makes the directory above */
     open_raw(&raw, argv[1]);
     open_raw(&second, argv[1]);

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * compare_store.c: see compare_store.h.
+ */
+#include "compare_store.h"
+#include <pthread.h>
+#include <time.h>
+
+double now_us(void)
+{
+    return (double)now_ns() / 1e3;
+}
+
+void demand(bool good, const char *what)
+{
+    if (!good)
+        die("%s", what);
+}
+
+void rest(void)
+{
+    const struct timespec pause = { .tv_nsec = 1000000 };
+    nanosleep(&pause, NULL);
+}
+
+double our_pair_us(hf_client *client)
+{
+    hf_lock *lock = NULL;
+    hf_error err = { 0 };
+    const double start = now_us();
+    demand(hf_acquire(&lock, client, "ours", NULL, &err) == HF_OK && hf_release(lock, &err) == HF_OK, err.message);
+    return now_us() - start;
+}
+
+struct runner {
+    hf_client *client;
+    double got_us;
+    hf_lock *lock;
+};
+
+static void *wait_in_thread(void *arg)
+{
+    struct runner *runner = arg;
+    demand(hf_acquire(&runner->lock, runner->client, "handoff", NULL, NULL) == HF_OK, "no hand-off");
+    runner->got_us = now_us();
+    return NULL;
+}
+
+static int see_waiter(const hf_info *info, void *arg)
+{
+    *(int64_t *)arg = info->waiters;
+    return 0;
+}
+
+double our_handoff_us(hf_client *holder, hf_client *other)
+{
+    struct runner runner = { .client = other };
+    hf_lock *lock = NULL;
+    pthread_t thread;
+    int64_t waiters = 0;
+    demand(hf_acquire(&lock, holder, "handoff", NULL, NULL) == HF_OK, "not free");
+    demand(pthread_create(&thread, NULL, wait_in_thread, &runner) == 0, "no thread");
+    while (waiters < 1)
+        demand(hf_inspect(holder, "handoff", see_waiter, &waiters, NULL) == HF_OK, "cannot inspect");
+    rest();
+    const double start = now_us();
+    hf_release(lock, NULL);
+    pthread_join(thread, NULL);
+    hf_release(runner.lock, NULL);
+    return runner.got_us - start;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * compare_store.h: what the comparisons with a store's own client library share: our side of each.
+ */
+#ifndef BENCH_COMPARE_STORE_H
+#define BENCH_COMPARE_STORE_H
+
+#include "compare.h"
+
+double now_us(void);
+/* Ends the program unless it holds. */
+void demand(bool good, const char *what);
+/* A millisecond, in which who was started gets to sleep, caches cool and processors slow down. */
+void rest(void);
+
+/* Takes a lock that nobody wants, and gives it back. */
+double our_pair_us(hf_client *client);
+/* From the release by one client to the end of the other's wait. */
+double our_handoff_us(hf_client *holder, hf_client *other);
+
+#endif
