@@ -19,7 +19,6 @@
 
 #define HANDOFFS 200
 #define BATCH 50
-#define REST_NS 3000000
 
 /* --- plain libcurl --- */
 

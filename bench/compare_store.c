@@ -19,7 +19,7 @@ void demand(bool good, const char *what)
 
 void rest(void)
 {
-    const struct timespec pause = { .tv_nsec = 1000000 };
+    const struct timespec pause = { .tv_nsec = 3000000 };
     nanosleep(&pause, NULL);
 }
 

@@ -10,7 +10,7 @@
 double now_us(void);
 /* Ends the program unless it holds. */
 void demand(bool good, const char *what);
-/* A millisecond, in which who was started gets to sleep, caches cool and processors slow down. */
+/* Three milliseconds, in which a waiter's watch or long poll gets to the server, caches cool, processors slow down. */
 void rest(void);
 
 /* Takes a lock that nobody wants, and gives it back. */

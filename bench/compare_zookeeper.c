@@ -20,7 +20,6 @@
 
 #define HANDOFFS 200
 #define BATCH 50
-#define REST_NS 2000000
 #define DIRECTORY "/holdfast/raw"
 
 /* --- the library alone --- */
