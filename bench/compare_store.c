@@ -11,12 +11,6 @@ double now_us(void)
     return (double)now_ns() / 1e3;
 }
 
-void demand(bool good, const char *what)
-{
-    if (!good)
-        die("%s", what);
-}
-
 void rest(void)
 {
     const struct timespec pause = { .tv_nsec = 3000000 };
