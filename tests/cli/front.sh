@@ -3,21 +3,30 @@
 . "$HERE/lib.sh"
 export HOLDFAST_FRONT=1
 
+# No shell: one that is just starting a process when ^Z comes waits (in D, not T) for that one to leave the memory that
+# they share.
 cat >work <<'END'
-trap 'echo INT >>got' INT
-echo $$ >pid
-echo $PPID >keeper
-touch ready
-until [ -e done ]; do sleep 0.02; done
-exit 6
+import os, signal, sys, time
+
+def write(name, text):
+    with open(name, "w") as file:
+        file.write(text)
+
+signal.signal(signal.SIGINT, lambda *_: write("got", "INT"))
+write("pid", str(os.getpid()))
+write("keeper", str(os.getppid()))
+write("ready", "")
+while not os.path.exists("done"):
+    time.sleep(0.02)
+sys.exit(6)
 END
 cat >stopped-but-kept <<'END'
 state() { sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' /proc/$1/status; }
 until [ "$(state "$(cat pid)")" = T ]; do sleep 0.02; done
-[ "$(state $JOB)" = T ] && [ "$(state "$(cat keeper)")" = S ] && [ "$(cat keeper)" != $JOB ] && "$HOLDFAST" status x
+[ "$(state $JOB)" = T ] && [ "$(state "$(cat keeper)")" != T ] && [ "$(cat keeper)" != $JOB ] && "$HOLDFAST" status x
 END
 expect 0 "$JOBPTY" file:ready key:z stopped 'sh:sh stopped-but-kept' fg key:c file:got 'sh:touch done' exited:6 -- \
-    "$HOLDFAST" run x -- sh work
+    "$HOLDFAST" run x -- python3 work
 same "$(cat got)" INT
 free x || fail "x is still held"
 
@@ -29,7 +38,7 @@ expect 0 "$HOLDFAST" run x -- sh -c 'ps -o pgid= -p $$ -p $PPID | tr -d " "'
 rm -f ready got done
 expect 0 "$JOBPTY" file:ready key:z stopped 'sh:"$HOLDFAST" break x' \
     'sh:until ! [ -d /proc/$(cat keeper) ] || grep -q "State:.Z" /proc/$(cat keeper)/status; do sleep 0.02; done' \
-    'sh:! [ -d /proc/$(cat pid) ]' fg exited:76 -- "$HOLDFAST" run x -- sh work
+    'sh:! [ -d /proc/$(cat pid) ]' fg exited:76 -- "$HOLDFAST" run x -- python3 work
 
 # While it waits, the whole job stops, and goes on.
 rm -f ready done
