@@ -21,9 +21,11 @@ struct batch {
 
 /* --- what is due --- */
 
+/* `early`: what is due within half of the time between two renewals goes along with what is due now. Locks that were
+ * taken at different times so end up in one exchange or two, instead of keeping one each for ever. */
 static bool is_due(const struct hfi_hold *hold, enum hfi_step step, hfi_time now_ns, bool early)
 {
-    const hfi_time window = early ? hold->lease.terms.ttl_ms * HFI_MS / 30 : 0;
+    const hfi_time window = early ? hold->lease.terms.ttl_ms * HFI_MS / 6 : 0;
     if (hold->state != HFI_HOLD_HELD || (step == HFI_STEP_RENEW && hold->renewing))
         return false;
     const enum hfi_step due = hfi_lease_step(&hold->lease, now_ns, window);
