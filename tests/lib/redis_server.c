@@ -141,6 +141,7 @@ static _Noreturn void become_server(const struct redis_server *server, const cha
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
+    setpgid(0, 0);
     describe(server, described, sizeof described);
     snprintf(text, sizeof text, "%s %s %s %s", server->binary,
              *server->configuration ? server->configuration : described, server->sentinel ? "--sentinel" : "", more);
@@ -166,6 +167,7 @@ void redis_server_launch(struct redis_server *server, const char *more)
     REQUIRE(server->pid >= 0);
     if (server->pid == 0)
         become_server(server, more, parent);
+    setpgid(server->pid, server->pid); /* as it does itself: whoever comes first */
 }
 
 static void forget_control(struct redis_server *server)
@@ -247,6 +249,7 @@ static struct redis_server *new_server(const struct redis_server_setup *setup)
     }
     if (starter != getpid()) {
         starter = getpid();
+        prctl(PR_SET_CHILD_SUBREAPER, 1);
         servers = NULL;
         REQUIRE_INT(0, atexit(stop_all));
     }
@@ -374,13 +377,15 @@ struct redis_server *redis_server_start_replica(struct redis_server *master)
     return replica;
 }
 
+/* The server, and whatever it forked in order to save or to feed a replica: it has a process group of its own, and we
+ * inherit what it leaves. */
 static void reap(struct redis_server *server)
 {
     pid_t reaped;
     forget_control(server);
     do
-        reaped = waitpid(server->pid, NULL, 0);
-    while (reaped < 0 && errno == EINTR);
+        reaped = waitpid(-server->pid, NULL, 0);
+    while (reaped > 0 || errno == EINTR);
     server->pid = 0;
     server->paused = false;
 }
@@ -388,7 +393,7 @@ static void reap(struct redis_server *server)
 void redis_server_kill(struct redis_server *server)
 {
     REQUIRE(server->pid > 0);
-    CHECK_INT(0, kill(server->pid, SIGKILL));
+    CHECK_INT(0, kill(-server->pid, SIGKILL));
     reap(server);
 }
 
