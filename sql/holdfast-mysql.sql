@@ -11,10 +11,11 @@
 --
 --     GRANT SELECT, INSERT, UPDATE, DELETE ON DATABASE.holdfast_locks TO worker;
 --     GRANT SELECT, INSERT, UPDATE ON DATABASE.holdfast_locks_grants TO worker;
+--     GRANT SELECT, INSERT, DELETE ON DATABASE.holdfast_locks_waiters TO worker;
 --     GRANT SELECT, INSERT, UPDATE ON DATABASE.holdfast_locks_fences TO worker;
 --     GRANT EXECUTE ON PROCEDURE DATABASE.holdfast_guard TO worker;
 --
--- DELETE is for the strategy insert only. `holdfast break` ends a connection of the holder, which any user may do to its
+-- DELETE on the first is for the strategy insert only. `holdfast break` ends a connection of the holder, which any user may do to its
 -- own, and others with CONNECTION ADMIN (MySQL: CONNECTION_ADMIN).
 
 -- One row for each name. lease, version: kept for ever, and with it the last token. insert: there only while the lock is
@@ -46,6 +47,18 @@ CREATE TABLE IF NOT EXISTS holdfast_locks_grants (
     host VARCHAR(64) CHARACTER SET utf8mb4,
     pid BIGINT UNSIGNED,
     note VARCHAR(120) CHARACTER SET utf8mb4
+) ENGINE=InnoDB;
+
+-- Who waits, for people: the queue itself is the server's. A row whose connection has gone is removed by a later one.
+CREATE TABLE IF NOT EXISTS holdfast_locks_waiters (
+    connection BIGINT UNSIGNED NOT NULL PRIMARY KEY,
+    name VARBINARY(255) NOT NULL,
+    owner VARBINARY(32) NOT NULL,
+    since DATETIME(6) NOT NULL,
+    host VARCHAR(64) CHARACTER SET utf8mb4,
+    pid BIGINT UNSIGNED,
+    note VARCHAR(120) CHARACTER SET utf8mb4,
+    KEY (name)
 ) ENGINE=InnoDB;
 
 -- The greatest token that was shown for each resource.

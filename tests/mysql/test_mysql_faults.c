@@ -168,6 +168,34 @@ TEST_LIMIT(a_client_killed_within_its_statement, 60)
     }
 }
 
+/* What they wrote down of themselves is removed by others who come to wait, one of eight. */
+TEST_LIMIT(waiters_that_died_are_not_shown_and_removed_in_the_end, 60)
+{
+    struct mysql_server *server = start_store("lease", "");
+    struct doomed *doomed = shared_new(sizeof *doomed);
+    hf_client *holder = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    doomed->name = "x";
+    options.wait_ms = 150;
+    hf_lock *lock = must_acquire(holder, "x", NULL), *none = NULL;
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = helper_start(acquire_once, doomed);
+        await_waiters(holder, "x", 1);
+        helper_kill(pid);
+        mysql_server_await(server, 0, "SELECT COUNT(*) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'");
+    }
+    CHECK_INT(3, mysql_server_number(server, "SELECT COUNT(*) FROM holdfast_locks_waiters"));
+    mysql_server_do(server, "UPDATE holdfast_locks_waiters SET since = since - INTERVAL 1 HOUR");
+    hf_client *other = open_client();
+    while (mysql_server_number(server, "SELECT COUNT(*) FROM holdfast_locks_waiters") > 1) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, "x", &options, NULL), NULL);
+    }
+    must_release(lock);
+    hf_close(holder);
+    hf_close(other);
+}
+
 /* First in line, in the server's queue, and dead. */
 TEST_LIMIT(a_waiter_killed_in_the_servers_queue_holds_up_nobody, 90)
 {

@@ -116,7 +116,9 @@ static hf_status look_at_wait(struct mysql_store *store, struct mysql_lock *lock
     if (status == HF_BUSY)
         return HF_BUSY;
     lock->calling = false;
-    lock->got = status == HF_OK && answer.found && answer.row.text[0][0] == '1';
+    /* The row itself; or what GET_LOCK() said, beside the sign that it waits. */
+    lock->got =
+        status == HF_OK && answer.found && (store->config.strategy->transaction || answer.row.text[1][0] == '1');
     lock->in_transaction = lock->in_transaction && status == HF_OK;
     if (status == HF_OK)
         return lock->got ? HF_OK : HF_BUSY;
@@ -176,6 +178,7 @@ static hf_status start_calling(struct mysql_store *store, struct mysql_lock *loc
     struct mysql_values values;
     hfi_mysql_values(&values, store, request);
     hfi_mysql_warm_pool(store, limit);
+    hfi_mysql_enter_line(store, lock->connection, &values, limit);
     hf_status status = begin(store, lock, limit, err);
     if (status == HF_OK)
         status = hfi_mysql_send(store, lock->connection, SQL_CALL, &values, limit, err);

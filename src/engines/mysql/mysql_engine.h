@@ -37,7 +37,9 @@ enum mysql_sql {
     SQL_TAKE,
     SQL_COUNT, /* gives a row that was just taken its token */
     SQL_LOOK,
-    SQL_CALL, /* waits for the bell, or in the server for the lock itself */
+    SQL_ENTER, /* writes down who waits */
+    SQL_TIDY,  /* removes those that wait no more */
+    SQL_CALL,  /* waits for the bell, or in the server for the lock itself */
     SQL_GRANT,
     SQL_RENEW,
     SQL_RENEW_MANY,
@@ -54,7 +56,7 @@ enum mysql_sql {
 /* Parameters by a letter each, in order: name, owner, ttl, host, pid, note (k), bell (l), key of GET_LOCK() (x),
  * connection (b), version; N and O: HFI_MYSQL_MANY names and owners. */
 struct mysql_text {
-    const char *text; /* {L} {G} {F}: the tables; {D} {T}: their database and name as SQL strings; {M}: many "?" */
+    const char *text; /* {L} {G} {W} {F}: the tables; {D} {T}: their database and name as SQL strings; {M}: many "?" */
     const char *parameters;
 };
 
@@ -99,7 +101,8 @@ struct mysql_config {
     const struct mysql_strategy *strategy;
     /* Quoted, for statements. */
     char locks[2 * HFI_MYSQL_IDENTIFIER_MAX + 30], grants[2 * HFI_MYSQL_IDENTIFIER_MAX + 30],
-        fences[2 * HFI_MYSQL_IDENTIFIER_MAX + 30], guard[2 * HFI_MYSQL_IDENTIFIER_MAX + 30];
+        waiters[2 * HFI_MYSQL_IDENTIFIER_MAX + 30], fences[2 * HFI_MYSQL_IDENTIFIER_MAX + 30],
+        guard[2 * HFI_MYSQL_IDENTIFIER_MAX + 30];
     char schema[HFI_MYSQL_IDENTIFIER_MAX + 16]; /* an SQL expression: 'name' or DATABASE() */
     char table[HFI_MYSQL_IDENTIFIER_MAX + 1];
     bool create;         /* the tables, if they are missing */
@@ -242,6 +245,11 @@ void hfi_mysql_ping(struct mysql_connection *connection);
 /* Gives up all user-level locks of the connection; tells how many there were. */
 hf_status hfi_mysql_let_go(struct mysql_store *store, struct mysql_connection *connection, uint64_t *count,
                            hfi_time deadline_ns, hf_error *err);
+
+/* Writes down that the connection is going to wait, for people. It waits all the same if that cannot be done, unless
+ * the connection broke over it. */
+void hfi_mysql_enter_line(struct mysql_store *store, struct mysql_connection *connection,
+                          const struct mysql_values *values, hfi_time deadline_ns);
 
 uint64_t hfi_mysql_number(const struct mysql_row *row, int column);
 

@@ -324,7 +324,7 @@ hf_status hfi_mysql_send(struct mysql_store *store, struct mysql_connection *con
                          const struct mysql_values *values, hfi_time deadline_ns, hf_error *err)
 {
     hf_status status = HF_OK;
-    if (!end_ping(store, connection, deadline_ns))
+    if (connection->broken || !end_ping(store, connection, deadline_ns))
         return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection to %s broke", store->config.where);
     if (!connection->prepared[statement])
         status = prepare(store, connection, statement, deadline_ns, err);

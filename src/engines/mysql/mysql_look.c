@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * mysql_look.c: who holds what, forced release, and fencing.
+ * mysql_look.c: who holds what and who waits, forced release, and fencing.
  */
 #include "mysql_engine.h"
 #include <inttypes.h>
@@ -11,6 +11,21 @@
 
 /* How often it is looked whether a connection that was told to end has done so. */
 #define END_PAUSE_MS 5
+
+/* Who waits for less is not worth the time that it takes to say so. */
+#define WORTH_A_LINE (100 * HFI_MS)
+/* Those that are dead are removed now and then, by somebody who is about to wait anyway. */
+#define TIDY_EACH 8
+
+void hfi_mysql_enter_line(struct mysql_store *store, struct mysql_connection *connection,
+                          const struct mysql_values *values, hfi_time deadline_ns)
+{
+    if (!store->config.strategy->sql[SQL_ENTER].text || deadline_ns - store->env->now_ns() < WORTH_A_LINE)
+        return;
+    hfi_mysql_run(store, connection, SQL_ENTER, values, NULL, deadline_ns, NULL);
+    if (!connection->broken && store->env->random() % TIDY_EACH == 0)
+        hfi_mysql_run(store, connection, SQL_TIDY, values, NULL, deadline_ns, NULL);
+}
 
 static int show(const struct mysql_row *row, hf_inspect_fn each, void *arg)
 {

@@ -118,7 +118,7 @@ static void hear_bell(struct mysql_store *store, struct mysql_lock *lock)
     if (status == HF_BUSY)
         return;
     lock->calling = false;
-    lock->got = status == HF_OK && answer.found && is_true(&answer.row, 0);
+    lock->got = status == HF_OK && answer.found && is_true(&answer.row, 1); /* beside the sign that it waits */
     if (status != HF_OK) {
         lock->connection->broken = true;
         leave_line(store, lock, 0);
@@ -227,6 +227,8 @@ static hf_status join_line(struct mysql_store *store, struct mysql_lock *lock, c
     values.bell = lock->bell;
     if (!lock->connection)
         status = hfi_mysql_borrow(store, &lock->connection, limit, err);
+    if (status == HF_OK)
+        hfi_mysql_enter_line(store, lock->connection, &values, limit);
     if (status == HF_OK)
         status = hfi_mysql_send(store, lock->connection, SQL_CALL, &values, limit, err);
     lock->calling = status == HF_OK;

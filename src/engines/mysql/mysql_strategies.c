@@ -61,7 +61,22 @@ static const char lease_look[] = LOOK_AT_ROW;
 /* The bell rings before the row is committed: whoever looks first, and was rung for, must see it free. */
 static const char version_look[] = LOOK_AT_ROW " LOCK IN SHARE MODE";
 
-static const char call[] = "SELECT GET_LOCK(?, 31536000)";
+/* Who waits is written down for people. Each has a user-level lock, too, by which it is seen that it really does. */
+#define SIGN(connection) "CONCAT('holdfast:waits:', " connection ")"
+#define WAITERS(lock)                                                                                                  \
+    "(SELECT COUNT(*) FROM {W} w WHERE w.name = " lock ".name AND w.owner <> " lock ".owner"                           \
+    " AND IS_USED_LOCK(" SIGN("w.connection") ") = w.connection)"
+
+static const char enter[] = "REPLACE INTO {W} (connection, name, owner, since, host, pid, note)"
+                            " VALUES (CONNECTION_ID(), ?, ?, " NOW ", ?, ?, ?)";
+
+static const char tidy[] = "DELETE FROM {W} WHERE name = ? AND since < " NOW " - INTERVAL 1 MINUTE"
+                           " AND IS_USED_LOCK(" SIGN("connection") ") IS NULL";
+
+/* The sign, and in the same breath the place in line. */
+#define CALL(bell) "SELECT GET_LOCK(" SIGN("CONNECTION_ID()") ", 0), GET_LOCK(" bell ", 31536000)"
+
+static const char call[] = CALL("?");
 
 static const char renew[] = "UPDATE {L} SET expires = " END " WHERE name = ? AND owner = ? AND expires > " NOW;
 
@@ -79,8 +94,11 @@ static const char lease_evict[] = "UPDATE {L} SET owner = NULL, expires = " NOW 
 static const char lease_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, bell, 0) FROM {L} WHERE name = ?"
                                    " AND owner IS NOT NULL";
 
-static const char row_inspect[] = "SELECT name, host, pid, token, " HELD_MS ", " LEFT_MS(
-    "expires") ", -1, note FROM {L} WHERE owner IS NOT NULL AND expires > " NOW " AND " BEGINS " ORDER BY name";
+static const char row_inspect[] =
+    "SELECT name, host, pid, token, " HELD_MS
+    ", " LEFT_MS("expires") ", " WAITERS("l") ", note FROM {L} l"
+                                              " WHERE owner IS NOT NULL AND expires > " NOW " AND " BEGINS
+                                              " ORDER BY name";
 
 /* --- insert: the row is the lock; what must outlive it is in the row of grants --- */
 
@@ -117,9 +135,9 @@ static const char insert_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, 
 
 static const char insert_inspect[] =
     "SELECT l.name, l.host, l.pid, g.token, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, l.since, " NOW
-    ") DIV 1000), " LEFT_MS("l.expires") ", -1, l.note FROM {L} l LEFT JOIN {G} g ON g.name = l.name"
-                                         " WHERE (l.expires IS NULL OR l.expires > " NOW
-                                         ") AND LEFT(l.name, LENGTH(?)) = ? ORDER BY l.name";
+    ") DIV 1000), " LEFT_MS("l.expires") ", " WAITERS("l") ", l.note FROM {L} l LEFT JOIN {G} g ON g.name = l.name"
+                                                           " WHERE (l.expires IS NULL OR l.expires > " NOW
+                                                           ") AND LEFT(l.name, LENGTH(?)) = ? ORDER BY l.name";
 
 /* --- bound to a connection: who holds it, and its token, is in the row of grants --- */
 
@@ -141,8 +159,14 @@ static const char bound_free[] = "UPDATE {G} SET owner = NULL, connection = NULL
 
 static const char bound_ringer[] = "SELECT IS_USED_LOCK(lockname) FROM {G} WHERE name = ? AND " IS_HELD;
 
-static const char bound_inspect[] =
-    "SELECT name, host, pid, token, " HELD_MS ", -1, -1, note FROM {G} WHERE " IS_HELD " AND " BEGINS " ORDER BY name";
+#define LOOK_AT_GRANTS(waiters)                                                                                        \
+    "SELECT name, host, pid, token, " HELD_MS ", -1, " waiters ", note FROM {G} g WHERE " IS_HELD " AND " BEGINS       \
+    " ORDER BY name"
+
+static const char lock_inspect[] = LOOK_AT_GRANTS(WAITERS("g"));
+
+/* A row for each waiter would have to be written outside of its transaction. */
+static const char update_inspect[] = LOOK_AT_GRANTS("-1");
 
 static const char lock_take[] = "INSERT INTO {G} (" GRANT_COLUMNS ") SELECT ?, LAST_INSERT_ID(" MICROSECONDS
                                 "), ?, k.word, CONNECTION_ID(), " NOW ", ?, ?, ?"
@@ -151,7 +175,7 @@ static const char lock_take[] = "INSERT INTO {G} (" GRANT_COLUMNS ") SELECT ?, L
 static const char lock_grant[] = "INSERT INTO {G} (" GRANT_COLUMNS ") VALUES (?, LAST_INSERT_ID(" MICROSECONDS
                                  "), ?, " KEY ", CONNECTION_ID(), " NOW ", ?, ?, ?)" GRANT_UPDATE;
 
-static const char lock_call[] = "SELECT GET_LOCK(" KEY ", 31536000)";
+static const char lock_call[] = CALL(KEY);
 
 /* Somebody who does not write down that it has the lock is found too. */
 static const char lock_ringer[] = "SELECT IS_USED_LOCK(" KEY ")";
@@ -175,8 +199,9 @@ static const char guard[] = "INSERT INTO {F} (resource, token) VALUES (?, LAST_I
     (HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT | HF_CAP_BREAK |     \
      HF_CAP_GUARD)
 #define ROW_STATEMENTS                                                                                                 \
-    [SQL_CALL] = { call, "l" }, [SQL_RENEW] = { renew, "tno" }, [SQL_RENEW_MANY] = { renew_many, "tNO" },              \
-    [SQL_ALIVE_MANY] = { alive_many, "NO" }, [SQL_GUARD] = { guard, "nv" }
+    [SQL_ENTER] = { enter, "nohpk" }, [SQL_TIDY] = { tidy, "n" }, [SQL_CALL] = { call, "l" },                          \
+    [SQL_RENEW] = { renew, "tno" }, [SQL_RENEW_MANY] = { renew_many, "tNO" }, [SQL_ALIVE_MANY] = { alive_many, "NO" }, \
+    [SQL_GUARD] = { guard, "nv" }
 
 static const struct mysql_strategy strategies[] = {
     { .name = "lease",
@@ -203,11 +228,13 @@ static const struct mysql_strategy strategies[] = {
       .bound = true,
       .sql = { [SQL_TAKE] = { lock_take, "nohpkxn" },
                [SQL_LOOK] = { bound_look, "n" },
+               [SQL_ENTER] = { enter, "nohpk" },
+               [SQL_TIDY] = { tidy, "n" },
                [SQL_CALL] = { lock_call, "xn" },
                [SQL_GRANT] = { lock_grant, "noxnhpk" },
                [SQL_FREE] = { bound_free, "no" },
                [SQL_RINGER] = { lock_ringer, "xn" },
-               [SQL_INSPECT] = { bound_inspect, "nn" },
+               [SQL_INSPECT] = { lock_inspect, "nn" },
                [SQL_GUARD] = { guard, "nv" } } },
     { .name = "for-update",
       .caps = ALL_CAPS | HF_CAP_BOUND,
@@ -220,7 +247,7 @@ static const struct mysql_strategy strategies[] = {
                [SQL_GRANT] = { update_grant, "nonbhpk" },
                [SQL_FREE] = { bound_free, "no" },
                [SQL_RINGER] = { bound_ringer, "n" },
-               [SQL_INSPECT] = { bound_inspect, "nn" },
+               [SQL_INSPECT] = { update_inspect, "nn" },
                [SQL_GUARD] = { guard, "nv" } } },
 };
 

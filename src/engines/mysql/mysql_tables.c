@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * mysql_tables.c: the three tables: checked when a client is opened, and made if they are missing and the user may. The
+ * mysql_tables.c: the four tables: checked when a client is opened, and made if they are missing and the user may. The
  * same statements are in sql/holdfast-mysql.sql.
  */
 #include "mysql_engine.h"
 #include <string.h>
 
-#define OURS "TABLE_SCHEMA = {D} AND TABLE_NAME IN ({T}, CONCAT({T}, '_grants'), CONCAT({T}, '_fences'))"
+#define OURS                                                                                                           \
+    "TABLE_SCHEMA = {D} AND TABLE_NAME IN ({T}, CONCAT({T}, '_grants'), CONCAT({T}, '_waiters'),"                      \
+    " CONCAT({T}, '_fences'))"
 #define FIRST "TABLE_SCHEMA = {D} AND TABLE_NAME = {T}"
 
 /* How many are there, and the first; which have no transactions; does a unique index on the name alone guard the first,
@@ -21,7 +23,7 @@ static const char check[] =
     " (SELECT COUNT(*) FROM information_schema.COLUMNS WHERE " FIRST " AND COLUMN_NAME = 'name'"
     " AND DATA_TYPE = 'varbinary' AND CHARACTER_OCTET_LENGTH >= 255)";
 enum { COLUMN_THERE, COLUMN_FIRST_THERE, COLUMN_OTHER_ENGINE, COLUMN_GUARDED, COLUMN_BINARY };
-#define TABLES 3
+#define TABLES 4
 
 static const char create_locks[] =
     "CREATE TABLE IF NOT EXISTS {L} (name VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL DEFAULT "
@@ -36,10 +38,15 @@ static const char create_grants[] =
     " claim DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00', lockname VARBINARY(64), connection BIGINT UNSIGNED,"
     " since DATETIME(6), host VARCHAR(64) CHARACTER SET utf8mb4, pid BIGINT UNSIGNED,"
     " note VARCHAR(120) CHARACTER SET utf8mb4) ENGINE=InnoDB";
+static const char create_waiters[] =
+    "CREATE TABLE IF NOT EXISTS {W} (connection BIGINT UNSIGNED NOT NULL PRIMARY KEY, name VARBINARY(255) NOT NULL,"
+    " owner VARBINARY(32) NOT NULL, since DATETIME(6) NOT NULL, host VARCHAR(64) CHARACTER SET utf8mb4, pid BIGINT "
+    "UNSIGNED,"
+    " note VARCHAR(120) CHARACTER SET utf8mb4, KEY (name)) ENGINE=InnoDB";
 static const char create_fences[] =
     "CREATE TABLE IF NOT EXISTS {F} (resource VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL)"
     " ENGINE=InnoDB";
-static const char *const create[] = { create_locks, create_grants, create_fences };
+static const char *const create[] = { create_locks, create_grants, create_waiters, create_fences };
 
 /* For programs that write in transactions of their own. Who may not create it can do without it. */
 static const char create_guard[] =

@@ -133,6 +133,7 @@ static hf_status name_tables(struct mysql_config *config, const char *table, hf_
     const bool usual = strcmp(last, "holdfast_locks") == 0;
     snprintf(config->locks, sizeof config->locks, "%s`%s`", prefix, last);
     snprintf(config->grants, sizeof config->grants, "%s`%s_grants`", prefix, last);
+    snprintf(config->waiters, sizeof config->waiters, "%s`%s_waiters`", prefix, last);
     snprintf(config->fences, sizeof config->fences, "%s`%s_fences`", prefix, last);
     snprintf(config->guard, sizeof config->guard, "%s`%s_guard`", prefix, usual ? "holdfast" : last);
     snprintf(config->schema, sizeof config->schema, dot ? "'%.*s'" : "DATABASE()", (int)schema, table);
@@ -147,6 +148,8 @@ static const char *meaning(const struct mysql_config *config, char letter)
         return config->locks;
     case 'G':
         return config->grants;
+    case 'W':
+        return config->waiters;
     case 'F':
         return config->fences;
     case 'P':
