@@ -15,8 +15,8 @@
 --     GRANT SELECT, INSERT, UPDATE ON DATABASE.holdfast_locks_fences TO worker;
 --     GRANT EXECUTE ON PROCEDURE DATABASE.holdfast_guard TO worker;
 --
--- DELETE on the first is for the strategy insert only. `holdfast break` ends a connection of the holder, which any user may do to its
--- own, and others with CONNECTION ADMIN (MySQL: CONNECTION_ADMIN).
+-- DELETE on the first is for the strategy insert only. `holdfast break` ends a connection of the holder, which any user
+-- may do to its own, and others with CONNECTION ADMIN (MySQL: CONNECTION_ADMIN).
 
 -- One row for each name. lease, version: kept for ever, and with it the last token. insert: there only while the lock is
 -- held. for-update: kept, and locked while the lock is held.

@@ -22,6 +22,7 @@
 #include <mysql.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 
 /* A database or a table: what MySQL allows, less what is put behind it. */
 #define HFI_MYSQL_IDENTIFIER_MAX 50
@@ -293,6 +294,7 @@ struct mysql_store {
     uint64_t connections; /* how many there were */
     uint64_t ends;        /* how many of them ended while they held nothing */
     int watch, heart;     /* epoll over all connections, and its timer */
+    _Atomic bool tidied;  /* it has removed those that wait no more: once is enough, as every client does */
     char host[65];
     uint64_t pid;
     char database[HFI_MYSQL_KEY_MAX + 1]; /* where the tables are; "" until the first connection */

@@ -423,7 +423,7 @@ struct question {
     hfi_time deadline_ns;
 };
 
-/* One try. True: it is worth another one, on another connection. */
+/* One try. True: it is worth another one, on another connection if this one broke. */
 static bool ask_once(struct mysql_store *store, struct mysql_connection **connection, const struct question *question,
                      hf_status *status, hf_error *trouble)
 {
@@ -434,8 +434,11 @@ static bool ask_once(struct mysql_store *store, struct mysql_connection **connec
     if (*status == HF_OK || !*connection)
         return false;
     const unsigned number = (unsigned)trouble->native;
+    /* Said again by the same connection: the bell may be on it, and with the bell would go the turn. */
+    if (hfi_mysql_is_conflict(number))
+        return true;
     /* A connection that had ended before the statement was sent is not the store's answer. */
-    bool again = hfi_mysql_is_conflict(number) || ((*connection)->broken && *status == HF_UNAVAILABLE);
+    bool again = (*connection)->broken && *status == HF_UNAVAILABLE;
     if (hfi_mysql_is_missing_table(number)) {
         *status = make_tables(store, *connection, question->deadline_ns, trouble);
         again = *status == HF_OK;
@@ -452,7 +455,7 @@ hf_status hfi_mysql_ask_on(struct mysql_store *store, struct mysql_connection **
     hf_error trouble = { .native = 0 }; /* what went wrong on the way to success is nobody's business */
     hf_status status = HF_OK;
     for (unsigned tries = 0; tries < TRIES_MOST; tries++) {
-        if (tries > 0) {
+        if (tries > 0 && (*connection)->broken) {
             hfi_mysql_disconnect(*connection);
             *connection = NULL;
         }
@@ -461,6 +464,8 @@ hf_status hfi_mysql_ask_on(struct mysql_store *store, struct mysql_connection **
     }
     if (status == HF_OK && (*connection)->broken) /* it ended with making the tables, once more */
         status = hfi_fail(&trouble, HF_UNAVAILABLE, 0, "the tables of %s do not stay", store->config.where);
+    if (status != HF_OK && *connection)
+        (*connection)->broken = true; /* also after the last conflict */
     if (status != HF_OK && err)
         *err = trouble;
     return status;

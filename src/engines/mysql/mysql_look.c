@@ -14,8 +14,6 @@
 
 /* Who waits for less is not worth the time that it takes to say so. */
 #define WORTH_A_LINE (100 * HFI_MS)
-/* Those that are dead are removed now and then, by somebody who is about to wait anyway. */
-#define TIDY_EACH 8
 
 void hfi_mysql_enter_line(struct mysql_store *store, struct mysql_connection *connection,
                           const struct mysql_values *values, hfi_time deadline_ns)
@@ -23,7 +21,7 @@ void hfi_mysql_enter_line(struct mysql_store *store, struct mysql_connection *co
     if (!store->config.strategy->sql[SQL_ENTER].text || deadline_ns - store->env->now_ns() < WORTH_A_LINE)
         return;
     hfi_mysql_run(store, connection, SQL_ENTER, values, NULL, deadline_ns, NULL);
-    if (!connection->broken && store->env->random() % TIDY_EACH == 0)
+    if (!connection->broken && !atomic_exchange(&store->tidied, true))
         hfi_mysql_run(store, connection, SQL_TIDY, values, NULL, deadline_ns, NULL);
 }
 

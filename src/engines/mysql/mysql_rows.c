@@ -16,11 +16,12 @@
 /* More locks than these are held without a bell: a connection for each would be too much. */
 #define PINNED_MOST 8
 /* When the holder's time is over, its waiters ask by themselves: the first in line at once, the others when it should
- * have been served, in case that there is no first because the bell is stuck. */
+ * have been served, in case that there is no first because the bell is stuck. They do so every ten seconds, too, or a
+ * first that stands still would cost the whole time-to-live of whoever was before it. */
 #define BACKSTOP_FIRST (10 * HFI_MS)
 #define BACKSTOP_OTHERS (1000 * HFI_MS)
 #define BACKSTOP_SPREAD (60 * HFI_MS)
-#define BACKSTOP_MOST INT64_C(86400000)
+#define BACKSTOP_MOST INT64_C(10000)
 /* How often the first in line asks a holder without a bell. */
 #define POLL_PAUSE (250 * HFI_MS)
 #define TRIES_MOST 4
@@ -156,7 +157,7 @@ static void stay_in_line(struct mysql_store *store, struct mysql_lock *lock, con
         lock->connection = connection;
         lock->got = first;
     } else {
-        if (first)
+        if (first || !answer->found) /* nobody may wait for what lies in the pool */
             hfi_mysql_let_go(store, connection, NULL, request->deadline_ns, NULL);
         hfi_mysql_give_back(store, connection);
     }

@@ -13,6 +13,15 @@
  * has the bell, for a second. After that, or when a lease is over, the bell may be stuck with somebody who stands
  * still: the row can be taken without it, and then gets a new bell, which has a new number (epoch).
  *
+ * What must be true, or somebody waits in vain or is overtaken:
+ *   1. The bell of a row is with its holder, with one who is going to ask for the row by itself (first in line), or
+ *      free. A connection in the pool has none.
+ *   2. Who is first stays first until it has the row or gives up: no answer but the end of its connection takes the
+ *      bell from it.
+ *   3. Whoever looks whether a row is claimed sees every release that began before the row is free.
+ *   4. A bell whose number is no longer the row's is let go by whoever notices, so that the next one notices too.
+ *   5. What nobody can tell (the first stands still; its bell is stuck) ends by asking: see BACKSTOP_ in mysql_rows.c.
+ *
  * Conditions that ring or take a bell stand in an IF(), which is not evaluated before its condition. What they give is
  * used: MySQL does not call a function whose value, such as that of "… IS NULL", it knows already.
  */
@@ -30,8 +39,12 @@
 /* User-level locks are the server's, not the database's, and their names are short. */
 #define TAG(name) "CONCAT('holdfast:', LEFT(SHA2(CONCAT(CAST({D} AS BINARY), '.', {T}, '.', " name "), 256), 32), ':'"
 #define BELL TAG("name") ", epoch)"
-#define MINE "(IS_USED_LOCK(" BELL ") <=> CONNECTION_ID())"
+#define BELL_OF(row) TAG(row ".name") ", " row ".epoch)"
+#define IS_MINE(bell) "(IS_USED_LOCK(" bell ") <=> CONNECTION_ID())"
+#define MINE IS_MINE(BELL)
 #define GOT_BELL "(" MINE " OR GET_LOCK(" BELL ", 0))"
+/* Who looks and has the bell of another time lets go of it. */
+#define IS_FIRST(bell) "IF(" IS_MINE(bell) ", 1, RELEASE_ALL_LOCKS() * 0)"
 #define NEXT_TOKEN "GREATEST(token + 1, " MICROSECONDS ")"
 
 /* --- lease and version --- */
@@ -52,9 +65,8 @@ static const char version_take[] = TAKE_ROW " AND token = ?" IF_FREE;
 static const char lease_add[] = "INSERT INTO {L} (name) VALUES (?) ON DUPLICATE KEY UPDATE epoch = epoch";
 
 #define LOOK_AT_ROW                                                                                                    \
-    "SELECT owner <=> ?, host, pid, IF(owner IS NULL, 0, " LEFT_MS("expires") "), " BELL ", " MINE                     \
-                                                                              ", token, owner IS NULL OR " OVER        \
-                                                                              " FROM {L} WHERE name = ?"
+    "SELECT owner <=> ?, host, pid, IF(owner IS NULL, 0, " LEFT_MS("expires") "), " BELL ", " IS_FIRST(                \
+        BELL) ", token, owner IS NULL OR " OVER " FROM {L} WHERE name = ?"
 
 static const char lease_look[] = LOOK_AT_ROW;
 
@@ -63,15 +75,19 @@ static const char version_look[] = LOOK_AT_ROW " LOCK IN SHARE MODE";
 
 /* Who waits is written down for people. Each has a user-level lock, too, by which it is seen that it really does. */
 #define SIGN(connection) "CONCAT('holdfast:waits:', " connection ")"
-#define WAITERS(lock)                                                                                                  \
-    "(SELECT COUNT(*) FROM {W} w WHERE w.name = " lock ".name AND w.owner <> " lock ".owner"                           \
-    " AND IS_USED_LOCK(" SIGN("w.connection") ") = w.connection)"
+#define IN_LINE(lock)                                                                                                  \
+    "SELECT COUNT(*) FROM {W} w WHERE w.name = " lock ".name AND w.owner <> " lock ".owner"                            \
+    " AND IS_USED_LOCK(" SIGN("w.connection") ") = w.connection"
+#define RINGER_OF(row) "COALESCE(IS_USED_LOCK(" BELL_OF(row) "), 0)"
+/* The first in line, which has the bell if the holder has none, need not have waited for it. */
+#define WAITERS(lock, row)                                                                                             \
+    "(" IN_LINE(lock) " AND w.connection <> " RINGER_OF(row) ") + (" RINGER_OF(row) " NOT IN (0, " row ".bell))"
 
 static const char enter[] = "REPLACE INTO {W} (connection, name, owner, since, host, pid, note)"
                             " VALUES (CONNECTION_ID(), ?, ?, " NOW ", ?, ?, ?)";
 
-static const char tidy[] = "DELETE FROM {W} WHERE name = ? AND since < " NOW " - INTERVAL 1 MINUTE"
-                           " AND IS_USED_LOCK(" SIGN("connection") ") IS NULL";
+static const char tidy[] =
+    "DELETE FROM {W} WHERE since < " NOW " - INTERVAL 1 MINUTE AND IS_USED_LOCK(" SIGN("connection") ") IS NULL";
 
 /* The sign, and in the same breath the place in line. */
 #define CALL(bell) "SELECT GET_LOCK(" SIGN("CONNECTION_ID()") ", 0), GET_LOCK(" bell ", 31536000)"
@@ -96,19 +112,22 @@ static const char lease_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, b
 
 static const char row_inspect[] =
     "SELECT name, host, pid, token, " HELD_MS
-    ", " LEFT_MS("expires") ", " WAITERS("l") ", note FROM {L} l"
-                                              " WHERE owner IS NOT NULL AND expires > " NOW " AND " BEGINS
-                                              " ORDER BY name";
+    ", " LEFT_MS("expires") ", " WAITERS("l", "l") ", note FROM {L} l"
+                                                   " WHERE owner IS NOT NULL AND expires > " NOW " AND " BEGINS
+                                                   " ORDER BY name";
 
 /* --- insert: the row is the lock; what must outlive it is in the row of grants --- */
 
 static const char insert_add[] = "INSERT INTO {G} (name) VALUES (?) ON DUPLICATE KEY UPDATE epoch = epoch";
 
-/* The row that is there already stays as it is, unless it is over, or this very owner's. */
+/* The row that is there already stays as it is, unless it is over, or this very owner's. The row of grants is locked: a
+ * release writes its claim there before it frees the lock, and who had read an older one would overtake those who
+ * wait. */
 #define UNLESS_OVER(column) column " = IF({L}.expires <= " NOW ", VALUES(" column "), {L}." column ")"
 static const char insert_take[] =
     "INSERT INTO {L} (name, owner, since, expires, host, pid, note)"
-    " SELECT g.name, ?, " NOW ", " END ", ?, ?, ? FROM (SELECT name, epoch, claim FROM {G} WHERE name = ?) g"
+    " SELECT g.name, ?, " NOW ", " END
+    ", ?, ?, ? FROM (SELECT name, epoch, claim FROM {G} WHERE name = ? LOCK IN SHARE MODE) g"
     " WHERE EXISTS (SELECT 1 FROM {L} m WHERE m.name = g.name AND m.owner = ?) OR " GOT_BELL " OR claim <= " NOW
     " ON DUPLICATE KEY UPDATE " UNLESS_OVER("since") ", " UNLESS_OVER("host") ", " UNLESS_OVER("pid") ", " UNLESS_OVER(
         "note") ", " UNLESS_OVER("owner") ", expires = IF({L}.owner = VALUES(owner), VALUES(expires), {L}.expires)";
@@ -118,10 +137,9 @@ static const char insert_count[] =
     ", epoch, token), bell = IF(" GOT_BELL ", CONNECTION_ID(), 0), owner = ?"
     " WHERE name = ? AND (SELECT l.owner FROM {L} l WHERE l.name = ?) = ?";
 
-static const char insert_look[] =
-    "SELECT l.owner <=> ?, l.host, l.pid, " LEFT_MS("l.expires") ", " TAG("g.name") ", g.epoch), IS_USED_LOCK(" TAG(
-        "g.name") ", g.epoch)) <=> CONNECTION_ID(), g.token, l.name IS NULL OR l.expires <= " NOW
-                  " FROM {G} g LEFT JOIN {L} l ON l.name = g.name WHERE g.name = ?";
+static const char insert_look[] = "SELECT l.owner <=> ?, l.host, l.pid, " LEFT_MS("l.expires") ", " BELL_OF(
+    "g") ", " IS_FIRST(BELL_OF("g")) ", g.token, l.name IS NULL OR l.expires <= " NOW
+                                     " FROM {G} g LEFT JOIN {L} l ON l.name = g.name WHERE g.name = ?";
 
 /* For a second the lock is for whoever has the bell. */
 static const char insert_claim[] = "UPDATE {G} SET claim = " CLAIM_END " WHERE name = ? AND owner = ?";
@@ -135,9 +153,9 @@ static const char insert_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, 
 
 static const char insert_inspect[] =
     "SELECT l.name, l.host, l.pid, g.token, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, l.since, " NOW
-    ") DIV 1000), " LEFT_MS("l.expires") ", " WAITERS("l") ", l.note FROM {L} l LEFT JOIN {G} g ON g.name = l.name"
-                                                           " WHERE (l.expires IS NULL OR l.expires > " NOW
-                                                           ") AND LEFT(l.name, LENGTH(?)) = ? ORDER BY l.name";
+    ") DIV 1000), " LEFT_MS("l.expires") ", " WAITERS("l", "g") ", l.note FROM {L} l LEFT JOIN {G} g ON g.name = l.name"
+                                                                " WHERE (l.expires IS NULL OR l.expires > " NOW
+                                                                ") AND LEFT(l.name, LENGTH(?)) = ? ORDER BY l.name";
 
 /* --- bound to a connection: who holds it, and its token, is in the row of grants --- */
 
@@ -163,7 +181,7 @@ static const char bound_ringer[] = "SELECT IS_USED_LOCK(lockname) FROM {G} WHERE
     "SELECT name, host, pid, token, " HELD_MS ", -1, " waiters ", note FROM {G} g WHERE " IS_HELD " AND " BEGINS       \
     " ORDER BY name"
 
-static const char lock_inspect[] = LOOK_AT_GRANTS(WAITERS("g"));
+static const char lock_inspect[] = LOOK_AT_GRANTS("(" IN_LINE("g") ")");
 
 /* A row for each waiter would have to be written outside of its transaction. */
 static const char update_inspect[] = LOOK_AT_GRANTS("-1");
@@ -199,7 +217,7 @@ static const char guard[] = "INSERT INTO {F} (resource, token) VALUES (?, LAST_I
     (HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT | HF_CAP_BREAK |     \
      HF_CAP_GUARD)
 #define ROW_STATEMENTS                                                                                                 \
-    [SQL_ENTER] = { enter, "nohpk" }, [SQL_TIDY] = { tidy, "n" }, [SQL_CALL] = { call, "l" },                          \
+    [SQL_ENTER] = { enter, "nohpk" }, [SQL_TIDY] = { tidy, "" }, [SQL_CALL] = { call, "l" },                           \
     [SQL_RENEW] = { renew, "tno" }, [SQL_RENEW_MANY] = { renew_many, "tNO" }, [SQL_ALIVE_MANY] = { alive_many, "NO" }, \
     [SQL_GUARD] = { guard, "nv" }
 
@@ -229,7 +247,7 @@ static const struct mysql_strategy strategies[] = {
       .sql = { [SQL_TAKE] = { lock_take, "nohpkxn" },
                [SQL_LOOK] = { bound_look, "n" },
                [SQL_ENTER] = { enter, "nohpk" },
-               [SQL_TIDY] = { tidy, "n" },
+               [SQL_TIDY] = { tidy, "" },
                [SQL_CALL] = { lock_call, "xn" },
                [SQL_GRANT] = { lock_grant, "noxnhpk" },
                [SQL_FREE] = { bound_free, "no" },
