@@ -62,7 +62,15 @@ TEST_LIMIT(a_password_comes_from_where_it_is_kept, 60)
     check_open(url, HF_DENIED, "1045");
     REQUIRE_INT(0, setenv("MYSQL_PWD", "open-sesame", 1));
     check_works(url);
+    REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "wrong", 1)); /* the last of them */
+    check_works(url);
     REQUIRE_INT(0, unsetenv("MYSQL_PWD"));
+    check_open(url, HF_DENIED, "1045");
+    REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "open-sesame", 1));
+    check_works(url);
+    REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "wrong", 1));
+    snprintf(url, sizeof url, "mysql://?default-file=%s&group=locks", path);
+    check_works(url);
     snprintf(url, sizeof url, "mariadb://guest:open-sesame@/app?socket=%s/socket", server->directory);
     check_works(url);
 }

@@ -99,6 +99,27 @@ TEST_LIMIT(a_password_file_is_used, 60)
     CHECK_INT(0, remove(path));
 }
 
+TEST_LIMIT(our_own_variable_is_the_last_place_of_a_password, 60)
+{
+    char url[400], path[300];
+    struct postgres_server *server = start_for_guests();
+    snprintf(url, sizeof url, "postgres://guest@127.0.0.1:%d/postgres", server->port);
+    REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "open-sesame", 1));
+    check_works(url);
+    REQUIRE_INT(0, setenv("PGPASSWORD", "wrong", 1));
+    check_open(url, HF_DENIED, "password");
+    REQUIRE_INT(0, unsetenv("PGPASSWORD"));
+    REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "wrong", 1));
+    check_open(url, HF_DENIED, "password");
+    write_private(path, sizeof path, server, "pgpass", "127.0.0.1:*:*:guest:open-sesame\n");
+    REQUIRE_INT(0, setenv("PGPASSFILE", path, 1));
+    check_works(url);
+    REQUIRE_INT(0, unsetenv("PGPASSFILE"));
+    snprintf(url, sizeof url, "postgres://guest:open-sesame@127.0.0.1:%d/postgres", server->port);
+    check_works(url);
+    CHECK_INT(0, remove(path));
+}
+
 TEST_LIMIT(a_service_file_is_used, 60)
 {
     char text[300], path[300];

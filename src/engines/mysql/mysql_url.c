@@ -4,6 +4,7 @@
  */
 #include "mysql_engine.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SHAPE "mysql://[user[:password]@][host][:port][/database][?option=value&...]"
@@ -198,6 +199,21 @@ static hf_status read_choice(const char *given, const char *name, bool otherwise
     return hfi_url_read_switch(out, name, given ? given : otherwise ? "yes" : "no", err);
 }
 
+/* The environment comes last, so that it changes nothing for whom the client library's own ways work: libmariadb would
+ * rather take a password that it is given than the one of an option file or of its own variable. */
+static hf_status read_password(struct mysql_config *config, hf_error *err)
+{
+    char *const *given = config->settings;
+    const char *password = getenv("HOLDFAST_PASSWORD");
+    if (config->password)
+        return HF_OK;
+    if (given[SET_PASSWORD_FILE])
+        return hfi_url_keep_secret(&config->password, "read", given[SET_PASSWORD_FILE], err);
+    if (!password || !*password || given[SET_DEFAULT_FILE] || given[SET_GROUP] || getenv("MYSQL_PWD"))
+        return HF_OK;
+    return hfi_url_keep(&config->password, password, err);
+}
+
 static hf_status read_settings(struct mysql_config *config, hf_error *err)
 {
     char *const *given = config->settings;
@@ -215,8 +231,7 @@ static hf_status read_settings(struct mysql_config *config, hf_error *err)
     config->session_pooler = given[SET_POOLER] && strcmp(given[SET_POOLER], "session") == 0;
     if (given[SET_POOLER] && !config->session_pooler)
         return hfi_fail(err, HF_INVALID, 0, "pooler is session, or left out");
-    if (!config->password && given[SET_PASSWORD_FILE])
-        status = hfi_url_keep_secret(&config->password, "read", given[SET_PASSWORD_FILE], err);
+    status = read_password(config, err);
     if (status == HF_OK)
         status = name_tables(config, given[SET_TABLE] ? given[SET_TABLE] : "holdfast_locks", err);
     return status;

@@ -57,6 +57,8 @@ static void collect(struct parameters *parameters, const struct postgres_config 
         set(parameters, "target_session_attrs", config->session_attributes);
     if (config->gss_mode)
         set(parameters, "gssencmode", config->gss_mode);
+    if (config->password)
+        set(parameters, "password", config->password);
     set(parameters, "host", address->host);
     set(parameters, "hostaddr", address->address);
     set(parameters, "port", address->port);

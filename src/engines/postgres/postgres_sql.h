@@ -82,6 +82,7 @@ struct postgres_names {
 struct postgres_config {
     PQconninfoOption *options;                 /* for libpq, password included */
     const char *session_attributes, *gss_mode; /* instead of what they say, unless NULL */
+    char *password;                            /* the same; they have none */
     const struct postgres_strategy *strategy;
     struct postgres_names names;
     bool create;         /* the tables, if they are missing */

@@ -193,9 +193,9 @@ static void swap_values(PQconninfoOption *a, PQconninfoOption *b)
 }
 
 /* What libpq adds to the URL from its environment variables and its service file. It reads those only on the way to
- * connect, so it is given a value that stops it there. */
+ * connect, so it is given a value that stops it there; by then it has looked for a password in its file, too. */
 #define STOP "ssl_max_protocol_version"
-static PQconninfoOption *complete(PQconninfoOption *given, hf_error *err)
+static PQconninfoOption *complete(PQconninfoOption *given, bool *password, hf_error *err)
 {
     const char *keywords[OPTIONS_MOST] = { NULL }, *values[OPTIONS_MOST] = { NULL };
     size_t count = 0;
@@ -212,6 +212,7 @@ static PQconninfoOption *complete(PQconninfoOption *given, hf_error *err)
     hfi_fd_end(-1);
     PQconninfoOption *all = pq ? PQconninfo(pq) : NULL;
     const char *words = pq ? PQerrorMessage(pq) : "";
+    *password = pq && *PQpass(pq);
     if (!all) {
         no_memory(err);
     } else if (strstr(words, STOP)) {
@@ -231,11 +232,13 @@ static hf_status read_libpq(struct postgres_config *config, const char *url, hf_
 {
     hf_error trouble = { .status = HF_OK };
     char *why = NULL;
+    bool found_password = false;
+    const char *password = getenv("HOLDFAST_PASSWORD");
     PQconninfoOption *given = PQconninfoParse(url, &why);
     PQfreemem(why); /* unread: it may quote a password that should have been percent-encoded */
     if (!given)
         return hfi_fail(err, HF_INVALID, 0, "libpq cannot read the URL; it looks like this: " SHAPE);
-    config->options = complete(given, &trouble);
+    config->options = complete(given, &found_password, &trouble);
     const bool chose_gss = find(given, "gssencmode")->val != NULL;
     wipe(given);
     if (!config->options) {
@@ -249,7 +252,8 @@ static hf_status read_libpq(struct postgres_config *config, const char *url, hf_
     /* A handshake that may wait for other servers, if nobody has asked for it. */
     if (!chose_gss && strcmp(hfi_postgres_option(config, "gssencmode"), "prefer") == 0)
         config->gss_mode = "disable";
-    return HF_OK;
+    /* Last of all, so that it changes nothing for whom libpq's own ways work. */
+    return !found_password && password && *password ? hfi_url_keep(&config->password, password, err) : HF_OK;
 }
 
 /* --- what is shown --- */
@@ -343,5 +347,8 @@ void hfi_postgres_config_free(struct postgres_config *config)
 {
     for (size_t i = 0; i < POSTGRES_STATEMENTS; i++)
         hfi_free(config->sql[i]);
+    if (config->password)
+        explicit_bzero(config->password, strlen(config->password));
+    hfi_free(config->password);
     wipe(config->options);
 }
