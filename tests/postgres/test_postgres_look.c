@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_postgres_look.c: who holds what, and who waits for it, in order.
+ * test_postgres_look.c: who holds what, who waits for it, in order, and whom a forced release ends.
  */
 #include "postgres_support.h"
 
@@ -69,4 +69,24 @@ TEST_LIMIT(waiters_are_shown_in_order, 60)
         hf_close(client);
         hf_close(other);
     }
+}
+
+/* What a holder leaves behind that was killed: its row says who held the lock, until the next one does. */
+TEST_LIMIT(a_process_number_may_have_gone_to_another_session, 60)
+{
+    struct postgres_server *server = start_store("for-update", "");
+    hf_client *client = open_client(), *other = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    struct sight sight = { 0 };
+    options.note = "the holder's";
+    hf_lock *lock = must_acquire(client, "kept", &options);
+    postgres_server_do(server, "INSERT INTO holdfast_locks (name) VALUES ('left')");
+    postgres_server_do(server, "INSERT INTO holdfast_locks_grants SELECT 'left', token, client, serial, backend, since,"
+                               " host, pid, note FROM holdfast_locks_grants WHERE name = 'kept'");
+    CHECK_STATUS(HF_OK, hf_inspect(other, "", see, &sight, NULL), NULL);
+    CHECK_INT(1, sight.locks);
+    CHECK_STATUS(HF_OK, hf_break(other, "left", NULL), NULL);
+    must_release(lock);
+    hf_close(client);
+    hf_close(other);
 }

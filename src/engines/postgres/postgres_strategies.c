@@ -159,9 +159,11 @@ static const char insert_evict[] = "DELETE FROM {L} WHERE name = $1";
     "k.locktype = 'advisory' AND k.objsubid = 1"                                                                       \
     " AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())"                               \
     " AND ((k.classid::bigint << 32) | k.objid::bigint) = " KEY(name)
-#define HOLDS_ROWS                                                                                                     \
-    "EXISTS (SELECT FROM pg_locks k WHERE k.pid = g.backend AND k.locktype = 'relation'"                               \
-    " AND k.relation = '{L}'::regclass AND k.mode = 'RowShareLock' AND k.granted)"
+/* Whose row lock it is stands in the row itself: the transaction. A process number alone may have gone to another
+ * session since, which holds another lock. */
+#define HOLDS_ROW                                                                                                      \
+    "EXISTS (SELECT FROM {L} l JOIN pg_locks k ON k.transactionid = l.xmax WHERE l.name = g.name"                      \
+    " AND k.locktype = 'transactionid' AND k.mode = 'ExclusiveLock' AND k.granted AND k.pid = g.backend)"
 
 static const char grant[] = "INSERT INTO {G} AS g (" GRANT_COLUMNS ") VALUES ($1, " MICROSECONDS ", $2, $3, $4, " NOW
                             ", $5, $6, $7)" GRANT_UPDATE;
@@ -205,11 +207,11 @@ static const char update_block[] = "SELECT FROM {L} WHERE name = $1 FOR UPDATE";
 
 static const char update_inspect[] =
     "SELECT name, host, g.pid, token, " HELD_MS ", -1, -1, note FROM {G} g WHERE g.client IS NOT NULL"
-    " AND starts_with(name, $1) AND " HOLDS_ROWS " ORDER BY name";
+    " AND starts_with(name, $1) AND " HOLDS_ROW " ORDER BY name";
 
 static const char update_evict[] =
     "SELECT g.backend, pg_terminate_backend(g.backend) FROM {G} g WHERE g.name = $1 AND g.client IS NOT NULL"
-    " AND $2 IN (0, g.backend) AND " HOLDS_ROWS;
+    " AND $2 IN (0, g.backend) AND " HOLDS_ROW;
 
 /* --- the table --- */
 
