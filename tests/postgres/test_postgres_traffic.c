@@ -108,6 +108,34 @@ TEST_LIMIT(a_hand_off_does_not_cost_more_with_more_waiters, 90)
     CHECK(many >= 2 * (32 + 1) && many <= 4 * (32 + 1));
 }
 
+/* Who gives up while the lock is held, and who has died in line, leave nothing for which the next ones would have to
+ * ask twice. */
+TEST_LIMIT(nothing_is_left_of_those_who_do_not_wait_any_more, 60)
+{
+    static const char dead[] = "INSERT INTO holdfast_locks_waiters (name, client, serial, backend, host, pid, note)"
+                               " VALUES ('x', 1, %d, 0, '', 0, '')";
+    struct postgres_server *server = start_store("lease", "");
+    hf_client *client = open_client(), *other = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *lock = must_acquire(client, "x", NULL), *none = NULL;
+    struct waiter waiter;
+    options.wait_ms = 100;
+    CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, "x", &options, NULL), NULL);
+    CHECK_INT(0, postgres_server_number(server, "SELECT count(*) FROM holdfast_locks_waiters"));
+    CHECK_INT(0, postgres_server_number(server, "SELECT count(*) FROM holdfast_locks WHERE queued"));
+    postgres_server_do(server, dead, 1);
+    waiter_start(&waiter, other, "x", NULL);
+    await_waiters(client, "x", 2);
+    postgres_server_do(server, dead, 2);
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    CHECK_INT(0, postgres_server_number(server, "SELECT count(*) FROM holdfast_locks_waiters"));
+    CHECK_INT(0, postgres_server_number(server, "SELECT count(*) FROM holdfast_locks WHERE queued"));
+    must_release(waiter.lock);
+    hf_close(client);
+    hf_close(other);
+}
+
 TEST_LIMIT(an_uncontended_pair_is_three_statements, 60)
 {
     struct postgres_server *server = start_store("lease", STATEMENTS);

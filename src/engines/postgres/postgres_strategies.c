@@ -31,12 +31,11 @@
 #define HEIR                                                                                                           \
     "SELECT w.place, w.client, w.serial, w.host, w.pid, w.note FROM {W} w WHERE w.name = $1 AND " LIVES                \
     " ORDER BY w.place LIMIT 1"
-/* Tells whom the lock was given to; and the second in line, to look after the first, which may have died this very
- * moment. */
-#define NOTIFY_BOTH(gift, place)                                                                                       \
-    " SELECT " NOTIFY("given", gift) ", (SELECT " NOTIFY("w", "' second'") " FROM {W} w WHERE w.name = $1"             \
-                                                                           " AND w.place > " place " AND " LIVES       \
-                                                                           " ORDER BY w.place LIMIT 1)"
+/* … and the next one, which is told to look after the first: it may have died this very moment. */
+#define SECOND                                                                                                         \
+    "SELECT w.place, w.client, w.serial FROM {W} w WHERE w.name = $1 AND w.place > h.place AND " LIVES                 \
+    " ORDER BY w.place LIMIT 1"
+#define TELL_SECOND "CASE WHEN s.place IS NOT NULL THEN " NOTIFY("s", "' second'") " END"
 
 /* --- lease and version --- */
 
@@ -74,19 +73,21 @@ static const char enter[] =
     " WHERE NOT EXISTS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_HELD_BY_ME ")"
     " ON CONFLICT (client, serial) DO UPDATE SET backend = excluded.backend";
 
-/* Every release has to run it, so it is small where nobody waits: what it takes to start counts. */
+#define TELL_HEIR NOTIFY("h", "' ' || l.token || ' ' || (extract(epoch FROM l.since) * 1000000)::bigint")
+
+/* Every release has to run it, and a hand-off is hardly more than that: what it takes to start counts, so it has few
+ * parts. Whoever stands before the second in line has been served, or is dead. */
 static const char lease_serve[] =
     "WITH given AS (UPDATE {L} l SET client = h.client, serial = h.serial, token = " NEXT_TOKEN ", since = " NOW
-    ", expires = " NOW " + " CLAIM ", host = h.host, pid = h.pid, note = h.note,"
-    " queued = EXISTS (SELECT FROM {W} w WHERE w.name = $1 AND w.place > h.place)"
-    " FROM (" HEIR ") h WHERE l.name = $1 AND " IS_FREE
-    " RETURNING l.client, l.serial, l.token, (extract(epoch FROM l.since) * 1000000)::bigint AS at, h.place),"
-    " gone AS (DELETE FROM {W} w USING given WHERE w.name = $1 AND w.place <= given.place)" NOTIFY_BOTH(
-        "' ' || given.token || ' ' || given.at", "given.place") " FROM given";
+    ", expires = " NOW " + " CLAIM ", host = h.host, pid = h.pid, note = h.note, queued = s.place IS NOT NULL"
+    " FROM (" HEIR ") h LEFT JOIN LATERAL (" SECOND ") s ON true WHERE l.name = $1 AND " IS_FREE
+    " RETURNING coalesce(s.place, 9223372036854775807) AS place, " TELL_HEIR ", " TELL_SECOND ")"
+    " DELETE FROM {W} w WHERE w.name = $1 AND w.place < (SELECT place FROM given)";
 
-/* Still free after those who wait were served: there are none, or all of them are dead. */
+/* After those who wait were served: nobody does, or it is still free, as all of them are dead. */
 static const char lease_clean[] =
-    "WITH idle AS (UPDATE {L} l SET queued = false WHERE l.name = $1 AND l.queued AND " IS_FREE " RETURNING l.name)"
+    "WITH idle AS (UPDATE {L} l SET queued = false WHERE l.name = $1 AND l.queued AND (" IS_FREE
+    " OR NOT EXISTS (SELECT FROM {W} w WHERE w.name = $1)) RETURNING l.name)"
     " DELETE FROM {W} w USING idle WHERE w.name = idle.name";
 
 static const char leave[] = "DELETE FROM {W} WHERE client = $1 AND serial = $2";
@@ -94,10 +95,8 @@ static const char leave[] = "DELETE FROM {W} WHERE client = $1 AND serial = $2";
 static const char renew[] =
     "UPDATE {L} SET expires = " NOW " + " TTL " WHERE name = $1 AND client = $2 AND serial = $3 AND expires > " NOW;
 
-/* A waiter whom this statement does not see yet is seen by the next, which serves it. */
-#define MAKE_FREE                                                                                                      \
-    "UPDATE {L} l SET client = NULL, serial = NULL, expires = NULL,"                                                   \
-    " queued = l.queued AND EXISTS (SELECT FROM {W} w WHERE w.name = $1) WHERE l.name = $1"
+/* Locks the row; a waiter who has lined up meanwhile is seen by the next statement, which serves it. */
+#define MAKE_FREE "UPDATE {L} l SET client = NULL, serial = NULL, expires = NULL WHERE l.name = $1"
 
 static const char lease_free[] = MAKE_FREE " AND " IS_MINE;
 
@@ -133,6 +132,8 @@ static const char insert_look[] = "SELECT CASE WHEN " IS_MINE " THEN l.token ELS
 static const char insert_lock[] =
     "INSERT INTO {G} AS g (name, token) VALUES ($1, 0) ON CONFLICT (name) DO UPDATE SET token = g.token";
 
+#define TELL_GIVEN NOTIFY("given", "''")
+
 static const char insert_serve[] =
     "WITH heir AS (" HEIR "),"
     " given AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, host, pid, note)"
@@ -141,8 +142,8 @@ static const char insert_serve[] =
     " since = excluded.since, expires = " NOW " + " CLAIM ", host = excluded.host, pid = excluded.pid,"
     " note = excluded.note WHERE l.expires <= " NOW " RETURNING l.client, l.serial),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND ((EXISTS (SELECT FROM given)"
-    " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))" NOTIFY_BOTH(
-        "''", "heir.place") " FROM given, heir";
+    " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))"
+    " SELECT " TELL_GIVEN ", " TELL_SECOND " FROM given, heir h LEFT JOIN LATERAL (" SECOND ") s ON true";
 
 static const char insert_free[] = "DELETE FROM {L} WHERE name = $1 AND client = $2 AND serial = $3";
 
