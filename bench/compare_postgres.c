@@ -5,14 +5,24 @@
  *     compare_postgres URL [ROUNDS]    prints one object of JSON; the URL has a host, 127.0.0.1, and a port
  *
  * The raw side sends the text of the engine's own statements with libpq, in the same pipelines, in turns with Holdfast,
- * so that both see the same machine. A round trip is a statement that does nothing; as a hand-off begins after a rest,
- * in which caches cool and processors slow down, so do the round trips that it is compared with. On the loopback a
- * round trip is next to nothing beside what a server does for a commit; so both are measured a second time as if the
- * server were half a millisecond away.
+ * so that both see the same machine. As a hand-off begins after a rest, in which caches cool and processors slow down,
+ * so does all that it is compared with:
+ *
+ *     sync        an exchange without any statement, the least that a server answers
+ *     round trip  SELECT 1, prepared: a statement that does nothing
+ *     acquire     the statement that takes a lease
+ *     notify      from sending a prepared pg_notify() to the return of poll() in another thread, which listens: the
+ *                 least that news takes from one client to another
+ *     told        the same with one statement that also updates a row: the least that any lock in a table can do
+ *
+ * On the loopback a round trip is next to nothing beside what a server does for a commit; so all of it is measured a
+ * second time as if the server were half a millisecond away.
  */
 #include "compare_store.h"
 #include "engines/postgres/postgres_sql.h"
 #include "relay.h"
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +31,7 @@
 #define BATCH 50
 #define ONE_WAY_NS 500000
 #define FAR_HANDOFFS 60
+#define TURN 20
 
 /* --- plain libpq --- */
 
@@ -84,14 +95,20 @@ static void run(const struct raw *raw, const unsigned char *sequence)
     PQclear(end);
 }
 
-static double round_trip_us(const struct raw *raw)
+/* One exchange with a prepared statement that has no parameters, or with none at all. */
+static double round_trip_us(const struct raw *raw, const char *statement)
 {
     const double start = now_us();
-    demand(PQsendQueryPrepared(raw->pq, "nothing", 0, NULL, NULL, NULL, 0) == 1 && PQpipelineSync(raw->pq) == 1,
-           "send");
-    PQclear(PQgetResult(raw->pq));
-    demand(PQgetResult(raw->pq) == NULL, "an answer too many");
-    PQclear(PQgetResult(raw->pq));
+    demand((!statement || PQsendQueryPrepared(raw->pq, statement, 0, NULL, NULL, NULL, 0) == 1) &&
+               PQpipelineSync(raw->pq) == 1,
+           "cannot send");
+    if (statement) {
+        PQclear(PQgetResult(raw->pq));
+        demand(PQgetResult(raw->pq) == NULL, "an answer too many");
+    }
+    PGresult *end = PQgetResult(raw->pq);
+    demand(PQresultStatus(end) == PGRES_PIPELINE_SYNC, "no end of the pipeline");
+    PQclear(end);
     return now_us() - start;
 }
 
@@ -104,12 +121,18 @@ static void without_strategy(char *out, size_t size, const char *url)
              option ? option + length : "");
 }
 
-static void open_raw(struct raw *raw, const char *url)
+static PGconn *connect_raw(const char *url)
 {
     char plain[500];
     without_strategy(plain, sizeof plain, url);
-    raw->pq = PQconnectdb(plain);
-    demand(PQstatus(raw->pq) == CONNECTION_OK, PQerrorMessage(raw->pq));
+    PGconn *pq = PQconnectdb(plain);
+    demand(PQstatus(pq) == CONNECTION_OK, PQerrorMessage(pq));
+    return pq;
+}
+
+static void open_raw(struct raw *raw, const char *url)
+{
+    raw->pq = connect_raw(url);
     raw->lease = hfi_postgres_strategy("lease");
     raw->values['n'] = "raw";
     raw->values['c'] = raw->values['s'] = "77";
@@ -118,6 +141,10 @@ static void open_raw(struct raw *raw, const char *url)
     raw->values['p'] = "1";
     raw->values['k'] = "";
     PQclear(PQprepare(raw->pq, "nothing", "SELECT 1", 0, NULL));
+    PQclear(PQprepare(raw->pq, "notify", "SELECT pg_notify('raw', '')", 0, NULL));
+    PQclear(PQprepare(raw->pq, "told",
+                      "UPDATE holdfast_locks SET serial = serial + 1 WHERE name = 'raw' RETURNING pg_notify('raw', '')",
+                      0, NULL));
     prepare(raw, POSTGRES_TAKE);
     prepare(raw, POSTGRES_FREE);
     prepare(raw, POSTGRES_SERVE);
@@ -136,11 +163,43 @@ static double raw_pair_us(const struct raw *raw)
 
 /* --- hand-off --- */
 
+enum measure { HANDOFF, SYNC, ROUND_TRIP, ACQUIRE, NOTIFY, TOLD, MEASURES };
+
+static const char *const measure_names[MEASURES] = { "handoff", "sync", "round_trip", "acquire", "notify", "told" };
+
 struct handoff {
-    double us;
-    double trip_us;    /* a statement that does nothing */
-    double acquire_us; /* the statement that takes a lease, by plain libpq */
+    double us[MEASURES]; /* medians */
 };
+
+struct ear {
+    PGconn *pq;
+    double heard_us;
+};
+
+static void *listen_in_thread(void *arg)
+{
+    struct ear *ear = arg;
+    PGnotify *news = NULL;
+    struct pollfd one = { .fd = PQsocket(ear->pq), .events = POLLIN };
+    while (!news) {
+        demand(poll(&one, 1, -1) == 1 && PQconsumeInput(ear->pq) == 1, "nothing to hear");
+        news = PQnotifies(ear->pq);
+    }
+    ear->heard_us = now_us();
+    PQfreemem(news);
+    return NULL;
+}
+
+static double raw_news_us(const struct raw *raw, struct ear *ear, const char *statement)
+{
+    pthread_t thread;
+    demand(pthread_create(&thread, NULL, listen_in_thread, ear) == 0, "no thread");
+    rest();
+    const double start = now_us();
+    round_trip_us(raw, statement);
+    pthread_join(thread, NULL);
+    return ear->heard_us - start;
+}
 
 static double raw_acquire_us(const struct raw *raw)
 {
@@ -151,26 +210,59 @@ static double raw_acquire_us(const struct raw *raw)
     return taken - start;
 }
 
-/* Medians, in turns. */
+struct times {
+    double us[MEASURES][HANDOFFS];
+    size_t count;
+};
+
+/* A notification wakes all sessions of the database that listen to anything. So of our waiter and the raw one only one
+ * is there at a time. */
+static void measure_ours(struct times *times, const struct raw *raw, hf_client *client, const char *url)
+{
+    hf_client *other = NULL;
+    hf_error err = { 0 };
+    demand(hf_open(&other, url, NULL, &err) == HF_OK, err.message);
+    for (size_t i = times->count; i < times->count + TURN; i++) {
+        times->us[HANDOFF][i] = our_handoff_us(client, other);
+        rest();
+        times->us[SYNC][i] = round_trip_us(raw, NULL);
+        rest();
+        times->us[ROUND_TRIP][i] = round_trip_us(raw, "nothing");
+        rest();
+        times->us[ACQUIRE][i] = raw_acquire_us(raw);
+    }
+    hf_close(other);
+}
+
+static void measure_raw(struct times *times, const struct raw *raw, const char *url)
+{
+    struct ear ear = { .pq = connect_raw(url) };
+    PQclear(PQexec(ear.pq, "LISTEN raw"));
+    for (size_t i = times->count; i < times->count + TURN; i++) {
+        times->us[NOTIFY][i] = raw_news_us(raw, &ear, "notify");
+        times->us[TOLD][i] = raw_news_us(raw, &ear, "told"); /* of the row that an acquire has made */
+    }
+    PQfinish(ear.pq);
+}
+
 static struct handoff measure_handoffs(const char *url, size_t count)
 {
-    double handoffs[HANDOFFS], trips[HANDOFFS], acquires[HANDOFFS];
+    static struct times times;
     struct raw raw = { .pq = NULL };
-    hf_client *client = NULL, *other = NULL;
+    struct handoff handoff;
+    hf_client *client = NULL;
     hf_error err = { 0 };
-    demand(hf_open(&client, url, NULL, &err) == HF_OK && hf_open(&other, url, NULL, &err) == HF_OK, err.message);
+    demand(hf_open(&client, url, NULL, &err) == HF_OK, err.message);
     open_raw(&raw, url);
-    for (size_t i = 0; i < count; i++) {
-        handoffs[i] = our_handoff_us(client, other);
-        rest();
-        trips[i] = round_trip_us(&raw);
-        rest();
-        acquires[i] = raw_acquire_us(&raw);
+    for (times.count = 0; times.count + TURN <= count; times.count += TURN) {
+        measure_ours(&times, &raw, client, url);
+        measure_raw(&times, &raw, url);
     }
+    for (size_t i = 0; i < MEASURES; i++)
+        handoff.us[i] = median(times.us[i], times.count);
     hf_close(client);
-    hf_close(other);
     PQfinish(raw.pq);
-    return (struct handoff){ median(handoffs, count), median(trips, count), median(acquires, count) };
+    return handoff;
 }
 
 /* The same server, seen through a relay. */
@@ -224,11 +316,10 @@ static void measure_pairs(const char *url, size_t batches, double *ours, double 
 
 static void show(const char *prefix, const struct handoff *handoff)
 {
-    printf("\"%sround_trip_us\": %.1f, \"%sacquire_us\": %.1f, \"%shandoff_us\": %.1f, \"%shandoff_in_round_trips\": "
-           "%.2f, "
-           "\"%shandoff_in_acquires\": %.2f",
-           prefix, handoff->trip_us, prefix, handoff->acquire_us, prefix, handoff->us, prefix,
-           handoff->us / handoff->trip_us, prefix, handoff->us / handoff->acquire_us);
+    for (size_t i = 0; i < MEASURES; i++)
+        printf(", \"%s%s_us\": %.1f", prefix, measure_names[i], handoff->us[i]);
+    for (size_t i = HANDOFF + 1; i < MEASURES; i++)
+        printf(", \"%shandoff_over_%s\": %.2f", prefix, measure_names[i], handoff->us[HANDOFF] / handoff->us[i]);
 }
 
 int main(int argc, char **argv)
@@ -238,9 +329,8 @@ int main(int argc, char **argv)
     const size_t rounds = argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 4000;
     measure_pairs(argv[1], rounds / BATCH, &ours, &theirs, &ratio);
     const struct handoff near = measure_handoffs(argv[1], HANDOFFS), far = measure_far(argv[1]);
-    printf("{\"pair_us\": %.1f, \"raw_pair_us\": %.1f, \"ratio\": %.3f, ", ours, theirs, ratio);
+    printf("{\"pair_us\": %.1f, \"raw_pair_us\": %.1f, \"ratio\": %.3f", ours, theirs, ratio);
     show("", &near);
-    printf(", ");
     show("far_", &far);
     printf("}\n");
     return 0;
