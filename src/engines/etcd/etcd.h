@@ -18,15 +18,14 @@
 #define HFI_ETCD_H
 
 #include "engine.h"
+#include "engines/dial.h"
 #include "etcd.pb-c.h"
 #include <nghttp2/nghttp2.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
-#include <sys/socket.h>
 
 #define HFI_ETCD_PREFIX_MAX 64
 #define HFI_ETCD_HOSTS_MOST 32
-#define HFI_ETCD_ADDRESSES_MOST 8
 /* P, '/', the encoded name, '/', a lease in hexadecimal. */
 #define HFI_ETCD_KEY_MAX (HFI_ETCD_PREFIX_MAX + 1 + HFI_NAME_ENCODED_MAX + 1 + 16)
 #define HFI_ETCD_VALUE_MAX 256
@@ -83,8 +82,7 @@ struct etcd_connection {
     SSL *tls;
     nghttp2_session *session;
     enum etcd_phase phase;
-    struct sockaddr_storage addresses[HFI_ETCD_ADDRESSES_MOST];
-    size_t address_count, tried;
+    struct hfi_dial dial;
     short wants;           /* what poll() is to wait for before the next step */
     struct etcd_bytes out; /* what the socket had no room for */
     size_t sent;
@@ -119,12 +117,9 @@ hf_status hfi_etcd_exchange(struct etcd_connection *connection, struct etcd_stre
 /* --- etcd_connect.c --- */
 
 hf_status hfi_etcd_tls_new(SSL_CTX **out, const struct etcd_config *config, hf_error *err);
-/* The addresses of a host. `numeric`: without asking anybody, which could take a while. */
-hf_status hfi_etcd_resolve(struct sockaddr_storage out[HFI_ETCD_ADDRESSES_MOST], size_t *count,
-                           const struct etcd_address *address, bool numeric, hf_error *err);
 /* In steps that never wait. HF_TIMEOUT: not yet; go on when connection->wants is there. */
 hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address,
-                                 const struct sockaddr_storage *addresses, size_t count, hf_error *err);
+                                 const struct hfi_dial *dial, hf_error *err);
 hf_status hfi_etcd_connect_step(struct etcd_connection *connection, const struct etcd_address *address, SSL_CTX *tls,
                                 hf_error *err);
 void hfi_etcd_disconnect(struct etcd_connection *connection);
@@ -134,9 +129,8 @@ void hfi_etcd_disconnect(struct etcd_connection *connection);
 /* A server. */
 struct etcd_node {
     const struct etcd_address *address;
-    char authority[300]; /* "host:port" */
-    struct sockaddr_storage addresses[HFI_ETCD_ADDRESSES_MOST];
-    size_t address_count; /* 0: not looked up yet */
+    char authority[300];   /* "host:port" */
+    struct hfi_dial found; /* count 0: not looked up yet */
     struct etcd_connection *idle;
     size_t idle_count;
 };

@@ -139,10 +139,9 @@ static void start_connecting(struct etcd_store *store, hfi_time now_ns)
         return;
     }
     /* A name is not looked up here: that could take a while, and whoever asks something does it. */
-    if (node->address_count == 0)
-        hfi_etcd_resolve(node->addresses, &node->address_count, node->address, true, NULL);
-    if (node->address_count == 0 ||
-        hfi_etcd_connect_begin(&ear->connection, node->address, node->addresses, node->address_count, NULL) != HF_OK)
+    if (node->found.count == 0)
+        hfi_dial_find(&node->found, node->address->host, node->address->port, true, NULL);
+    if (node->found.count == 0 || hfi_etcd_connect_begin(&ear->connection, node->address, &node->found, NULL) != HF_OK)
         hfi_etcd_ear_break(store);
     else
         ear->state = ETCD_EAR_CONNECTING;
