@@ -9,6 +9,7 @@
  *                      etcd_errand.c: what is done on the side
  *   etcd_look.c        who holds what
  *   etcd_ask.c         one exchange, with whichever server answers; etcd_answer.c: what a refusal means
+ *   etcd_login.c       the token of the log-in
  *   etcd_node.c        a server and the idle connections to it
  *   etcd_connect.c     socket and TLS; etcd_connection.c: gRPC calls on HTTP/2
  *   etcd_url.c
@@ -168,6 +169,7 @@ struct etcd_question {
     bool writes;
     hfi_time deadline_ns;
     hfi_time sent_ns;   /* set: when what was answered was sent */
+    uint64_t login;     /* set: after which log-in */
     bool unsure;        /* set: what a server that did not answer was asked may have been done, or be done yet */
     bool lease_missing; /* set: there is no such lease */
 };
@@ -175,8 +177,19 @@ struct etcd_question {
 /* HF_OK: all calls were answered. */
 hf_status hfi_etcd_ask(struct etcd_store *store, struct etcd_question *question, hf_error *err);
 void hfi_etcd_answers_free(struct etcd_question *question);
-/* The token to send along, or NULL; freed by hfi_free(). */
-char *hfi_etcd_token(struct etcd_store *store);
+
+/* --- etcd_login.c: with the mutex, except where said --- */
+
+bool hfi_etcd_needs_login(const struct etcd_store *store);
+/* The token to send along, or NULL. */
+const char *hfi_etcd_token(const struct etcd_store *store);
+/* A server refused the token of this log-in (see store->logins): the next who needs one logs in. */
+void hfi_etcd_login_refused(struct etcd_store *store, uint64_t login);
+/* Asks for a token; with the mutex or without. False: as hfi_etcd_begin(). */
+bool hfi_etcd_login_begin(const struct etcd_store *store, struct etcd_connection *connection,
+                          struct etcd_stream *stream, const char *authority, hfi_time timeout_ns);
+/* Keeps what was answered. False: that was no token. */
+bool hfi_etcd_login_take(struct etcd_store *store, struct etcd_stream *stream);
 
 /* --- etcd_txn.c --- */
 
@@ -275,7 +288,7 @@ hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t coun
 
 /* --- etcd_ear.c, etcd_watch.c: with the mutex, except where said --- */
 
-enum etcd_ear_state { ETCD_EAR_NONE, ETCD_EAR_CONNECTING, ETCD_EAR_READY };
+enum etcd_ear_state { ETCD_EAR_NONE, ETCD_EAR_CONNECTING, ETCD_EAR_LOGGING_IN, ETCD_EAR_READY };
 
 struct etcd_ear {
     int epoll, timer; /* what the keeper listens to: the socket and the timer */
@@ -283,7 +296,8 @@ struct etcd_ear {
     enum etcd_ear_state state;
     struct etcd_connection *connection;
     struct etcd_node *node;
-    struct etcd_stream watch, keep;
+    struct etcd_stream login, watch, keep;
+    uint64_t logged_in;          /* by which log-in the streams were opened */
     struct etcd_errand *errands; /* calls that nobody waits for */
     unsigned failures;           /* to connect, in a row */
     hfi_time since_ns;           /* when it began to connect */
@@ -291,7 +305,7 @@ struct etcd_ear {
     size_t next_node;
     int64_t last_watch;
     bool on_duty;              /* some waiting thread listens for all */
-    bool refused;              /* a watch was: the connection is of no use */
+    bool refused;              /* a call was, for its token: the connection is of no use */
     struct etcd_lock *watched; /* those that have, or want, a watch */
     bool losses;               /* some lock is lost, and its holder is still to be told */
 };
@@ -305,6 +319,8 @@ void hfi_etcd_ear_expect(struct etcd_store *store, hfi_time due_ns);
 /* Sends a message on a stream that stays open. */
 void hfi_etcd_ear_say(struct etcd_store *store, struct etcd_stream *stream, const ProtobufCMessage *message);
 void hfi_etcd_ear_break(struct etcd_store *store);
+/* There is a new token: its streams still have the old one. */
+void hfi_etcd_ear_outdated(struct etcd_store *store);
 /* Deletes ghosts and revokes leases that nobody needs, when it is time; when it is so next. */
 hfi_time hfi_etcd_errands_send(struct etcd_store *store, hfi_time now_ns);
 void hfi_etcd_errands_take(struct etcd_store *store);
@@ -344,7 +360,8 @@ struct etcd_store {
     pthread_mutex_t mutex; /* guards all that follows, and the idle connections */
     size_t current;        /* the node that answered last */
     bool answers;          /* the last exchange was answered */
-    char *token;           /* NULL: none */
+    char *token;           /* NULL: none; "": none is wanted */
+    uint64_t logins;       /* how many there were */
     pthread_cond_t granted;
     struct etcd_lease *leases;
     struct etcd_ghost *ghosts;

@@ -26,7 +26,7 @@ static hfi_time earlier(hfi_time a, hfi_time b)
 static void send_errand(struct etcd_store *store, const char *path, const ProtobufCMessage *message, int64_t revokes)
 {
     struct etcd_ear *ear = &store->ear;
-    const char *token = store->token && *store->token ? store->token : NULL;
+    const char *token = hfi_etcd_token(store);
     struct etcd_errand *errand = hfi_alloc(sizeof *errand);
     if (!errand)
         return; /* it comes again */
@@ -118,6 +118,8 @@ void hfi_etcd_errands_take(struct etcd_store *store)
         *link = errand->next;
         if (errand->revokes && (errand->stream.code == 0 || errand->stream.code == NOT_FOUND))
             take_revoked(store, errand->revokes);
+        if (hfi_etcd_is_stale_token(&errand->stream)) /* it comes again, with another */
+            store->ear.refused = *store->config.user;
         hfi_etcd_stream_free(&errand->stream);
         hfi_free(errand);
     }
