@@ -219,7 +219,10 @@ hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lo
 /* HF_OK: deleted, or was never there. HF_LOST: it was gone. */
 hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
                                  hf_error *err);
-/* "host pid note" as "host:pid". */
+/* What is said of a contender in its key: "host pid note", or "host pid:token note" if there is a token to be told. Its
+ * length. */
+size_t hfi_etcd_value(char out[HFI_ETCD_VALUE_MAX], const struct etcd_store *store, int64_t token, const char *note);
+/* The same as "host:pid". */
 void hfi_etcd_say_who(char out[160], const ProtobufCBinaryData *value);
 
 /* --- etcd_lease.c --- */
@@ -324,6 +327,8 @@ void hfi_etcd_ear_outdated(struct etcd_store *store);
 /* Deletes ghosts and revokes leases that nobody needs, when it is time; when it is so next. */
 hfi_time hfi_etcd_errands_send(struct etcd_store *store, hfi_time now_ns);
 void hfi_etcd_errands_take(struct etcd_store *store);
+/* Writes the token of a lock that is held into its key. */
+void hfi_etcd_errand_tell(struct etcd_store *store, const struct etcd_lock *lock);
 void hfi_etcd_errands_free(struct etcd_ear *ear);
 /* Without the mutex: has the core ask about all locks, if some are known to be lost. */
 void hfi_etcd_tell_losses(struct etcd_store *store);
@@ -377,14 +382,15 @@ enum etcd_place {
 };
 
 struct etcd_lock {
-    struct etcd_lock *next; /* in its bucket */
-    const char *name;       /* the request's: lives as long as this lock does */
+    struct etcd_lock *next;  /* in its bucket */
+    const char *name, *note; /* the request's: live as long as this lock does */
     uint64_t hash;
     struct hfi_owner owner;
     struct etcd_lease *lease; /* NULL: none */
     enum etcd_place place;
     bool haunted;         /* a request to make the key was given up, and may still be done */
     int64_t own_revision; /* in which the key was made; 0: not known */
+    int64_t token;        /* while it is held */
 
     /* what it watches: the key before its own while it waits, its own while it holds */
     struct etcd_lock *next_watched, *prev_watched;

@@ -150,6 +150,8 @@ void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *re
         plan_backstop(store, lock, BACKSTOP);
         if (lock->heard_from > lock->seen_revision && lock->place != ETCD_HELD)
             call(lock);
+        if (lock->place == ETCD_HELD && lock->token != lock->own_revision)
+            hfi_etcd_errand_tell(store, lock);
     }
     if (!is_deleted(response))
         return;
