@@ -5,6 +5,7 @@
 #include "etcd_support.h"
 
 #include <stdio.h>
+#include <time.h>
 
 #define CLIENTS 4
 
@@ -130,6 +131,51 @@ TEST_LIMIT(all_waits_of_a_client_share_one_stream, 60)
     }
     CHECK(count(server).watches - before.watches <= 2); /* and the holder's, for its own keys */
     CHECK_INT(2, count(server).grants - before.grants);
+    hf_close(holder);
+    hf_close(client);
+}
+
+struct shown {
+    uint64_t token;
+    char note[100];
+};
+
+static int see(const hf_info *info, void *arg)
+{
+    struct shown *shown = arg;
+    shown->token = info->token;
+    snprintf(shown->note, sizeof shown->note, "%s", info->note);
+    return 0;
+}
+
+/* No revision of its key is its token, and nothing is written while it may be a matter of moments. */
+TEST_LIMIT(who_had_to_wait_shows_its_token_if_it_stays, 60)
+{
+    struct etcd_cluster *cluster = start_store(1, QUICK);
+    const struct etcd_server *server = &cluster->servers[0];
+    hf_client *holder = open_client(), *client = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    struct waiter waiter;
+    struct shown shown = { 0 };
+    const struct timespec pause = { .tv_nsec = 20000000 };
+    options.note = "7 of 9: late";
+    options.ttl_ms = endless_ttl_ms();
+    hf_lock *lock = must_acquire(holder, "x", NULL);
+    waiter_start(&waiter, client, "x", &options);
+    await_waiters(holder, "x", 1);
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    const struct figures before = count(server);
+    while (shown.token == 0) {
+        REQUIRE_STATUS(HF_OK, hf_inspect(holder, "x", see, &shown, NULL), NULL);
+        CHECK_STR("7 of 9: late", shown.note);
+        nanosleep(&pause, NULL);
+    }
+    CHECK_INT(waiter.token, shown.token);
+    CHECK_STR("7 of 9: late", shown.note);
+    CHECK_INT(1, count(server).transactions - before.transactions);
+    must_release(waiter.lock);
+    CHECK_INT(0, etcd_ctl_keys(cluster, "holdfast/"));
     hf_close(holder);
     hf_close(client);
 }

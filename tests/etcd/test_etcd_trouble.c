@@ -5,9 +5,11 @@
  */
 #include "etcd_support.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 TEST(urls_that_make_no_sense)
 {
@@ -115,6 +117,55 @@ TEST_LIMIT(a_token_that_was_forgotten_is_got_again, 60)
     hf_close(client);
 }
 
+static int64_t started(const struct etcd_server *server, const char *call)
+{
+    return etcd_server_figure(server, "grpc_server_started_total", call);
+}
+
+/* What is to be watched anew after the log-in is too old must not wait until somebody asks something. */
+TEST_LIMIT(who_listens_logs_in_again, 60)
+{
+    char url[300];
+    struct etcd_cluster *cluster = start_store(1, QUICK " --bcrypt-cost 4 --auth-token-ttl 1");
+    const struct etcd_server *server = &cluster->servers[0];
+    add_users(cluster);
+    etcd_ctl(cluster, "auth enable");
+    snprintf(url, sizeof url, "etcd://guest:open-sesame@%s", cluster->hosts);
+    store_url = url;
+    hf_client *holder = open_client(), *other = open_client(), *renewer = open_client();
+    hf_options endless = HF_OPTIONS_INIT, renewed = HF_OPTIONS_INIT;
+    endless.ttl_ms = endless_ttl_ms();
+    renewed.ttl_ms = 10000; /* asked for again after three lives of a token */
+    hf_lock *lock = must_acquire(holder, "x", &endless);
+    struct waiter waiter;
+    waiter_start(&waiter, other, "x", &endless);
+    await_waiters(holder, "x", 1);
+    hf_lock *kept = must_acquire(renewer, "y", &renewed);
+    await_watches(server, 3); /* the waiter's, and the holders' of their own keys */
+    const int64_t logins = started(server, "\"Authenticate\"");
+    while (started(server, "\"Authenticate\"") == logins) /* the renewal, which has found its token too old */
+        REQUIRE(!gate_await_for(&waiter.ended, 1, 20));
+    must_release(kept);
+    hf_close(renewer);
+    const int64_t before = started(server, "\"Txn\"");
+    CHECK(shut_connections(server->port, SHUT_RDWR) >= 2);
+    /* The waiter asks once, since something was changed while it heard nothing. */
+    while (started(server, "\"Txn\"") == before ||
+           etcd_server_figure(server, "etcd_debugging_mvcc_watcher_total", "") < 2)
+        REQUIRE(!gate_await_for(&waiter.ended, 1, 20));
+    /* And then no more: one that hears nothing asks at least every two seconds. */
+    int64_t asked;
+    do {
+        asked = started(server, "\"Txn\"");
+        REQUIRE(!gate_await_for(&waiter.ended, 1, 2100));
+    } while (started(server, "\"Txn\"") != asked);
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(holder);
+    hf_close(other);
+}
+
 /* --- certificates --- */
 
 static void check_tls(const struct etcd_cluster *cluster, const char *scheme, const char *host, const char *options,
@@ -149,6 +200,44 @@ TEST_LIMIT(certificates, 60)
     check_tls(cluster, "etcd", "127.0.0.1", "timeout=1000", HF_UNAVAILABLE, "");
     const struct etcd_cluster *plain = etcd_cluster_start(1, QUICK);
     check_tls(plain, "etcds", "127.0.0.1", mine, HF_UNAVAILABLE, "no TLS");
+}
+
+struct severed {
+    struct etcd_cluster *cluster;
+    struct gate holds, paused;
+};
+
+static void write_when_severed(void *memory)
+{
+    struct severed *severed = memory;
+    char url[1500];
+    const char *folder = getenv("TEST_CERTIFICATES");
+    hf_lock *none = NULL;
+    signal(SIGPIPE, SIG_DFL);
+    snprintf(url, sizeof url, "%s?cafile=%s/ca.pem&cert=%s/client.pem&key=%s/client.key&timeout=500",
+             severed->cluster->url, folder, folder, folder);
+    store_url = url;
+    hf_client *client = open_client();
+    must_acquire(client, "x", NULL);
+    gate_pass(&severed->holds);
+    gate_await(&severed->paused, 1);
+    CHECK(shut_connections(severed->cluster->servers[0].port, SHUT_WR) > 0);
+    CHECK(hf_try_acquire(&none, client, "y", NULL, NULL) != HF_OK);
+}
+
+/* A server that stands still says nothing when a connection is severed, so that it is written to, which would end the
+ * program by a signal. */
+TEST_LIMIT(a_severed_connection_raises_no_signal, 60)
+{
+    struct severed *severed = shared_new(sizeof *severed);
+    severed->cluster = etcd_cluster_start(1, "tls " QUICK);
+    const struct etcd_server *server = &severed->cluster->servers[0];
+    const pid_t helper = helper_start(write_when_severed, severed);
+    gate_await(&severed->holds, 1);
+    etcd_server_pause(server);
+    gate_pass(&severed->paused);
+    helper_join(helper);
+    etcd_server_continue(server);
 }
 
 /* --- a server that is full --- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * shared.c: memory, gates, helper processes and witnesses for tests with several processes; see shared.h.
+ * shared.c: memory, gates, helper processes, connections and witnesses for tests with several processes; see shared.h.
  */
 #include "shared.h"
 
@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <linux/futex.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -171,6 +173,28 @@ void helper_stop(pid_t helper)
 void helper_continue(pid_t helper)
 {
     CHECK_INT(0, kill(helper, SIGCONT));
+}
+
+/* --- connections --- */
+
+static int peer_port(int fd)
+{
+    struct sockaddr_in6 peer = { .sin6_port = 0 };
+    socklen_t size = sizeof peer;
+    if (getpeername(fd, (struct sockaddr *)&peer, &size) != 0)
+        return 0;
+    /* The port stands where it does in an address of IPv4. */
+    return peer.sin6_family == AF_INET || peer.sin6_family == AF_INET6 ? ntohs(peer.sin6_port) : 0;
+}
+
+int shut_connections(int port, int how)
+{
+    int count = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        if (peer_port(fd) == port && shutdown(fd, how) == 0)
+            count++;
+    }
+    return count;
 }
 
 /* --- witnesses --- */

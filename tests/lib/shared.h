@@ -42,6 +42,11 @@ void helper_kill(pid_t helper);
 void helper_stop(pid_t helper);
 void helper_continue(pid_t helper);
 
+/* --- connections --- */
+
+/* shutdown() on all connections of this process to that port; how many there were. */
+int shut_connections(int port, int how);
+
 /* --- witnesses --- */
 
 #define WITNESS_MOST 128

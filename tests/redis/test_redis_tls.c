@@ -4,8 +4,10 @@
  */
 #include "redis_support.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #define NAME "the-lock"
 
@@ -118,4 +120,36 @@ TEST(a_held_lock_is_renewed_and_handed_over_through_tls)
     waiter_join(&waiter, HF_OK);
     must_release(waiter.lock);
     hf_close(client);
+}
+
+struct severed {
+    struct redis_server *server;
+    struct gate holds, paused;
+};
+
+static void write_when_severed(void *memory)
+{
+    struct severed *severed = memory;
+    hf_lock *other = NULL;
+    signal(SIGPIPE, SIG_DFL);
+    hf_client *client = open_url("%s&connect_timeout=100", severed->server->tls_url);
+    must_acquire(client, NAME, NULL);
+    gate_pass(&severed->holds);
+    gate_await(&severed->paused, 1);
+    CHECK(shut_connections(severed->server->tls_port, SHUT_WR) > 0);
+    CHECK(hf_try_acquire(&other, client, "another", NULL, NULL) != HF_OK);
+}
+
+/* A server that stands still says nothing when a connection is severed, so that it is written to, which would end the
+ * program by a signal. */
+TEST(a_severed_connection_raises_no_signal)
+{
+    struct severed *severed = shared_new(sizeof *severed);
+    severed->server = serve_tls("");
+    const pid_t helper = helper_start(write_when_severed, severed);
+    gate_await(&severed->holds, 1);
+    redis_server_pause(severed->server);
+    gate_pass(&severed->paused);
+    helper_join(helper);
+    redis_server_continue(severed->server);
 }

@@ -19,10 +19,10 @@
 #define HFI_CONSUL_H
 
 #include "engine.h"
+#include "engines/dial.h"
 #include <jansson.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
-#include <sys/socket.h>
 
 #define HFI_CONSUL_PREFIX_MAX 200
 #define HFI_CONSUL_KEY_MAX (HFI_CONSUL_PREFIX_MAX + HFI_NAME_ENCODED_MAX + 80)
@@ -40,7 +40,6 @@ struct consul_address {
     char port[8];
     /* Where it was reached last: for those who must not wait for a name to be looked up. With the store's mutex. */
     struct sockaddr_storage reached;
-    socklen_t reached_length;
 };
 
 struct consul_config {
@@ -74,9 +73,10 @@ struct consul_connection {
     int fd;
     SSL *tls;
     enum consul_phase phase;
-    struct addrinfo *addresses, *untried;
-    short wants; /* what poll() is to wait for before the next step */
-    char *out;   /* the request */
+    struct hfi_dial dial;
+    bool at_once; /* to where the host was reached last */
+    short wants;  /* what poll() is to wait for before the next step */
+    char *out;    /* the request */
     size_t out_length, out_sent;
     char *in;
     size_t in_used, in_room;

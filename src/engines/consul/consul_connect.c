@@ -5,74 +5,13 @@
 #include "consul.h"
 #include "engines/tls.h"
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
 #include <openssl/err.h>
-#include <poll.h>
-#include <stdio.h>
 #include <string.h>
 
 /* A network that swallows everything is noticed after seconds, not hours. */
 #define SILENCE_MOST_MS 10000
 
-static hf_status unreachable(const struct consul_address *address, int number, hf_error *err)
-{
-    char reason[80];
-    return hfi_fail(err, number == EMFILE || number == ENFILE ? HF_NOMEM : HF_UNAVAILABLE, number,
-                    "cannot connect to %.120s:%s: %s", address->host, address->port,
-                    strerror_r(number, reason, sizeof reason));
-}
-
 /* --- the socket --- */
-
-static void watch_the_network(int fd)
-{
-    const struct {
-        int level, option, value;
-    } options[] = { { IPPROTO_TCP, TCP_NODELAY, 1 },  { SOL_SOCKET, SO_KEEPALIVE, 1 },
-                    { IPPROTO_TCP, TCP_KEEPIDLE, 5 }, { IPPROTO_TCP, TCP_KEEPINTVL, 2 },
-                    { IPPROTO_TCP, TCP_KEEPCNT, 3 },  { IPPROTO_TCP, TCP_USER_TIMEOUT, SILENCE_MOST_MS } };
-    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
-        setsockopt(fd, options[i].level, options[i].option, &options[i].value, sizeof options[i].value);
-}
-
-/* Starts to connect. 0, or what went wrong. */
-static int try_address(struct consul_connection *connection, const struct sockaddr *address, socklen_t length)
-{
-    connection->fd = HFI_FD(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (connection->fd < 0)
-        return errno;
-    watch_the_network(connection->fd);
-    if (connect(connection->fd, address, length) == 0 || errno == EINPROGRESS || errno == EINTR)
-        return 0;
-    const int number = errno;
-    hfi_fd_close(connection->fd);
-    connection->fd = -1;
-    return number;
-}
-
-static int try_next(struct consul_connection *connection)
-{
-    int number = ECONNREFUSED;
-    while (connection->fd < 0 && connection->untried) {
-        const struct addrinfo *one = connection->untried;
-        connection->untried = one->ai_next;
-        number = try_address(connection, one->ai_addr, one->ai_addrlen);
-    }
-    return connection->fd >= 0 ? 0 : number;
-}
-
-static hf_status look_up(struct consul_connection *connection, const struct consul_address *address, hf_error *err)
-{
-    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
-    const int failure = getaddrinfo(address->host, address->port, &hints, &connection->addresses);
-    if (failure)
-        return hfi_fail(err, HF_UNAVAILABLE, failure, "cannot find host %.120s: %s", address->host,
-                        gai_strerror(failure));
-    connection->untried = connection->addresses;
-    const int number = try_next(connection);
-    return number ? unreachable(address, number, err) : HF_OK;
-}
 
 hf_status hfi_consul_connect(struct consul_store *store, size_t host, bool at_once, struct consul_connection **out,
                              hf_error *err)
@@ -85,15 +24,19 @@ hf_status hfi_consul_connect(struct consul_store *store, size_t host, bool at_on
     connection->host = host;
     connection->fd = -1;
     connection->wants = POLLOUT;
+    connection->at_once = at_once;
+    connection->dial.silence_ms = SILENCE_MOST_MS;
     hf_status status = HF_OK;
     if (!at_once) {
-        status = look_up(connection, address, err);
-    } else if (address->reached_length == 0) { /* the caller has the mutex */
+        status = hfi_dial_find(&connection->dial, address->host, address->port, false, err);
+    } else if (address->reached.ss_family == AF_UNSPEC) { /* the caller has the mutex */
         status = hfi_fail(err, HF_UNAVAILABLE, 0, "nobody has connected to %.120s yet", address->host);
     } else {
-        const int number = try_address(connection, (const struct sockaddr *)&address->reached, address->reached_length);
-        status = number ? unreachable(address, number, err) : HF_OK;
+        connection->dial.addresses[0] = address->reached;
+        connection->dial.count = 1;
     }
+    if (status == HF_OK)
+        status = hfi_dial_begin(&connection->dial, &connection->fd, address->host, address->port, err);
     if (status != HF_OK) {
         hfi_consul_disconnect(connection);
         *out = NULL;
@@ -101,21 +44,24 @@ hf_status hfi_consul_connect(struct consul_store *store, size_t host, bool at_on
     return status;
 }
 
+/* Whoever is `at_once` has the mutex already. */
+static void remember_address(struct consul_store *store, const struct consul_connection *connection)
+{
+    const struct hfi_dial *dial = &connection->dial;
+    if (connection->at_once)
+        return;
+    pthread_mutex_lock(&store->mutex);
+    store->config.addresses[connection->host].reached = dial->addresses[dial->tried - 1];
+    pthread_mutex_unlock(&store->mutex);
+}
+
 static hf_status step_connecting(struct consul_store *store, struct consul_connection *connection, hf_error *err)
 {
     const struct consul_address *address = &store->config.addresses[connection->host];
-    struct pollfd one = { .fd = connection->fd, .events = POLLOUT };
-    int number = 0;
-    socklen_t size = sizeof number;
-    if (poll(&one, 1, 0) <= 0)
-        return HF_TIMEOUT;
-    if (getsockopt(connection->fd, SOL_SOCKET, SO_ERROR, &number, &size) != 0)
-        number = errno;
-    if (number) {
-        hfi_fd_close(connection->fd);
-        connection->fd = -1;
-        return try_next(connection) == 0 ? HF_TIMEOUT : unreachable(address, number, err);
-    }
+    const hf_status status = hfi_dial_step(&connection->dial, &connection->fd, address->host, address->port, err);
+    if (status != HF_OK)
+        return status;
+    remember_address(store, connection);
     connection->phase = CONSUL_SHAKING_HANDS;
     return HF_OK;
 }
@@ -141,29 +87,11 @@ static hf_status step_shaking_hands(struct consul_store *store, struct consul_co
 
 /* --- all of it --- */
 
-/* Whoever has the mutex already was `at_once`, and has no list of addresses. */
-static void remember_address(struct consul_store *store, struct consul_connection *connection)
-{
-    struct consul_address *address = &store->config.addresses[connection->host];
-    if (!connection->addresses)
-        return;
-    pthread_mutex_lock(&store->mutex);
-    address->reached_length = sizeof address->reached;
-    if (getpeername(connection->fd, (struct sockaddr *)&address->reached, &address->reached_length) != 0)
-        address->reached_length = 0;
-    pthread_mutex_unlock(&store->mutex);
-    freeaddrinfo(connection->addresses);
-    connection->addresses = connection->untried = NULL;
-}
-
 hf_status hfi_consul_connect_step(struct consul_store *store, struct consul_connection *connection, hf_error *err)
 {
     hf_status status = HF_OK;
-    if (connection->phase == CONSUL_CONNECTING) {
+    if (connection->phase == CONSUL_CONNECTING)
         status = step_connecting(store, connection, err);
-        if (status == HF_OK)
-            remember_address(store, connection);
-    }
     if (status == HF_OK && connection->phase == CONSUL_SHAKING_HANDS) {
         status = step_shaking_hands(store, connection, err);
         if (status == HF_OK)
@@ -186,8 +114,6 @@ void hfi_consul_disconnect(struct consul_connection *connection)
         return;
     SSL_free(connection->tls); /* without the farewell, which could block */
     hfi_fd_close(connection->fd);
-    if (connection->addresses)
-        freeaddrinfo(connection->addresses);
     hfi_consul_forget_request(connection);
     hfi_free(connection->in);
     hfi_free(connection);

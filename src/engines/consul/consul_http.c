@@ -443,9 +443,8 @@ hf_status hfi_consul_finish(struct consul_store *store, struct consul_exchange *
                 return hfi_fail(err, HF_TIMEOUT, 0, "%.100s did not answer in time",
                                 store->config.addresses[connection->host].host);
             }
-            status = hfi_fail(err, HF_UNAVAILABLE, 0, "cannot connect to %.120s:%s: no answer in time",
-                              store->config.addresses[connection->host].host,
-                              store->config.addresses[connection->host].port);
+            status = hfi_dial_failed(store->config.addresses[connection->host].host,
+                                     store->config.addresses[connection->host].port, EAGAIN, err);
         }
         if (status == HF_OK)
             return HF_OK;

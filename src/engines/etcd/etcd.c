@@ -89,6 +89,7 @@ static void start_lock(struct etcd_lock *lock, const struct hfi_request *request
     if (lock->name)
         return;
     lock->name = request->name;
+    lock->note = request->note;
     lock->hash = hfi_name_hash(request->name);
     lock->owner = request->owner;
 }
@@ -105,6 +106,7 @@ static void take_up(struct etcd_store *store, struct etcd_lock *lock, const stru
         hfi_etcd_lease_counts_from(store, lock->lease, request->ttl_ms, grant->counted_from_ns, &grant->valid_ms);
     pthread_mutex_lock(&store->mutex);
     lock->place = ETCD_HELD;
+    lock->token = view->revision;
     lock->own_revision = view->own_revision;
     lock->seen_revision = view->revision;
     if (copy)

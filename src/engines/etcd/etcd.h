@@ -9,6 +9,7 @@
  *                      etcd_errand.c: what is done on the side
  *   etcd_look.c        who holds what
  *   etcd_ask.c         one exchange, with whichever server answers; etcd_answer.c: what a refusal means
+ *   etcd_login.c       the token of the log-in
  *   etcd_node.c        a server and the idle connections to it
  *   etcd_connect.c     socket and TLS; etcd_connection.c: gRPC calls on HTTP/2
  *   etcd_url.c
@@ -18,15 +19,14 @@
 #define HFI_ETCD_H
 
 #include "engine.h"
+#include "engines/dial.h"
 #include "etcd.pb-c.h"
 #include <nghttp2/nghttp2.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
-#include <sys/socket.h>
 
 #define HFI_ETCD_PREFIX_MAX 64
 #define HFI_ETCD_HOSTS_MOST 32
-#define HFI_ETCD_ADDRESSES_MOST 8
 /* P, '/', the encoded name, '/', a lease in hexadecimal. */
 #define HFI_ETCD_KEY_MAX (HFI_ETCD_PREFIX_MAX + 1 + HFI_NAME_ENCODED_MAX + 1 + 16)
 #define HFI_ETCD_VALUE_MAX 256
@@ -83,8 +83,7 @@ struct etcd_connection {
     SSL *tls;
     nghttp2_session *session;
     enum etcd_phase phase;
-    struct sockaddr_storage addresses[HFI_ETCD_ADDRESSES_MOST];
-    size_t address_count, tried;
+    struct hfi_dial dial;
     short wants;           /* what poll() is to wait for before the next step */
     struct etcd_bytes out; /* what the socket had no room for */
     size_t sent;
@@ -119,12 +118,9 @@ hf_status hfi_etcd_exchange(struct etcd_connection *connection, struct etcd_stre
 /* --- etcd_connect.c --- */
 
 hf_status hfi_etcd_tls_new(SSL_CTX **out, const struct etcd_config *config, hf_error *err);
-/* The addresses of a host. `numeric`: without asking anybody, which could take a while. */
-hf_status hfi_etcd_resolve(struct sockaddr_storage out[HFI_ETCD_ADDRESSES_MOST], size_t *count,
-                           const struct etcd_address *address, bool numeric, hf_error *err);
 /* In steps that never wait. HF_TIMEOUT: not yet; go on when connection->wants is there. */
 hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address,
-                                 const struct sockaddr_storage *addresses, size_t count, hf_error *err);
+                                 const struct hfi_dial *dial, hf_error *err);
 hf_status hfi_etcd_connect_step(struct etcd_connection *connection, const struct etcd_address *address, SSL_CTX *tls,
                                 hf_error *err);
 void hfi_etcd_disconnect(struct etcd_connection *connection);
@@ -134,9 +130,8 @@ void hfi_etcd_disconnect(struct etcd_connection *connection);
 /* A server. */
 struct etcd_node {
     const struct etcd_address *address;
-    char authority[300]; /* "host:port" */
-    struct sockaddr_storage addresses[HFI_ETCD_ADDRESSES_MOST];
-    size_t address_count; /* 0: not looked up yet */
+    char authority[300];   /* "host:port" */
+    struct hfi_dial found; /* count 0: not looked up yet */
     struct etcd_connection *idle;
     size_t idle_count;
 };
@@ -174,6 +169,7 @@ struct etcd_question {
     bool writes;
     hfi_time deadline_ns;
     hfi_time sent_ns;   /* set: when what was answered was sent */
+    uint64_t login;     /* set: after which log-in */
     bool unsure;        /* set: what a server that did not answer was asked may have been done, or be done yet */
     bool lease_missing; /* set: there is no such lease */
 };
@@ -181,8 +177,19 @@ struct etcd_question {
 /* HF_OK: all calls were answered. */
 hf_status hfi_etcd_ask(struct etcd_store *store, struct etcd_question *question, hf_error *err);
 void hfi_etcd_answers_free(struct etcd_question *question);
-/* The token to send along, or NULL; freed by hfi_free(). */
-char *hfi_etcd_token(struct etcd_store *store);
+
+/* --- etcd_login.c: with the mutex, except where said --- */
+
+bool hfi_etcd_needs_login(const struct etcd_store *store);
+/* The token to send along, or NULL. */
+const char *hfi_etcd_token(const struct etcd_store *store);
+/* A server refused the token of this log-in (see store->logins): the next who needs one logs in. */
+void hfi_etcd_login_refused(struct etcd_store *store, uint64_t login);
+/* Asks for a token; with the mutex or without. False: as hfi_etcd_begin(). */
+bool hfi_etcd_login_begin(const struct etcd_store *store, struct etcd_connection *connection,
+                          struct etcd_stream *stream, const char *authority, hfi_time timeout_ns);
+/* Keeps what was answered. False: that was no token. */
+bool hfi_etcd_login_take(struct etcd_store *store, struct etcd_stream *stream);
 
 /* --- etcd_txn.c --- */
 
@@ -212,7 +219,10 @@ hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lo
 /* HF_OK: deleted, or was never there. HF_LOST: it was gone. */
 hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
                                  hf_error *err);
-/* "host pid note" as "host:pid". */
+/* What is said of a contender in its key: "host pid note", or "host pid:token note" if there is a token to be told. Its
+ * length. */
+size_t hfi_etcd_value(char out[HFI_ETCD_VALUE_MAX], const struct etcd_store *store, int64_t token, const char *note);
+/* The same as "host:pid". */
 void hfi_etcd_say_who(char out[160], const ProtobufCBinaryData *value);
 
 /* --- etcd_lease.c --- */
@@ -281,7 +291,7 @@ hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t coun
 
 /* --- etcd_ear.c, etcd_watch.c: with the mutex, except where said --- */
 
-enum etcd_ear_state { ETCD_EAR_NONE, ETCD_EAR_CONNECTING, ETCD_EAR_READY };
+enum etcd_ear_state { ETCD_EAR_NONE, ETCD_EAR_CONNECTING, ETCD_EAR_LOGGING_IN, ETCD_EAR_READY };
 
 struct etcd_ear {
     int epoll, timer; /* what the keeper listens to: the socket and the timer */
@@ -289,7 +299,8 @@ struct etcd_ear {
     enum etcd_ear_state state;
     struct etcd_connection *connection;
     struct etcd_node *node;
-    struct etcd_stream watch, keep;
+    struct etcd_stream login, watch, keep;
+    uint64_t logged_in;          /* by which log-in the streams were opened */
     struct etcd_errand *errands; /* calls that nobody waits for */
     unsigned failures;           /* to connect, in a row */
     hfi_time since_ns;           /* when it began to connect */
@@ -297,7 +308,7 @@ struct etcd_ear {
     size_t next_node;
     int64_t last_watch;
     bool on_duty;              /* some waiting thread listens for all */
-    bool refused;              /* a watch was: the connection is of no use */
+    bool refused;              /* a call was, for its token: the connection is of no use */
     struct etcd_lock *watched; /* those that have, or want, a watch */
     bool losses;               /* some lock is lost, and its holder is still to be told */
 };
@@ -311,9 +322,13 @@ void hfi_etcd_ear_expect(struct etcd_store *store, hfi_time due_ns);
 /* Sends a message on a stream that stays open. */
 void hfi_etcd_ear_say(struct etcd_store *store, struct etcd_stream *stream, const ProtobufCMessage *message);
 void hfi_etcd_ear_break(struct etcd_store *store);
+/* There is a new token: its streams still have the old one. */
+void hfi_etcd_ear_outdated(struct etcd_store *store);
 /* Deletes ghosts and revokes leases that nobody needs, when it is time; when it is so next. */
 hfi_time hfi_etcd_errands_send(struct etcd_store *store, hfi_time now_ns);
 void hfi_etcd_errands_take(struct etcd_store *store);
+/* Writes the token of a lock that is held into its key. */
+void hfi_etcd_errand_tell(struct etcd_store *store, const struct etcd_lock *lock);
 void hfi_etcd_errands_free(struct etcd_ear *ear);
 /* Without the mutex: has the core ask about all locks, if some are known to be lost. */
 void hfi_etcd_tell_losses(struct etcd_store *store);
@@ -350,7 +365,8 @@ struct etcd_store {
     pthread_mutex_t mutex; /* guards all that follows, and the idle connections */
     size_t current;        /* the node that answered last */
     bool answers;          /* the last exchange was answered */
-    char *token;           /* NULL: none */
+    char *token;           /* NULL: none; "": none is wanted */
+    uint64_t logins;       /* how many there were */
     pthread_cond_t granted;
     struct etcd_lease *leases;
     struct etcd_ghost *ghosts;
@@ -366,14 +382,15 @@ enum etcd_place {
 };
 
 struct etcd_lock {
-    struct etcd_lock *next; /* in its bucket */
-    const char *name;       /* the request's: lives as long as this lock does */
+    struct etcd_lock *next;  /* in its bucket */
+    const char *name, *note; /* the request's: live as long as this lock does */
     uint64_t hash;
     struct hfi_owner owner;
     struct etcd_lease *lease; /* NULL: none */
     enum etcd_place place;
     bool haunted;         /* a request to make the key was given up, and may still be done */
     int64_t own_revision; /* in which the key was made; 0: not known */
+    int64_t token;        /* while it is held */
 
     /* what it watches: the key before its own while it waits, its own while it holds */
     struct etcd_lock *next_watched, *prev_watched;

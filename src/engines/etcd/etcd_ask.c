@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * etcd_ask.c: one exchange with whichever server answers: the one that did so last, and when it is dead, silent or cut
- * off from the cluster, the next. The token of the log-in is got when it is needed, and again when a server has
- * forgotten it.
+ * off from the cluster, the next.
  */
 #include "etcd.h"
 #include <string.h>
@@ -52,76 +51,85 @@ static hf_status take_answers(struct etcd_question *question, hf_error *err)
     return HF_OK;
 }
 
+static hfi_time time_left(hfi_time deadline_ns)
+{
+    const hfi_time left = deadline_ns - hfi_etcd_now_ns();
+    return left > HFI_MS ? left : HFI_MS;
+}
+
+/* Of a call that changes nothing, an answer that did not come leaves nothing unknown. */
+static hf_status nothing_unknown(hf_status status, hf_error *err)
+{
+    if (status != HF_UNKNOWN)
+        return status;
+    if (err)
+        err->status = HF_UNAVAILABLE;
+    return HF_UNAVAILABLE;
+}
+
 /* The calls in one write. The connection is of no use any more unless all streams are over. */
 static hf_status exchange(struct etcd_connection *connection, const char *authority, const char *token,
                           struct etcd_question *question, hfi_time deadline_ns, hf_error *err)
 {
     struct etcd_stream *streams[CALLS_MOST];
-    const hfi_time left = deadline_ns - hfi_etcd_now_ns();
     for (size_t i = 0; i < question->count; i++)
         streams[i] = &question->calls[i].stream;
-    if (!begin_all(connection, authority, token, question, left > HFI_MS ? left : HFI_MS))
+    if (!begin_all(connection, authority, token, question, time_left(deadline_ns)))
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a request");
-    const hf_status status = hfi_etcd_exchange(connection, streams, question->count, deadline_ns, err);
-    if (status == HF_UNKNOWN && !question->writes) {
-        if (err)
-            err->status = HF_UNAVAILABLE; /* nothing is unknown of a read */
-        return HF_UNAVAILABLE;
-    }
+    hf_status status = hfi_etcd_exchange(connection, streams, question->count, deadline_ns, err);
+    if (!question->writes)
+        status = nothing_unknown(status, err);
     return status == HF_OK ? take_answers(question, err) : status;
 }
 
 /* --- the log-in --- */
 
-char *hfi_etcd_token(struct etcd_store *store)
+static hf_status log_in(struct etcd_store *store, const struct etcd_node *node, struct etcd_connection *connection,
+                        hfi_time deadline_ns, hf_error *err)
+{
+    struct etcd_stream stream = { .path = NULL }, *const streams[] = { &stream };
+    if (!hfi_etcd_login_begin(store, connection, &stream, node->authority, time_left(deadline_ns))) {
+        hfi_etcd_stream_free(&stream);
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a request");
+    }
+    hf_status status = nothing_unknown(hfi_etcd_exchange(connection, streams, 1, deadline_ns, err), err);
+    if (status == HF_OK) {
+        pthread_mutex_lock(&store->mutex);
+        const bool logged_in = hfi_etcd_login_take(store, &stream);
+        pthread_mutex_unlock(&store->mutex);
+        if (!logged_in)
+            status = hfi_etcd_outcome(&stream, false, err);
+        if (!logged_in && status == HF_OK)
+            status = hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
+    }
+    hfi_etcd_stream_free(&stream);
+    return status;
+}
+
+/* The token to send along, or NULL; freed by hfi_free(). */
+static char *copy_token(struct etcd_store *store, uint64_t *login)
 {
     pthread_mutex_lock(&store->mutex);
-    char *copy = store->token && *store->token ? hfi_strdup(store->token) : NULL;
+    const char *token = hfi_etcd_token(store);
+    char *copy = token ? hfi_strdup(token) : NULL;
+    *login = store->logins;
     pthread_mutex_unlock(&store->mutex);
     return copy;
 }
 
-static void keep_token(struct etcd_store *store, const char *token)
-{
-    char *copy = token ? hfi_strdup(token) : NULL;
-    pthread_mutex_lock(&store->mutex);
-    char *old = store->token;
-    store->token = copy;
-    if (copy && *copy) { /* an ear that was refused need not wait any longer */
-        store->ear.try_again_ns = 0;
-        hfi_etcd_ear_expect(store, store->env->now_ns());
-    }
-    pthread_mutex_unlock(&store->mutex);
-    hfi_free(old);
-}
-
-static bool needs_token(struct etcd_store *store)
+static bool needs_login(struct etcd_store *store)
 {
     pthread_mutex_lock(&store->mutex);
-    const bool needs = *store->config.user && !store->token;
+    const bool needs = hfi_etcd_needs_login(store);
     pthread_mutex_unlock(&store->mutex);
     return needs;
 }
 
-static hf_status log_in(struct etcd_store *store, const struct etcd_node *node, struct etcd_connection *connection,
-                        hfi_time deadline_ns, hf_error *err)
+static void forget_login(struct etcd_store *store, uint64_t login)
 {
-    Etcd__AuthenticateRequest request = ETCD__AUTHENTICATE_REQUEST__INIT;
-    struct etcd_call call = { .path = "/etcdserverpb.Auth/Authenticate",
-                              .request = &request.base,
-                              .type = &etcd__authenticate_response__descriptor };
-    struct etcd_question question = { .calls = &call, .count = 1 };
-    request.name = store->config.user;
-    request.password = store->config.password;
-    hf_status status = exchange(connection, node->authority, NULL, &question, deadline_ns, err);
-    if (status == HF_OK) {
-        keep_token(store, ((const Etcd__AuthenticateResponse *)call.answer)->token);
-    } else if (strstr(call.stream.reason, "authentication is not enabled")) {
-        keep_token(store, ""); /* as etcd's own clients do: whoever is to log in soon can be set up before */
-        status = HF_OK;
-    }
-    hfi_etcd_answers_free(&question);
-    return status;
+    pthread_mutex_lock(&store->mutex);
+    hfi_etcd_login_refused(store, login);
+    pthread_mutex_unlock(&store->mutex);
 }
 
 /* --- whichever server --- */
@@ -133,10 +141,10 @@ static hf_status ask_node(struct etcd_store *store, struct etcd_node *node, stru
     hf_status status = hfi_etcd_borrow(store, node, &connection, deadline_ns, err);
     if (status != HF_OK)
         return status;
-    if (needs_token(store))
+    if (needs_login(store))
         status = log_in(store, node, connection, deadline_ns, err);
     if (status == HF_OK) {
-        char *token = hfi_etcd_token(store);
+        char *token = copy_token(store, &question->login);
         question->sent_ns = store->env->now_ns();
         status = exchange(connection, node->authority, token, question, deadline_ns, err);
         hfi_free(token);
@@ -222,7 +230,7 @@ hf_status hfi_etcd_ask(struct etcd_store *store, struct etcd_question *question,
         hfi_etcd_answers_free(question);
         if (refused && !logged_in_again) {
             logged_in_again = true;
-            keep_token(store, NULL);
+            forget_login(store, question->login);
             continue;
         }
         if (question->lease_missing || (status != HF_UNAVAILABLE && status != HF_UNKNOWN))

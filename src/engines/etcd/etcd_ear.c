@@ -4,6 +4,9 @@
  * deleted, on the other the leases are kept alive. It never waits: it is pumped by the keeper, and by one of those who
  * wait, so that news goes from the socket to the thread it is for without a detour.
  *
+ * A server looks at a stream's token again for each watch, and refuses what has become too old; what is watched already
+ * it goes on telling. So a new token needs new streams.
+ *
  * All functions but the last two are called with the mutex.
  */
 #include "etcd.h"
@@ -79,9 +82,27 @@ static void disconnect(struct etcd_ear *ear)
     ear->connection = NULL;
     ear->state = ETCD_EAR_NONE;
     ear->refused = false;
+    hfi_etcd_stream_free(&ear->login);
     hfi_etcd_stream_free(&ear->watch);
     hfi_etcd_stream_free(&ear->keep);
     hfi_etcd_errands_free(ear);
+}
+
+/* What was asked on it is asked again on the next. */
+static void hang_up(struct etcd_store *store)
+{
+    disconnect(&store->ear);
+    for (struct etcd_lease *lease = store->leases; lease; lease = lease->next)
+        lease->asked_ns = 0;
+    hfi_etcd_watches_broken(store);
+}
+
+void hfi_etcd_ear_outdated(struct etcd_store *store)
+{
+    if (store->ear.state == ETCD_EAR_READY)
+        hang_up(store);
+    store->ear.try_again_ns = 0; /* one that was refused need not wait any longer */
+    hfi_etcd_ear_expect(store, store->env->now_ns());
 }
 
 /* The next server is tried at once, until all were. */
@@ -89,7 +110,9 @@ void hfi_etcd_ear_break(struct etcd_store *store)
 {
     struct etcd_ear *ear = &store->ear;
     const size_t nodes = store->config.address_count;
-    disconnect(ear);
+    if (ear->refused)
+        hfi_etcd_login_refused(store, ear->logged_in);
+    hang_up(store);
     ear->next_node = (ear->next_node + 1) % nodes;
     hfi_time pause = 0;
     if (++ear->failures >= nodes) {
@@ -98,9 +121,31 @@ void hfi_etcd_ear_break(struct etcd_store *store)
         pause = pause / 2 + (hfi_time)(store->env->random() % (uint64_t)(pause / 2));
     }
     ear->try_again_ns = store->env->now_ns() + pause;
-    for (struct etcd_lease *lease = store->leases; lease; lease = lease->next)
-        lease->asked_ns = 0;
-    hfi_etcd_watches_broken(store);
+}
+
+static void open_streams(struct etcd_store *store)
+{
+    struct etcd_ear *ear = &store->ear;
+    const char *token = hfi_etcd_token(store);
+    ear->logged_in = store->logins;
+    ear->watch.stays_open = ear->keep.stays_open = true;
+    if (hfi_etcd_begin(ear->connection, &ear->watch, ear->node->authority, token, 0) &&
+        hfi_etcd_begin(ear->connection, &ear->keep, ear->node->authority, token, 0) && hfi_etcd_flush(ear->connection))
+        ear->state = ETCD_EAR_READY;
+    else
+        hfi_etcd_ear_break(store);
+}
+
+static void go_on_logging_in(struct etcd_store *store, hfi_time now_ns)
+{
+    struct etcd_ear *ear = &store->ear;
+    const bool works = hfi_etcd_fetch(ear->connection);
+    if (works && !ear->login.closed && now_ns - ear->since_ns < CONNECT_PATIENCE)
+        return;
+    if (works && ear->login.closed && hfi_etcd_login_take(store, &ear->login))
+        open_streams(store);
+    else
+        hfi_etcd_ear_break(store);
 }
 
 static void go_on_connecting(struct etcd_store *store, hfi_time now_ns)
@@ -113,11 +158,11 @@ static void go_on_connecting(struct etcd_store *store, hfi_time now_ns)
         hfi_etcd_ear_break(store);
         return;
     }
-    const char *token = store->token && *store->token ? store->token : NULL;
-    ear->watch.stays_open = ear->keep.stays_open = true;
-    if (hfi_etcd_begin(ear->connection, &ear->watch, ear->node->authority, token, 0) &&
-        hfi_etcd_begin(ear->connection, &ear->keep, ear->node->authority, token, 0) && hfi_etcd_flush(ear->connection))
-        ear->state = ETCD_EAR_READY;
+    if (!hfi_etcd_needs_login(store))
+        open_streams(store);
+    else if (hfi_etcd_login_begin(store, ear->connection, &ear->login, ear->node->authority, CONNECT_PATIENCE) &&
+             hfi_etcd_flush(ear->connection))
+        ear->state = ETCD_EAR_LOGGING_IN;
     else
         hfi_etcd_ear_break(store);
 }
@@ -139,10 +184,9 @@ static void start_connecting(struct etcd_store *store, hfi_time now_ns)
         return;
     }
     /* A name is not looked up here: that could take a while, and whoever asks something does it. */
-    if (node->address_count == 0)
-        hfi_etcd_resolve(node->addresses, &node->address_count, node->address, true, NULL);
-    if (node->address_count == 0 ||
-        hfi_etcd_connect_begin(&ear->connection, node->address, node->addresses, node->address_count, NULL) != HF_OK)
+    if (node->found.count == 0)
+        hfi_dial_find(&node->found, node->address->host, node->address->port, true, NULL);
+    if (node->found.count == 0 || hfi_etcd_connect_begin(&ear->connection, node->address, &node->found, NULL) != HF_OK)
         hfi_etcd_ear_break(store);
     else
         ear->state = ETCD_EAR_CONNECTING;
@@ -246,21 +290,23 @@ void hfi_etcd_ear_pump(struct etcd_store *store)
         ear->armed_ns = HFI_NEVER;
     if (ear->state == ETCD_EAR_CONNECTING)
         go_on_connecting(store, now);
+    else if (ear->state == ETCD_EAR_LOGGING_IN)
+        go_on_logging_in(store, now);
     else if (ear->state == ETCD_EAR_READY && !take_news(store))
         hfi_etcd_ear_break(store);
 
     bool silent = false;
     hfi_time due = earlier(keep_leases(store, now, &silent), hfi_etcd_watches_send(store, now));
     due = earlier(due, hfi_etcd_errands_send(store, now));
-    const bool ready = ear->state == ETCD_EAR_READY;
-    if (ready && (silent || ear->watch.closed || ear->keep.closed || !hfi_etcd_flush(ear->connection)))
+    const bool talks = ear->state == ETCD_EAR_LOGGING_IN || ear->state == ETCD_EAR_READY;
+    if (talks && (silent || ear->watch.closed || ear->keep.closed || !hfi_etcd_flush(ear->connection)))
         hfi_etcd_ear_break(store);
     /* Something is to be said, and nobody there to say it to. */
     if (ear->state == ETCD_EAR_NONE && due <= now && now >= ear->try_again_ns)
         start_connecting(store, now);
     if (ear->state == ETCD_EAR_NONE && due != HFI_NEVER)
         due = due > ear->try_again_ns ? due : ear->try_again_ns;
-    if (ear->state == ETCD_EAR_CONNECTING)
+    if (ear->state == ETCD_EAR_CONNECTING || ear->state == ETCD_EAR_LOGGING_IN)
         due = ear->since_ns + CONNECT_PATIENCE;
     if (ear->connection)
         listen_to_socket(ear);

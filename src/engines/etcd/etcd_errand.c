@@ -2,7 +2,8 @@
  *
  * etcd_errand.c: what the ear does on the side, with the mutex: calls that nobody waits for. A request to make a key
  * that was given up may be done late, by a server that was only slow; nobody would know of that key. So it is deleted
- * until its lease is gone, and the lease is revoked as soon as no lock needs it.
+ * until its lease is gone, and the lease is revoked as soon as no lock needs it. And a holder that had to wait, and
+ * stays, writes its token into its key, for whoever looks: it is in nothing else that the server knows.
  */
 #include "etcd.h"
 
@@ -26,7 +27,7 @@ static hfi_time earlier(hfi_time a, hfi_time b)
 static void send_errand(struct etcd_store *store, const char *path, const ProtobufCMessage *message, int64_t revokes)
 {
     struct etcd_ear *ear = &store->ear;
-    const char *token = store->token && *store->token ? store->token : NULL;
+    const char *token = hfi_etcd_token(store);
     struct etcd_errand *errand = hfi_alloc(sizeof *errand);
     if (!errand)
         return; /* it comes again */
@@ -39,23 +40,46 @@ static void send_errand(struct etcd_store *store, const char *path, const Protob
         errand->stream.closed = true;
 }
 
-static void delete_ghost(struct etcd_store *store, const struct etcd_ghost *ghost)
+/* Does it if the key was made in a revision that compares so. */
+static void send_txn(struct etcd_store *store, ProtobufCBinaryData key, Etcd__Compare__Result result, int64_t revision,
+                     Etcd__RequestOp *operation)
 {
     Etcd__TxnRequest request = ETCD__TXN_REQUEST__INIT;
     Etcd__Compare compare = ETCD__COMPARE__INIT, *compares[] = { &compare };
-    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT, *operations[] = { &operation };
-    Etcd__DeleteRangeRequest remove = ETCD__DELETE_RANGE_REQUEST__INIT;
     compare.target = ETCD__COMPARE__TARGET__CREATE;
-    compare.result = ETCD__COMPARE__RESULT__NOT_EQUAL;
-    compare.key = (ProtobufCBinaryData){ .len = ghost->length, .data = (uint8_t *)(uintptr_t)ghost->key };
+    compare.result = result;
+    compare.key = key;
     compare.target_union_case = ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
-    remove.key = compare.key;
-    operation.request_case = ETCD__REQUEST_OP__REQUEST_DELETE_RANGE;
-    operation.delete_range = &remove;
+    compare.create_revision = revision;
     request.compare = compares;
-    request.success = operations;
+    request.success = &operation;
     request.n_compare = request.n_success = 1;
     send_errand(store, "/etcdserverpb.KV/Txn", &request.base, 0);
+}
+
+static void delete_ghost(struct etcd_store *store, const struct etcd_ghost *ghost)
+{
+    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT;
+    Etcd__DeleteRangeRequest remove = ETCD__DELETE_RANGE_REQUEST__INIT;
+    remove.key = (ProtobufCBinaryData){ .len = ghost->length, .data = (uint8_t *)(uintptr_t)ghost->key };
+    operation.request_case = ETCD__REQUEST_OP__REQUEST_DELETE_RANGE;
+    operation.delete_range = &remove;
+    send_txn(store, remove.key, ETCD__COMPARE__RESULT__NOT_EQUAL, 0, &operation);
+}
+
+void hfi_etcd_errand_tell(struct etcd_store *store, const struct etcd_lock *lock)
+{
+    char key[HFI_ETCD_KEY_MAX + 1], value[HFI_ETCD_VALUE_MAX];
+    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT;
+    Etcd__PutRequest put = ETCD__PUT_REQUEST__INIT;
+    put.key.len = hfi_etcd_key(key, store, lock->name, lock->lease->id);
+    put.key.data = (uint8_t *)key;
+    put.value.len = hfi_etcd_value(value, store, lock->token, lock->note);
+    put.value.data = (uint8_t *)value;
+    put.lease = lock->lease->id;
+    operation.request_case = ETCD__REQUEST_OP__REQUEST_PUT;
+    operation.put = &put;
+    send_txn(store, put.key, ETCD__COMPARE__RESULT__EQUAL, lock->own_revision, &operation);
 }
 
 /* Sooner at first: most of what comes late is late by little. */
@@ -118,6 +142,8 @@ void hfi_etcd_errands_take(struct etcd_store *store)
         *link = errand->next;
         if (errand->revokes && (errand->stream.code == 0 || errand->stream.code == NOT_FOUND))
             take_revoked(store, errand->revokes);
+        if (hfi_etcd_is_stale_token(&errand->stream)) /* it comes again, with another */
+            store->ear.refused = *store->config.user;
         hfi_etcd_stream_free(&errand->stream);
         hfi_free(errand);
     }

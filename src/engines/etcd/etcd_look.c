@@ -90,7 +90,7 @@ static bool next_group(const struct etcd_store *store, Etcd__KeyValue **keys, si
 /* --- holders --- */
 
 /* How long the holder's lease lasts; and whether it was alone when it made its key, for then that key's revision is its
- * token. The token of one that waited is known to itself alone. */
+ * token. One that had to wait tells its token in the key's value, if it stays. */
 static hf_status ask_about_holders(struct etcd_store *store, struct group *groups, size_t count, hfi_time deadline_ns,
                                    hf_error *err)
 {
@@ -134,25 +134,29 @@ static hf_status ask_about_holders(struct etcd_store *store, struct group *group
 
 /* --- showing --- */
 
-/* What a value says: "host pid note". */
+/* What a value says: see hfi_etcd_value(). */
 struct person {
     char host[65];
     long long pid;
+    unsigned long long token; /* 0: not told */
     char note[HFI_ETCD_VALUE_MAX];
 };
 
 static void read_person(struct person *person, const ProtobufCBinaryData *value)
 {
     char text[HFI_ETCD_VALUE_MAX];
-    int used = 0;
+    int used = 0, more = 0;
     snprintf(text, sizeof text, "%.*s", (int)(value->len < sizeof text ? value->len : sizeof text - 1),
              value->data ? (const char *)value->data : "");
     person->host[0] = 0;
+    person->token = 0;
     if (sscanf(text, "%64s %lld%n", person->host, &person->pid, &used) != 2) { /* another program's */
         person->host[0] = 0;
         person->pid = 0;
         used = 0;
     }
+    if (used && sscanf(text + used, ":%llu%n", &person->token, &more) == 1)
+        used += more;
     snprintf(person->note, sizeof person->note, "%s", text + used + (text[used] == ' '));
 }
 
@@ -183,7 +187,7 @@ static int show(const struct group *group, hf_inspect_fn each, void *arg)
                            .name = group->name,
                            .host = holder.host,
                            .pid = holder.pid,
-                           .token = group->token,
+                           .token = holder.token ? holder.token : group->token,
                            .held_ms = -1, /* the store keeps no times */
                            .remaining_ms = group->left_ms,
                            .waiters = (int64_t)group->count - 1,

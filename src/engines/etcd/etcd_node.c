@@ -61,33 +61,19 @@ static struct etcd_connection *take_idle(struct etcd_store *store, struct etcd_n
     }
 }
 
-static hf_status resolve(struct etcd_store *store, struct etcd_node *node, hf_error *err)
-{
-    struct sockaddr_storage found[HFI_ETCD_ADDRESSES_MOST];
-    size_t count;
-    const hf_status status = hfi_etcd_resolve(found, &count, node->address, false, err);
-    if (status != HF_OK)
-        return status;
-    pthread_mutex_lock(&store->mutex);
-    memcpy(node->addresses, found, count * sizeof *found);
-    node->address_count = count;
-    pthread_mutex_unlock(&store->mutex);
-    return HF_OK;
-}
-
 static hf_status connect_to(struct etcd_store *store, struct etcd_node *node, struct etcd_connection **out,
                             hfi_time deadline_ns, hf_error *err)
 {
-    struct sockaddr_storage addresses[HFI_ETCD_ADDRESSES_MOST];
+    struct hfi_dial found = { .count = 0 };
     struct etcd_connection *connection;
-    hf_status status = resolve(store, node, err); /* each time: a server may have moved */
+    /* Each time: a server may have moved. */
+    hf_status status = hfi_dial_find(&found, node->address->host, node->address->port, false, err);
     if (status != HF_OK)
         return status;
     pthread_mutex_lock(&store->mutex);
-    const size_t count = node->address_count;
-    memcpy(addresses, node->addresses, count * sizeof *addresses);
+    node->found = found;
     pthread_mutex_unlock(&store->mutex);
-    status = hfi_etcd_connect_begin(&connection, node->address, addresses, count, err);
+    status = hfi_etcd_connect_begin(&connection, node->address, &found, err);
     if (status != HF_OK)
         return status;
     while ((status = hfi_etcd_connect_step(connection, node->address, store->tls, err)) == HF_TIMEOUT) {

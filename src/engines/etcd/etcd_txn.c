@@ -21,6 +21,15 @@ size_t hfi_etcd_key(char out[HFI_ETCD_KEY_MAX + 1], const struct etcd_store *sto
     return (size_t)used;
 }
 
+size_t hfi_etcd_value(char out[HFI_ETCD_VALUE_MAX], const struct etcd_store *store, int64_t token, const char *note)
+{
+    char told[24] = "";
+    if (token)
+        snprintf(told, sizeof told, ":%lld", (long long)token);
+    const int length = snprintf(out, HFI_ETCD_VALUE_MAX, "%s%s %s", store->who, told, note);
+    return (size_t)(length < HFI_ETCD_VALUE_MAX ? length : HFI_ETCD_VALUE_MAX - 1);
+}
+
 static ProtobufCBinaryData bytes(const char *text, size_t length)
 {
     return (ProtobufCBinaryData){ .len = length, .data = (uint8_t *)(uintptr_t)text };
@@ -117,10 +126,10 @@ static Etcd__RangeRequest *add_end_of_queue(struct txn *txn, int branch, Etcd__R
 static void add_put(struct txn *txn, const char *note)
 {
     Etcd__RequestOp *operation = add_operation(txn, 0);
-    const int length = snprintf(txn->value, sizeof txn->value, "%s %s", txn->store->who, note);
+    const size_t length = hfi_etcd_value(txn->value, txn->store, 0, note);
     etcd__put_request__init(&txn->put);
     txn->put.key = bytes(txn->key, txn->key_length);
-    txn->put.value = bytes(txn->value, (size_t)length);
+    txn->put.value = bytes(txn->value, length);
     txn->put.lease = txn->lock->lease->id;
     operation->request_case = ETCD__REQUEST_OP__REQUEST_PUT;
     operation->put = &txn->put;
@@ -191,7 +200,7 @@ void hfi_etcd_say_who(char out[160], const ProtobufCBinaryData *value)
     snprintf(text, sizeof text, "%.*s", (int)(value->len < sizeof text ? value->len : sizeof text - 1),
              value->data ? (const char *)value->data : "");
     out[0] = 0;
-    if (sscanf(text, "%64s %23s", host, pid) == 2)
+    if (sscanf(text, "%64s %23[0-9]", host, pid) == 2)
         snprintf(out, 160, "%s:%s", host, pid);
 }
 

@@ -131,7 +131,7 @@ static bool is_deleted(const Etcd__WatchResponse *response)
 void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *response)
 {
     struct etcd_lock *lock = store->ear.watched;
-    /* Refused, without saying which: the log-in is too old, as a rule. A new connection has a new one. */
+    /* Refused, without saying which: the token is too old, as a rule. A new connection has a new one. */
     if (response->canceled && response->created)
         store->ear.refused = true;
     while (lock && lock->watch != response->watch_id)
@@ -150,6 +150,8 @@ void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *re
         plan_backstop(store, lock, BACKSTOP);
         if (lock->heard_from > lock->seen_revision && lock->place != ETCD_HELD)
             call(lock);
+        if (lock->place == ETCD_HELD && lock->token != lock->own_revision)
+            hfi_etcd_errand_tell(store, lock);
     }
     if (!is_deleted(response))
         return;

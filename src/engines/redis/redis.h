@@ -15,8 +15,8 @@
 #define HFI_REDIS_H
 
 #include "engine.h"
+#include "engines/dial.h"
 #include <hiredis/hiredis.h>
-#include <netdb.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -106,10 +106,10 @@ struct redis_connection {
     redisReader *reader;
     redisReplyObjectFunctions functions; /* the reader's, with a limit */
     enum redis_phase phase;
-    struct addrinfo *addresses, *untried; /* of the host */
-    short wants;                          /* what poll() is to wait for before the next step */
-    bool with_auth;                       /* the first reply to the log-in is the one to AUTH */
-    unsigned logged;                      /* replies to the log-in so far */
+    struct hfi_dial dial;
+    short wants;     /* what poll() is to wait for before the next step */
+    bool with_auth;  /* the first reply to the log-in is the one to AUTH */
+    unsigned logged; /* replies to the log-in so far */
     unsigned expected;
     unsigned owed;    /* replies that nobody waits for any more, still to come */
     hfi_time owed_ns; /* since when */

@@ -7,85 +7,28 @@
 #include "redis.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #define RECEIVE_LIMIT HFI_SECOND
 
-static hf_status unreachable(const struct redis_address *address, int number, hf_error *err)
-{
-    char reason[80];
-    const char *separator = *address->port ? ":" : "";
-    return hfi_fail(err, number == EMFILE || number == ENFILE ? HF_NOMEM : HF_UNAVAILABLE, number,
-                    "cannot connect to %.120s%s%s: %s", address->host, separator, address->port,
-                    number == EAGAIN ? "no answer in time" : strerror_r(number, reason, sizeof reason));
-}
-
 /* --- the socket --- */
-
-/* Starts to connect. 0, or what went wrong. */
-static int try_address(struct redis_connection *connection, const struct sockaddr *address, socklen_t length)
-{
-    connection->fd = HFI_FD(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (connection->fd < 0)
-        return errno;
-    if (connect(connection->fd, address, length) == 0 || errno == EINPROGRESS || errno == EINTR)
-        return 0;
-    const int number = errno;
-    hfi_fd_close(connection->fd);
-    connection->fd = -1;
-    return number;
-}
-
-static int try_unix(struct redis_connection *connection, const char *path)
-{
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
-    if (snprintf(address.sun_path, sizeof address.sun_path, "%s", path) >= (int)sizeof address.sun_path)
-        return ENAMETOOLONG;
-    return try_address(connection, (const struct sockaddr *)&address, sizeof address);
-}
-
-/* The next of the addresses that the host has. 0, or what went wrong with the last one. */
-static int try_next(struct redis_connection *connection)
-{
-    int number = ECONNREFUSED;
-    while (connection->fd < 0 && connection->untried) {
-        const struct addrinfo *one = connection->untried;
-        connection->untried = one->ai_next;
-        number = try_address(connection, one->ai_addr, one->ai_addrlen);
-    }
-    return connection->fd >= 0 ? 0 : number;
-}
 
 hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct redis_address *address, hf_error *err)
 {
     struct redis_connection *connection = hfi_alloc(sizeof *connection);
-    int number = 0;
     *out = connection;
     if (!connection)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
     connection->fd = -1;
     connection->wants = POLLOUT;
     hf_status status = HF_OK;
-    if (!hfi_redis_create_reader(connection)) {
+    if (!hfi_redis_create_reader(connection))
         status = hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
-    } else if (!*address->port) {
-        number = try_unix(connection, address->host);
-    } else {
-        const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
-        const int failure = getaddrinfo(address->host, address->port, &hints, &connection->addresses);
-        if (failure)
-            status = hfi_fail(err, HF_UNAVAILABLE, failure, "cannot find host %.120s: %s", address->host,
-                              gai_strerror(failure));
-        connection->untried = connection->addresses;
-        number = status == HF_OK ? try_next(connection) : 0;
-    }
-    if (number)
-        status = unreachable(address, number, err);
+    if (status == HF_OK)
+        status = hfi_dial_find(&connection->dial, address->host, address->port, false, err);
+    if (status == HF_OK)
+        status = hfi_dial_begin(&connection->dial, &connection->fd, address->host, address->port, err);
     if (status != HF_OK) {
         hfi_redis_disconnect(connection);
         *out = NULL;
@@ -97,32 +40,15 @@ hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct re
 static hf_status step_connecting(struct redis_connection *connection, const struct redis_address *address,
                                  const struct redis_access *access, hf_error *err)
 {
-    struct pollfd one = { .fd = connection->fd, .events = POLLOUT };
-    int number = 0;
-    socklen_t size = sizeof number;
-    if (poll(&one, 1, 0) <= 0)
-        return HF_TIMEOUT;
-    if (getsockopt(connection->fd, SOL_SOCKET, SO_ERROR, &number, &size) != 0)
-        number = errno;
-    if (number) {
-        hfi_fd_close(connection->fd);
-        connection->fd = -1;
-        return try_next(connection) == 0 ? HF_TIMEOUT : unreachable(address, number, err);
-    }
-    if (connection->addresses)
-        freeaddrinfo(connection->addresses);
-    connection->addresses = connection->untried = NULL;
-    const int yes = 1;
-    if (*address->port) {
-        setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-        setsockopt(connection->fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
-    }
+    const hf_status status = hfi_dial_step(&connection->dial, &connection->fd, address->host, address->port, err);
+    if (status != HF_OK)
+        return status;
     const struct timeval limit = { .tv_sec = 1 }; /* RECEIVE_LIMIT */
     if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0)
         connection->receive_ns = RECEIVE_LIMIT;
     /* With TLS it stays without blocking: deadlines must hold in the middle of a record too. */
     if (!access->tls && fcntl(connection->fd, F_SETFL, fcntl(connection->fd, F_GETFL) & ~O_NONBLOCK) != 0)
-        return unreachable(address, errno, err);
+        return hfi_dial_failed(address->host, address->port, errno, err);
     connection->phase = REDIS_SHAKING_HANDS;
     return HF_OK;
 }
@@ -254,7 +180,7 @@ hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_ad
                          ? hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.100s: no answer in time", address->host)
                      : connection->phase == REDIS_LOGGING_IN
                          ? hfi_fail(err, HF_UNAVAILABLE, 0, "the server did not answer in time")
-                         : unreachable(address, EAGAIN, err);
+                         : hfi_dial_failed(address->host, address->port, EAGAIN, err);
             break;
         }
     }
@@ -274,7 +200,5 @@ void hfi_redis_disconnect(struct redis_connection *connection)
     hfi_fd_close(connection->fd);
     if (connection->reader)
         redisReaderFree(connection->reader);
-    if (connection->addresses)
-        freeaddrinfo(connection->addresses);
     hfi_free(connection);
 }
