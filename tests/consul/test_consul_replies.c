@@ -142,6 +142,7 @@ TEST_LIMIT(a_leader_that_does_not_know_the_session_yet_costs_nothing, 60)
     hf_lock *lock = must_acquire(client, NAME, &options);
     meddler_forget(meddler, 3);
     while (meddler_forgets(meddler) > 0) { /* of the keeper's own renewals, and of those that make sure */
+        REQUIRE_INT(0, gate_count(&loss.told));
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
         pause_ms(5);
     }

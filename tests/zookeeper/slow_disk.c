@@ -9,8 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EXPORTED __attribute__((visibility("default")))
+#define INSTEAD_OF(name) __asm__(name) __attribute__((visibility("default")))
 #define SLICE_MS 10
+
+int slow_fsync(int fd) INSTEAD_OF("fsync");
+int slow_fdatasync(int fd) INSTEAD_OF("fdatasync");
 
 static long wanted_ms(void)
 {
@@ -31,13 +34,13 @@ static void dawdle(void)
         nanosleep(&slice, NULL);
 }
 
-EXPORTED int fsync(int fd)
+int slow_fsync(int fd)
 {
     dawdle();
     return (int)syscall(SYS_fsync, fd);
 }
 
-EXPORTED int fdatasync(int fd)
+int slow_fdatasync(int fd)
 {
     dawdle();
     return (int)syscall(SYS_fdatasync, fd);
