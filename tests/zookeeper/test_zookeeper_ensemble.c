@@ -193,6 +193,15 @@ static void contend(void *arg)
     hf_close(client);
 }
 
+static void await_entries(const struct storm *storm, uint32_t more)
+{
+    const uint32_t wanted = atomic_load(&storm->entries) + more;
+    while (atomic_load(&storm->entries) < wanted) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - SECOND_NS);
+        pause_ms(5);
+    }
+}
+
 /* For so long, one of three is killed every `period_s` and started again; how long the lock then stood still. */
 static void check_storm(int seconds, int period_s)
 {
@@ -213,11 +222,7 @@ static void check_storm(int seconds, int period_s)
         pause_ms(random_below(1000));
         zookeeper_server_restart(victim);
         const int64_t recovered_ns = test_now_ns();
-        const uint32_t entries = atomic_load(&storm->entries);
-        while (atomic_load(&storm->entries) < entries + 10) {
-            REQUIRE(test_now_ns() < test_deadline_ns() - SECOND_NS);
-            pause_ms(5);
-        }
+        await_entries(storm, 10);
         if (test_now_ns() - recovered_ns > longest_ns)
             longest_ns = test_now_ns() - recovered_ns;
         while (test_now_ns() < began_ns + period_s * SECOND_NS)
@@ -276,16 +281,14 @@ static void serve_three_on_slow_disks(struct zookeeper_server **servers)
 
 static void check_crowd_on_slow_disks(void)
 {
-    enum { CROWD = 4, ENTRIES = 4 };
+    enum { CROWD = 4 };
     struct storm *storm = shared_new(sizeof *storm);
     pid_t pids[CROWD];
-    slow_down(SLOW_MS);
     for (int i = 0; i < CROWD; i++)
         pids[i] = helper_start(contend, storm);
-    while (atomic_load(&storm->entries) < ENTRIES) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - SECOND_NS);
-        pause_ms(10);
-    }
+    await_entries(storm, 2 * CROWD);
+    slow_down(SLOW_MS);
+    await_entries(storm, CROWD);
     atomic_store(&storm->over, true);
     slow_down(0);
     for (int i = 0; i < CROWD; i++)
