@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * undo.c: giving back what the store may have given. A release whose answer is lost is sent again by the keeper until
- * the store has answered or must have ended the lock by itself.
+ * the store has answered or must have ended the lock by itself; where locks linger, also one that the store refuses.
  */
 #include "core.h"
 
@@ -21,6 +21,15 @@ static void finish_later(struct hfi_hold *hold)
         hfi_keeper_expect(client, hold->undo_at_ns);
 }
 
+/* What is refused today, for want of rights or memory, may be done tomorrow; and a lock that lingers would be held by
+ * nobody, and in everybody's way, for as long as this client lives. */
+static bool is_unfinished(const hf_client *client, hf_status status)
+{
+    if (client->engine->lingers)
+        return status != HF_OK && status != HF_LOST;
+    return status == HF_UNAVAILABLE || status == HF_UNKNOWN;
+}
+
 hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)
 {
     hf_client *client = hold->client;
@@ -34,8 +43,7 @@ hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)
     pthread_mutex_lock(&client->mutex);
     hold->pins--;
 
-    const bool unfinished = status == HF_UNAVAILABLE || status == HF_UNKNOWN;
-    if (unfinished && !client->closing && !(hold->undoing && hfi_now_ns() >= hold->undo_until_ns)) {
+    if (is_unfinished(client, status) && !client->closing && !(hold->undoing && hfi_now_ns() >= hold->undo_until_ns)) {
         finish_later(hold);
     } else {
         hold->engaged = false;

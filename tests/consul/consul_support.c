@@ -80,6 +80,7 @@ struct meddler {
     pthread_t thread;
     pthread_mutex_t mutex; /* guards all below */
     unsigned count, number;
+    unsigned forgets;
     enum meddling what;
     char kept[REQUEST_MOST];
     size_t kept_length;
@@ -154,15 +155,30 @@ static bool answer(const struct pair *pair, const char *bytes, size_t length)
     return send_all(pair->client, bytes, length);
 }
 
+static bool is_forgotten(struct meddler *meddler, const char *request, size_t length)
+{
+    static const char renewal[] = "PUT /v1/session/renew/";
+    if (length < strlen(renewal) || memcmp(request, renewal, strlen(renewal)) != 0)
+        return false;
+    pthread_mutex_lock(&meddler->mutex);
+    const bool forgotten = meddler->forgets > 0;
+    meddler->forgets -= forgotten;
+    pthread_mutex_unlock(&meddler->mutex);
+    return forgotten;
+}
+
 /* False: this connection is at its end. */
 static bool pass_on(struct pair *pair, bool from_client)
 {
+    static const char unknown[] = "HTTP/1.1 404 Not Found\r\nContent-Length: 20\r\n\r\nSession id not found";
     char buffer[REQUEST_MOST];
     const ssize_t got = recv(from_client ? pair->client : pair->server, buffer, sizeof buffer, 0);
     if (got <= 0)
         return false;
     if (!from_client)
         return answer(pair, buffer, (size_t)got);
+    if (is_forgotten(pair->meddler, buffer, (size_t)got))
+        return send_all(pair->client, unknown, strlen(unknown));
     pair->what = judge(pair->meddler, buffer, (size_t)got);
     return pair->what != MEDDLE_KEEP && send_all(pair->server, buffer, (size_t)got);
 }
@@ -241,6 +257,21 @@ unsigned meddler_count(struct meddler *meddler)
     const unsigned count = meddler->count;
     pthread_mutex_unlock(&meddler->mutex);
     return count;
+}
+
+void meddler_forget(struct meddler *meddler, unsigned renewals)
+{
+    pthread_mutex_lock(&meddler->mutex);
+    meddler->forgets = renewals;
+    pthread_mutex_unlock(&meddler->mutex);
+}
+
+unsigned meddler_forgets(struct meddler *meddler)
+{
+    pthread_mutex_lock(&meddler->mutex);
+    const unsigned forgets = meddler->forgets;
+    pthread_mutex_unlock(&meddler->mutex);
+    return forgets;
 }
 
 int meddler_deliver(struct meddler *meddler)

@@ -42,6 +42,10 @@ const char *meddler_url(const struct meddler *meddler);
 void meddler_expect(struct meddler *meddler, unsigned number, enum meddling what);
 /* How many there were since. */
 unsigned meddler_count(struct meddler *meddler);
+/* So many renewals of sessions are answered as by a leader that was just elected and does not know the session yet;
+ * and how many of them are still to come. */
+void meddler_forget(struct meddler *meddler, unsigned renewals);
+unsigned meddler_forgets(struct meddler *meddler);
 /* Sends what was kept, and gives the status that the server answers. */
 int meddler_deliver(struct meddler *meddler);
 

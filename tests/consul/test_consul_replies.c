@@ -129,6 +129,32 @@ TEST_LIMIT(an_answer_to_a_release_that_makes_no_sense_leaves_nothing_held, 60)
     await_keys(server, KEYS, 0);
 }
 
+/* A leader that was just elected may say so of a session that it has not read yet. The session is looked for before
+ * anything is believed lost. */
+TEST_LIMIT(a_leader_that_does_not_know_the_session_yet_costs_nothing, 60)
+{
+    struct consul_server *server = start_store("");
+    struct meddler *meddler = meddler_start(server);
+    hf_client *client = open_through(meddler, 5000), *other = open_client();
+    hf_options options = stranger(test_ms(3000));
+    struct loss loss = { 0 };
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(client, NAME, &options);
+    meddler_forget(meddler, 3);
+    while (meddler_forgets(meddler) > 0) { /* of the keeper's own renewals, and of those that make sure */
+        REQUIRE_INT(0, gate_count(&loss.told));
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        pause_ms(5);
+    }
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
+    CHECK_INT(0, gate_count(&loss.told));
+    check_busy(other, NAME);
+    must_release(lock);
+    check_free(other, NAME);
+    hf_close(client);
+    hf_close(other);
+}
+
 /* --- requests that come late --- */
 
 /* Waits until what was sent by the client's session before can do nothing any more: its key was written anew. */

@@ -58,7 +58,10 @@ TEST_LIMIT(a_lock_outlives_the_leader_and_then_all_servers, 120)
     set_scene(&scene, 60000);
     struct consul_server *leader = consul_leader(servers, 3);
     consul_server_kill(leader);
-    consul_leader(servers, 3);
+    for (int i = 0; i < 3; i++) { /* until they know the new one, and it is ready */
+        if (servers[i] != leader)
+            consul_server_await(servers[i]);
+    }
     check_kept(&scene);
     consul_server_restart(leader);
 

@@ -147,17 +147,36 @@ TEST_LIMIT(a_datacenter_that_nobody_knows, 30)
 
 /* --- tokens --- */
 
+#define RULES(keys)                                                                                                    \
+    "session_prefix \\\"\\\" { policy = \\\"write\\\" } key_prefix \\\"holdfast/\\\" { policy = \\\"" keys "\\\" }"
+
+/* Copies the text that follows `field` in an answer. */
+static void read_field(char out[60], const char *answer, const char *field)
+{
+    const char *value = strstr(answer, field);
+    REQUIRE(value != NULL);
+    snprintf(out, 60, "%.36s", value + strlen(field));
+}
+
+/* A policy with these rules, made or, if it has an id, changed. */
+static void write_policy(struct consul_server *server, const char *name, const char *rules, char id[60])
+{
+    char body[1000], path[100], answer[2000];
+    snprintf(path, sizeof path, "/v1/acl/policy%s%s", *id ? "/" : "", id);
+    snprintf(body, sizeof body, "{\"Name\": \"%s\", \"Rules\": \"%s\"}", name, rules);
+    consul_server_do(server, "PUT", path, body, answer, sizeof answer);
+    read_field(id, answer, "\"ID\":\"");
+}
+
 /* A token with these rules. */
-static void make_token(struct consul_server *server, const char *name, const char *rules, char token[60])
+static void make_token(struct consul_server *server, const char *name, const char *rules, char token[60], char id[60])
 {
     char body[1000], answer[2000];
-    snprintf(body, sizeof body, "{\"Name\": \"%s\", \"Rules\": \"%s\"}", name, rules);
-    consul_server_do(server, "PUT", "/v1/acl/policy", body, NULL, 0);
+    *id = 0;
+    write_policy(server, name, rules, id);
     snprintf(body, sizeof body, "{\"Policies\": [{\"Name\": \"%s\"}]}", name);
     consul_server_do(server, "PUT", "/v1/acl/token", body, answer, sizeof answer);
-    const char *secret = strstr(answer, "\"SecretID\":\"");
-    REQUIRE(secret != NULL);
-    snprintf(token, 60, "%.36s", secret + strlen("\"SecretID\":\""));
+    read_field(token, answer, "\"SecretID\":\"");
 }
 
 static void check_try(const char *url, hf_status expected, const char *token)
@@ -184,16 +203,10 @@ static void check_try(const char *url, hf_status expected, const char *token)
 TEST_LIMIT(tokens_that_may_and_tokens_that_may_not, 40)
 {
     struct consul_server *server = consul_server_start(ACLS);
-    char good[60], readable[60], sessionless[60];
-    make_token(
-        server, "good",
-        "session_prefix \\\"\\\" { policy = \\\"write\\\" } key_prefix \\\"holdfast/\\\" { policy = \\\"write\\\" }",
-        good);
-    make_token(
-        server, "readable",
-        "session_prefix \\\"\\\" { policy = \\\"write\\\" } key_prefix \\\"holdfast/\\\" { policy = \\\"read\\\" }",
-        readable);
-    make_token(server, "sessionless", "key_prefix \\\"holdfast/\\\" { policy = \\\"write\\\" }", sessionless);
+    char good[60], readable[60], sessionless[60], id[60];
+    make_token(server, "good", RULES("write"), good, id);
+    make_token(server, "readable", RULES("read"), readable, id);
+    make_token(server, "sessionless", "key_prefix \\\"holdfast/\\\" { policy = \\\"write\\\" }", sessionless, id);
     check_try(server->url, HF_OK, good);
     check_try(server->url, HF_DENIED, readable);
     check_try(server->url, HF_DENIED, sessionless);
@@ -207,6 +220,36 @@ TEST_LIMIT(tokens_that_may_and_tokens_that_may_not, 40)
     REQUIRE_INT(0, fclose(file));
     snprintf(url, sizeof url, "%s?token_file=%s", server->url, path);
     check_try(url, HF_OK, "22222222-2222-4333-8444-555555555555");
+}
+
+/* Rights that are taken away from a holder: what it cannot give back is asked for again until it can. */
+TEST_LIMIT(a_release_that_is_refused_is_made_again, 40)
+{
+    struct consul_server *server = consul_server_start(ACLS);
+    char token[60], id[60];
+    make_token(server, "changing", RULES("write"), token, id);
+    setenv("CONSUL_HTTP_TOKEN", token, 1);
+    use_store(server->url);
+    hf_client *client = open_client(), *other = NULL;
+    setenv("CONSUL_HTTP_TOKEN", MASTER, 1);
+    REQUIRE_STATUS(HF_OK, hf_open(&other, server->url, NULL, NULL), NULL);
+    hf_options options = stranger(endless_ttl_ms());
+    hf_lock *kept = must_acquire(client, "y", &options); /* keeps their session alive */
+    hf_lock *lock = must_acquire(client, "x", &options);
+    write_policy(server, "changing", RULES("read"), id);
+    CHECK_STATUS(HF_DENIED, hf_release(lock, NULL), NULL);
+    check_busy(other, "x");
+    write_policy(server, "changing", RULES("write"), id);
+    check_becomes_free(other, "x");
+    must_release(kept);
+    /* Where no other lock needs the session it goes with that. */
+    options.ttl_ms = test_ms(2000);
+    lock = must_acquire(client, "x", &options);
+    write_policy(server, "changing", RULES("read"), id);
+    CHECK_STATUS(HF_DENIED, hf_release(lock, NULL), NULL);
+    check_becomes_free(other, "x");
+    hf_close(client);
+    hf_close(other);
 }
 
 /* --- TLS --- */

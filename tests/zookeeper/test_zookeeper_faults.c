@@ -58,31 +58,67 @@ TEST_LIMIT(answers_to_other_questions_leave_nothing_behind, 60)
     raw_close(raw);
 }
 
-TEST_LIMIT(a_try_whose_answer_is_lost_leaves_nothing, 60)
+/* There is time left when the connection is gone: enough to look on the next one for what was made. */
+TEST_LIMIT(a_try_whose_answer_is_lost_finds_out, 60)
 {
     struct zookeeper_server *server = serve("");
     struct raw *raw = raw_open(server, NULL, NULL);
     struct valve *valve = valve_open(server);
+    hf_client *other = open_client();
+    must_release(must_acquire(other, "x", NULL)); /* makes the directory */
     use_url(valve->url);
     hf_client *client = open_client();
-    must_release(must_acquire(client, "x", NULL));
-    atomic_store(&valve->lose, VALVE_CREATE);
-    check_refused(client, "x", HF_UNKNOWN, "create a node");
-    await_contenders(raw, "x", 0);
-    /* And so is one whose place in the line is not known. */
-    struct zookeeper_server *same = server;
-    hf_client *other = NULL;
-    REQUIRE_STATUS(HF_OK, hf_open(&other, same->url, NULL, NULL), NULL);
+    static const int lost[] = { VALVE_CREATE, VALVE_LIST };
+    for (size_t i = 0; i < sizeof lost / sizeof lost[0]; i++) {
+        hf_lock *lock = NULL;
+        hf_error err = { 0 };
+        atomic_store(&valve->lose, lost[i]);
+        REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, client, "x", NULL, &err), &err);
+        CHECK_INT(i + 1, atomic_load(&valve->lost));
+        REQUIRE_INT(1, contenders(raw, "x"));
+        REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/x/%.*s", (int)strcspn(raw->text, " "), raw->text));
+        CHECK_INT(raw->stat.czxid, hf_token(lock));
+        must_release(lock);
+    }
+    /* And so does one that finds it busy. */
     hf_lock *lock = must_acquire(other, "x", NULL);
     atomic_store(&valve->lose, VALVE_DELETE);
-    hf_lock *none = NULL;
-    const hf_status status = hf_try_acquire(&none, client, "x", NULL, NULL);
-    CHECK(status == HF_UNKNOWN || status == HF_BUSY);
-    await_contenders(raw, "x", 1);
+    check_busy(client, "x");
+    CHECK_INT(1, contenders(raw, "x"));
     must_release(lock);
+    CHECK_INT(3, atomic_load(&valve->lost));
     helper_kill(valve->pid);
     hf_close(client);
     hf_close(other);
+    raw_close(raw);
+}
+
+/* How often a node was made in the directory of "x", or deleted. */
+static int changes(struct raw *raw)
+{
+    REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/x"));
+    return raw->stat.cversion;
+}
+
+TEST_LIMIT(a_try_that_is_not_answered_in_time_leaves_nothing, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client_options hurry = HF_CLIENT_OPTIONS_INIT;
+    hf_client *client = NULL, *calm = open_client();
+    hurry.timeout_ms = 300;
+    must_release(must_acquire(calm, "x", NULL)); /* makes the directory */
+    while (hf_open(&client, server->url, &hurry, NULL) != HF_OK)
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+    const int before = changes(raw);
+    zookeeper_server_pause(server);
+    check_refused(client, "x", HF_UNKNOWN, "create a node");
+    zookeeper_server_continue(server);
+    while (changes(raw) < before + 2) /* it was made late, and deleted */
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+    CHECK_INT(0, contenders(raw, "x"));
+    hf_close(client);
+    hf_close(calm);
     raw_close(raw);
 }
 
@@ -108,10 +144,8 @@ TEST_LIMIT(a_client_in_a_hurry_on_a_slow_way_leaves_nothing, 60)
         const hf_status status = hf_acquire(&lock, client, "x", &options, NULL);
         CHECK(lock == NULL && (status == HF_UNKNOWN || status == HF_UNAVAILABLE || status == HF_TIMEOUT));
         hf_release(lock, NULL);
-        do { /* until a node was made, and deleted */
-            REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/x"));
+        while (changes(raw) < 2 * (i + 2) || raw->stat.numChildren > 0) /* until a node was made, and deleted */
             REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        } while (raw->stat.numChildren > 0 || raw->stat.cversion < 2 * (i + 2));
     }
     atomic_store(&valve->delay_ms, 0);
     hf_close(client);
@@ -143,14 +177,17 @@ TEST_LIMIT(a_renewal_whose_answer_is_lost_is_made_again, 60)
 TEST_LIMIT(a_session_that_is_ended_from_outside_is_a_loss_at_once, 60)
 {
     struct zookeeper_server *server = serve("");
-    hf_client *client = open_client(), *other = open_client();
+    struct valve *valve = valve_open(server);
+    hf_client *other = open_client();
+    use_url(valve->url);
+    hf_client *client = open_client();
     hf_options options = with_ttl(60000);
     struct loss loss = { 0 };
     struct waiter waiter;
     record_loss(&options, &loss);
     hf_lock *lock = must_acquire(client, "x", &options);
     const uint64_t token = hf_token(lock);
-    expire_session_of(server, "x");
+    expire_session_of(server, valve, "x");
     /* Long before it would be renewed. */
     gate_await(&loss.told, 1);
     CHECK(hf_remaining_ms(lock) <= 0);
@@ -163,6 +200,7 @@ TEST_LIMIT(a_session_that_is_ended_from_outside_is_a_loss_at_once, 60)
     lock = must_acquire(client, "x", &options);
     CHECK(hf_token(lock) > waiter.token);
     must_release(lock);
+    helper_kill(valve->pid);
     hf_close(client);
     hf_close(other);
 }
@@ -170,8 +208,10 @@ TEST_LIMIT(a_session_that_is_ended_from_outside_is_a_loss_at_once, 60)
 TEST_LIMIT(a_waiter_whose_session_is_ended_lines_up_again, 60)
 {
     struct zookeeper_server *server = serve("");
-    hf_client *client = open_client();
     struct raw *raw = raw_open(server, NULL, NULL);
+    struct valve *valve = valve_open(server);
+    use_url(valve->url);
+    hf_client *client = open_client();
     const hf_options options = with_ttl(60000);
     struct waiter waiter;
     must_release(must_acquire(client, "x", &options));
@@ -180,12 +220,13 @@ TEST_LIMIT(a_waiter_whose_session_is_ended_lines_up_again, 60)
     snprintf(holder, sizeof holder, "%.99s", raw->text);
     waiter_start(&waiter, client, "x", &options);
     await_contenders(raw, "x", 2);
-    expire_session_of(server, "x");
+    expire_session_of(server, valve, "x");
     await_contenders(raw, "x", 2);
     CHECK_INT(0, gate_count(&waiter.ended));
     REQUIRE_INT(ZOK, raw_delete(raw, "%s", holder));
     waiter_join(&waiter, HF_OK);
     must_release(waiter.lock);
+    helper_kill(valve->pid);
     hf_close(client);
     raw_close(raw);
 }

@@ -173,6 +173,33 @@ TEST_LIMIT(a_password_comes_from_a_file_or_the_environment, 60)
     hf_close(client);
 }
 
+/* Rights that are taken away from a holder: what it cannot give back is asked for again until it can. */
+TEST_LIMIT(a_release_that_is_refused_is_made_again, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client(), *other = open_client();
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    hf_error err = { 0 };
+    REQUIRE_INT(ZOK, raw_permit(raw, ZOO_PERM_ALL & ~ZOO_PERM_DELETE, "/holdfast/x"));
+    CHECK_STATUS(HF_DENIED, hf_release(lock, &err), &err);
+    CHECK_STATUS(HF_DENIED, err.status, NULL);
+    CHECK_INT(1, contenders(raw, "x"));
+    REQUIRE_INT(ZOK, raw_permit(raw, ZOO_PERM_ALL, "/holdfast/x"));
+    check_becomes_free(other, "x");
+    /* One that only looked must not be left in the line either. */
+    lock = must_acquire(client, "x", NULL);
+    REQUIRE_INT(ZOK, raw_permit(raw, ZOO_PERM_ALL & ~ZOO_PERM_DELETE, "/holdfast/x"));
+    check_refused(other, "x", HF_DENIED, "delete a node");
+    CHECK_INT(2, contenders(raw, "x"));
+    REQUIRE_INT(ZOK, raw_permit(raw, ZOO_PERM_ALL, "/holdfast/x"));
+    await_contenders(raw, "x", 1);
+    must_release(lock);
+    hf_close(client);
+    hf_close(other);
+    raw_close(raw);
+}
+
 /* ---------------------------------------------------------------------------------------------------------- trouble */
 
 TEST(urls_that_make_no_sense)

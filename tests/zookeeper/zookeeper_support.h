@@ -43,6 +43,8 @@ void raw_close(struct raw *raw);
 int raw_create(struct raw *raw, int mode, const char *data, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 int raw_delete(struct raw *raw, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* What anybody may do to a node: ZOO_PERM_ bits. */
+int raw_permit(struct raw *raw, int permissions, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int raw_list(struct raw *raw, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int raw_get(struct raw *raw, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -50,10 +52,6 @@ int raw_get(struct raw *raw, const char *format, ...) __attribute__((format(prin
 int contenders(struct raw *raw, const char *name);
 /* Waits until it has so many. */
 void await_contenders(struct raw *raw, const char *name, int count);
-/* Ends the session of our node in /holdfast/NAME, the only one that is called as Curator calls them, as if it had
- * expired. */
-void expire_session_of(const struct zookeeper_server *server, const char *name);
-
 /* --- a valve --- */
 
 enum valve_request { VALVE_CREATE = 15, VALVE_DELETE = 2, VALVE_LIST = 8, VALVE_GET = 4, VALVE_CHECK = 14 };
@@ -70,5 +68,10 @@ struct valve {
 
 /* A process that passes everything on to the server. Ends with the test. */
 struct valve *valve_open(const struct zookeeper_server *server);
+
+/* Ends the session of our node in /holdfast/NAME, the only one that is called as Curator calls them, as if it had
+ * expired. Its owner is behind the valve, which is shut meanwhile: it would connect again at once, and the session be
+ * no longer ours to end. */
+void expire_session_of(const struct zookeeper_server *server, const struct valve *valve, const char *name);
 
 #endif

@@ -245,6 +245,7 @@ struct consul_session {
     bool suspect;        /* the server may no longer have it */
     bool dead;           /* it no longer has */
     unsigned users;      /* locks that are held or asked for */
+    unsigned refused;    /* locks that are to be released, which the server refuses: they do not keep it alive */
     unsigned holds;      /* … held */
     uint64_t fence;      /* index of its own key, P/.holdfast/ID */
     hfi_time renewed_ns; /* when the renewal that was answered last was sent */
@@ -312,9 +313,10 @@ struct consul_lock {
     bool held;
     uint64_t index; /* of the entry, while it is held: tells this grant from every other */
     uint64_t token;
-    bool placed; /* has a place in the queue */
-    bool unsure; /* a request that may take it, or a place, was sent and its answer is lost */
-    bool behind; /* somebody is before us, or uses the key for something else: look before asking again */
+    bool placed;  /* has a place in the queue */
+    bool refused; /* the server does not let it go: it is none of its session's users any more */
+    bool unsure;  /* a request that may take it, or a place, was sent and its answer is lost */
+    bool behind;  /* somebody is before us, or uses the key for something else: look before asking again */
     bool foreign;
     bool delayed;         /* by a lock-delay: only time helps */
     uint64_t joined;      /* index of the marker when we lined up */

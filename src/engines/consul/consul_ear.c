@@ -175,7 +175,7 @@ static hfi_time earlier(hfi_time a, hfi_time b)
 /* Only a holder has something to lose; whoever waits has a long poll already. */
 static bool should_listen(const struct consul_session *session)
 {
-    return session->holds && !session->dead && !session->making;
+    return session->users && session->holds && !session->dead && !session->making;
 }
 
 void hfi_consul_ear_arm(struct consul_store *store)

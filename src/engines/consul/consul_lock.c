@@ -388,6 +388,26 @@ static hf_status let_go(struct consul_work *work, bool *lost)
     return status;
 }
 
+/* The server does not let us delete the key. It is asked again, but the session is no longer kept for it, so that the
+ * key goes with the session if no other lock needs that. True: that must have happened. */
+static bool is_over_after_refusal(struct consul_work *work)
+{
+    struct consul_lock *lock = work->lock;
+    struct consul_session *session = lock->session;
+    if (!session)
+        return true;
+    pthread_mutex_lock(&work->store->mutex);
+    if (!lock->refused) {
+        lock->refused = true;
+        session->users--;
+        session->refused++;
+    }
+    const hfi_time age = work->store->env->now_ns() - session->renewed_ns;
+    const bool over = session->users == 0 && age > 2 * session->ttl_ms * HFI_MS;
+    pthread_mutex_unlock(&work->store->mutex);
+    return over;
+}
+
 hf_status hfi_consul_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
 {
     struct consul_store *store = memory;
@@ -399,12 +419,12 @@ hf_status hfi_consul_release(void *memory, void *lock_memory, const struct hfi_r
     hf_status status = hfi_consul_catch_up(&work);
     if (status == HF_OK)
         status = let_go(&work, &lost);
-    if (status == HF_INTERNAL) { /* nobody knows what was done; given up, the key would last as long as the session */
+    if (status == HF_INTERNAL) { /* nobody knows what was done */
         status = HF_UNKNOWN;
         if (err)
             err->status = status;
     }
-    if (status == HF_UNAVAILABLE || status == HF_UNKNOWN)
+    if (status == HF_UNAVAILABLE || status == HF_UNKNOWN || (status != HF_OK && !is_over_after_refusal(&work)))
         return status;
     if (status == HF_OK && lock->stale) {
         /* So that newcomers need not look first; whether it is done or not does no harm. */

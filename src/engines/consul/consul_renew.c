@@ -16,7 +16,7 @@ struct kept {
 
 void hfi_consul_follow(struct consul_store *store, struct consul_lock *lock, const char *id)
 {
-    if (strcmp(lock->session->id, id) == 0)
+    if (lock->refused || strcmp(lock->session->id, id) == 0)
         return;
     struct consul_session *session = store->sessions;
     while (session && strcmp(session->id, id) != 0)

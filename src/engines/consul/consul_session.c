@@ -275,11 +275,12 @@ static struct consul_session *find(struct consul_store *store, uint32_t ttl_ms)
     const hfi_time now = store->env->now_ns();
     for (struct consul_session **link = &store->sessions; *link;) {
         struct consul_session *session = *link;
-        if (session->users == 0 && (session->dead || now - session->renewed_ns > 2 * session->ttl_ms * HFI_MS)) {
+        const bool unused = session->users == 0 && session->refused == 0;
+        if (unused && (session->dead || now - session->renewed_ns > 2 * session->ttl_ms * HFI_MS)) {
             forget(store, link);
             continue;
         }
-        if (session->ttl_ms == ttl_ms && !session->dead)
+        if (session->ttl_ms == ttl_ms && !session->dead && session->refused == 0)
             found = session;
         link = &session->next;
     }

@@ -220,10 +220,13 @@ void hfi_consul_drop_session(struct consul_work *work)
     work->lock->unsure = false;
     pthread_mutex_lock(&work->store->mutex);
     struct consul_session *session = work->lock->session;
+    if (session) {
+        session->users -= !work->lock->refused;
+        session->refused -= work->lock->refused;
+    }
     work->lock->session = NULL;
+    work->lock->refused = false;
     pthread_mutex_unlock(&work->store->mutex);
-    if (session)
-        hfi_consul_session_put(work->store, session);
 }
 
 static hf_status settle(struct consul_work *work)

@@ -100,12 +100,8 @@ static hf_status line_up(struct errand *errand)
     /* An empty directory is swept away by the servers from time to time, perhaps once more. */
     for (unsigned tries = 0; rc == ZNONODE && tries < TRIES; tries++) {
         rc = hfi_zookeeper_make_directories(lock->session, errand->directory, errand->request->deadline_ns);
-        if (rc != ZOK) {
-            const hf_status status = no_answer(errand, rc, "make the lock's directory");
-            return status == HF_UNKNOWN ? hfi_fail(errand->err, HF_UNAVAILABLE, rc, "ZooKeeper at %.80s went silent",
-                                                   errand->store->config.hosts)
-                                        : status;
-        }
+        if (rc != ZOK)
+            return no_answer(errand, rc, "make the lock's directory");
         rc = create_node(errand, prefix);
     }
     return rc == ZOK ? HF_OK : no_answer(errand, rc, "create a node");
@@ -333,6 +329,25 @@ static hf_status ask(struct errand *errand)
     return rc == ZOK || rc == ZNONODE ? HF_BUSY : no_answer(errand, rc, "delete a node");
 }
 
+static hf_status join_and_ask(struct errand *errand)
+{
+    const struct hfi_request *request = errand->request;
+    const hf_status status =
+        hfi_zookeeper_session_join(errand->store, errand->lock, request->ttl_ms, request->deadline_ns, errand->err);
+    return status == HF_OK ? ask(errand) : status;
+}
+
+/* Only a node that is or may be there is something that was changed; a directory is not. */
+static hf_status name_trouble(const struct zookeeper_lock *lock, hf_status status, hf_error *err)
+{
+    if (status != HF_UNAVAILABLE && status != HF_UNKNOWN)
+        return status;
+    const hf_status name = lock->state == ZOOKEEPER_NEW ? HF_UNAVAILABLE : HF_UNKNOWN;
+    if (err)
+        err->status = name;
+    return name;
+}
+
 hf_status hfi_zookeeper_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
                                 struct hfi_grant *grant, hf_error *err)
 {
@@ -342,15 +357,15 @@ hf_status hfi_zookeeper_attempt(void *memory, void *lock_memory, const struct hf
     hfi_zookeeper_directory(errand.directory, &store->config, request->name);
     hfi_zookeeper_enter(store);
     lock->owner = request->owner;
-    hf_status status = hfi_zookeeper_session_join(store, lock, request->ttl_ms, request->deadline_ns, err);
-    if (status == HF_OK)
-        status = ask(&errand);
-    /* A node that is or may be there is something that was changed. */
-    if (status == HF_UNAVAILABLE && lock->state != ZOOKEEPER_NEW) {
-        status = HF_UNKNOWN;
-        if (err)
-            err->status = status;
+    hf_status status = join_and_ask(&errand);
+    /* An answer that has not come though there was time for it was lost with its connection: the server has died, or
+     * hangs, and others may do. What was begun is found again there, since the session is the same. */
+    for (unsigned tries = 1; status == HF_UNKNOWN && tries < TRIES && store->env->now_ns() < request->deadline_ns;
+         tries++) {
+        grant->counted_from_ns = store->env->now_ns(); /* for how long, the session says */
+        status = join_and_ask(&errand);
     }
+    status = name_trouble(lock, status, err);
     pthread_mutex_unlock(&store->mutex);
     return status;
 }
@@ -410,7 +425,7 @@ hf_status hfi_zookeeper_release(void *memory, void *lock_memory, const struct hf
         status = hfi_fail(err, HF_LOST, ZSESSIONEXPIRED, "its session has expired");
     else if (lock->state != ZOOKEEPER_NEW)
         status = undo(&errand);
-    if (status != HF_UNAVAILABLE && status != HF_UNKNOWN)
+    if (status == HF_OK || status == HF_LOST) /* else it is asked again: the node would stay as long as the session */
         hfi_zookeeper_session_leave(lock);
     pthread_mutex_unlock(&store->mutex);
     return status;

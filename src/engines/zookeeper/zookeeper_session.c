@@ -44,13 +44,15 @@ static hfi_time timeout_ns(const struct zookeeper_session *session)
 
 /* --- what is certain --- */
 
-/* How long a server may owe us something before another one is tried, or the same one anew: all of them should get
- * their turn. */
+/* How long a server may owe us something before another one is tried, or the same one anew: half of what a call may
+ * take, since one that is only slow would be as slow after it was left; and less for one that has not let us in yet, so
+ * that all of them get their turn. */
 static hfi_time patience_ns(const struct zookeeper_session *session)
 {
     const struct zookeeper_store *store = session->store;
     const hfi_time least = store->address_count > 1 ? PATIENCE_LEAST : PATIENCE_ALONE;
-    const hfi_time most = earlier(timeout_ns(session) / 3, store->env->timeout_ns / (store->address_count + 1));
+    const unsigned share = session->connected ? 2 : store->address_count + 1;
+    const hfi_time most = earlier(timeout_ns(session) / 3, store->env->timeout_ns / share);
     return most > least ? most : least;
 }
 
