@@ -5,14 +5,13 @@
 #include "redis_server.h"
 
 #include "netns.h"
+#include "server_clock.h"
 #include "test.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <glob.h>
-#include <inttypes.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -116,24 +115,6 @@ static void describe(const struct redis_server *server, char *out, size_t size)
              server->sentinel ? "" : "--save \"\" --appendonly no --repl-diskless-sync-delay 0", server->arguments);
 }
 
-/* libfaketime calls malloc() when it is first asked for the time, and jemalloc asks for the time when it is first
- * called: together they wait for each other for ever. So the server gets the C library's malloc() instead. */
-static void follow_clock(const struct redis_server *server)
-{
-    char libraries[300];
-    glob_t found;
-    if (glob("/usr/lib/*/faketime/libfaketime.so.1", 0, NULL, &found) != 0) {
-        test_note("libfaketime, of the package faketime, is not installed");
-        _exit(127);
-    }
-    snprintf(libraries, sizeof libraries, "libc_malloc_debug.so.0:%s", found.gl_pathv[0]);
-    globfree(&found);
-    setenv("LD_PRELOAD", libraries, 1);
-    setenv("FAKETIME_TIMESTAMP_FILE", server->clock, 1);
-    setenv("FAKETIME_NO_CACHE", "1", 1);
-    setenv("DONT_FAKE_MONOTONIC", "1", 1);
-}
-
 static _Noreturn void become_server(const struct redis_server *server, const char *more, pid_t parent)
 {
     char described[2000], text[3000];
@@ -150,7 +131,7 @@ static _Noreturn void become_server(const struct redis_server *server, const cha
     if (server->place)
         netns_enter(server->place);
     if (*server->clock)
-        follow_clock(server);
+        server_clock_follow(server->clock);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL); /* the runner's mask must not be the server's */
@@ -443,16 +424,8 @@ void redis_server_continue(struct redis_server *server)
 
 void redis_server_set_clock(const struct redis_server *server, int64_t offset_ms)
 {
-    char changed[220];
     REQUIRE(*server->clock);
-    snprintf(changed, sizeof changed, "%s.new", server->clock);
-    FILE *file = fopen(changed, "we");
-    REQUIRE(file != NULL);
-    const int64_t size_ms = offset_ms < 0 ? -offset_ms : offset_ms;
-    fprintf(file, "%c%" PRId64 ".%03d\n", offset_ms < 0 ? '-' : '+', size_ms / 1000, (int)(size_ms % 1000));
-    REQUIRE_INT(0, fclose(file));
-    /* Renamed: the server reads it all the time, and must not find half of it. */
-    REQUIRE_INT(0, rename(changed, server->clock));
+    server_clock_set(server->clock, offset_ms);
 }
 
 int64_t redis_server_clock_offset_ms(struct redis_server *server)

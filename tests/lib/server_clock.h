@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * server_clock.h: a wall clock of a server's own, by libfaketime (package faketime): it follows a file, and can be set
+ * at any time. The monotonic clock of the server stays the machine's.
+ */
+#ifndef SERVER_CLOCK_H
+#define SERVER_CLOCK_H
+
+#include <stdint.h>
+
+/* Whoever follows `path` has a wall clock that is `offset_ms` ahead of the machine's from now on (behind, if
+ * negative). */
+void server_clock_set(const char *path, int64_t offset_ms);
+/* For a child that is going to become a server: it will follow `path`. */
+void server_clock_follow(const char *path);
+
+#endif
