@@ -86,8 +86,10 @@ int hfi_lifeline_watch(int folder, uint64_t id)
     char name[32];
     lifeline_name(name, 'c', id);
     const int fd = HFI_FD(openat(folder, name, O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
-    if (fd < 0 && errno == ENXIO)
+    if (fd < 0 && errno == ENXIO) {
         unlinkat(folder, name, 0); /* nobody reads: its client is dead, and no other will ever have this name */
+        errno = ENXIO;             /* also if we may not remove it */
+    }
     return fd;
 }
 

@@ -5,11 +5,18 @@
  */
 #include "sqlite_support.h"
 
+#include "engines/local.h"
+
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* ------------------------------------------------------------------------------ a program that dies while it writes */
@@ -240,6 +247,66 @@ TEST(the_second_in_line_looks_after_the_first)
     holder_finish(first, pid, HF_OK);
     hf_close(client);
     hf_close(other);
+}
+
+/* The kernel ends this process when it is about to tell another client anything: after the commit, and with the message
+ * still in its hands. Nothing else writes as many bytes at once in this way. */
+static void die_instead_of_telling(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_write, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, sizeof(struct hfi_message), 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = { .len = sizeof filter / sizeof filter[0], .filter = filter };
+    REQUIRE_INT(0, prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    REQUIRE_INT(0, syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program));
+}
+
+static void release_and_die(void *arg)
+{
+    struct holder *it = arg;
+    hf_client *client = open_client();
+    hf_lock *lock = must_acquire(client, it->name.text, &it->options);
+    atomic_store(&it->token, hf_token(lock));
+    gate_pass(&it->held);
+    gate_await(&it->go, 1);
+    die_instead_of_telling();
+    hf_release(lock, NULL);
+    FAIL("it lives");
+}
+
+/* It frees the lock and dies before it can tell whom it has given it to. That one does not wait until the time of the
+ * dead would have been over: it would outlast the test. */
+static void check_death_before_the_message(const char *strategy)
+{
+    char label[60], options[60];
+    snprintf(label, sizeof label, "message-%s", strategy);
+    snprintf(options, sizeof options, "synchronous=off&strategy=%s", strategy);
+    new_store(label, options);
+    struct holder *doomed = holder_new("x");
+    hf_client *client = open_client();
+    struct waiter waiter;
+    doomed->options.ttl_ms = endless_ttl_ms();
+    const pid_t pid = helper_start(release_and_die, doomed);
+    gate_await(&doomed->held, 1);
+    waiter_start(&waiter, client, doomed->name.text, NULL);
+    await_waiters(client, doomed->name.text, 1);
+    gate_pass(&doomed->go);
+    waiter_join(&waiter, HF_OK);
+    CHECK(waiter.token > atomic_load(&doomed->token));
+    helper_kill(pid); /* it is dead, or has failed */
+    must_release(waiter.lock);
+    hf_close(client);
+}
+
+TEST(a_releaser_that_dies_before_it_tells_the_first_in_line)
+{
+    for (size_t i = 0; i < STRATEGIES; i++)
+        check_death_before_the_message(strategy_names[i]);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- boots */

@@ -99,6 +99,8 @@ struct sqlite_lock {
     bool unsure;             /* an answer was lost */
     bool waiting;            /* is in the ear's list */
     hfi_time ask_again_ns;
+    uint64_t watched; /* first in line: the client that has it; else 0 */
+    uint64_t dead;    /* a client after whose end we have asked */
     struct hfi_owner owner;
     struct hfi_waker *waker;
     struct sqlite_lock *next; /* in the list of those who wait */

@@ -223,21 +223,42 @@ void hfi_sqlite_expect_no_more(struct sqlite_store *store, struct sqlite_lock *l
     pthread_mutex_unlock(&store->ear.mutex);
 }
 
+/* `end` tells of the end of whoever has the lock: it may give it to us and die before it can say so, and nothing else
+ * would tell us. False: it is dead already, which is worth asking, once. */
+static bool watch_holder(const struct sqlite_store *store, struct sqlite_lock *lock, struct pollfd *end)
+{
+    if (lock->watched == 0 || lock->watched == store->env->client || lock->watched == lock->dead)
+        return true;
+    const int folder = open_folder(store, O_PATH);
+    end->fd = folder >= 0 ? hfi_lifeline_watch(folder, lock->watched) : -1;
+    const bool dead = end->fd < 0 && (errno == ENXIO || errno == ENOENT);
+    hfi_fd_close(folder);
+    if (dead)
+        lock->dead = lock->watched;
+    return !dead;
+}
+
 bool hfi_sqlite_await_call(struct sqlite_store *store, struct sqlite_lock *lock, struct hfi_waker *waker,
                            hfi_time deadline_ns)
 {
+    struct pollfd end = { .fd = -1 };
     bool in_time = true;
+    if (!watch_holder(store, lock, &end))
+        return true;
     pthread_mutex_lock(&store->ear.mutex);
     lock->waker = waker;
-    while (in_time && lock->state == LITE_STATE_NEW && !hfi_waker_called_back(waker)) {
+    while (in_time && !end.revents && lock->state == LITE_STATE_NEW && !hfi_waker_called_back(waker)) {
         const hfi_time until = lock->ask_again_ns < deadline_ns ? lock->ask_again_ns : deadline_ns;
         pthread_mutex_unlock(&store->ear.mutex);
-        in_time = hfi_waker_sleep(waker, NULL, 0, until);
+        in_time = hfi_waker_sleep(waker, &end, 1, until);
         pthread_mutex_lock(&store->ear.mutex);
     }
+    if (end.revents)
+        lock->dead = lock->watched;
     lock->waker = NULL;
     const bool news = in_time || lock->state == LITE_STATE_CALLED || lock->ask_again_ns < deadline_ns;
     pthread_mutex_unlock(&store->ear.mutex);
+    hfi_fd_close(end.fd);
     return news;
 }
 

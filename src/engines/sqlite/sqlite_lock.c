@@ -25,6 +25,7 @@ struct taking {
     uint32_t ttl_ms;
     struct sqlite_row row; /* unless it was taken */
     int64_t token;         /* 0: not taken */
+    bool first;            /* in line, nobody before us */
     struct sqlite_heirs heirs;
 };
 
@@ -97,16 +98,26 @@ static int serve_and_take(struct sqlite_store *store, void *arg)
     return code == SQLITE_OK ? take(store, it) : code;
 }
 
+static int read_first(sqlite3_stmt *row, void *arg)
+{
+    struct taking *it = arg;
+    it->first = sqlite3_column_int64(row, 1) == it->values.client && sqlite3_column_int64(row, 2) == it->values.serial;
+    return 1;
+}
+
 static int line_up_and_take(struct sqlite_store *store, void *arg)
 {
     struct taking *it = arg;
     it->heirs = (struct sqlite_heirs){ .first = { .serial = 0 } };
+    it->first = false;
     int code = take(store, it);
     if (code != SQLITE_OK || it->token)
         return code;
     code = hfi_sqlite_run(store, LITE_ENTER, &it->values, NULL, NULL);
-    if (code != SQLITE_OK || !it->row.free)
+    if (code != SQLITE_OK)
         return code;
+    if (!it->row.free)
+        return hfi_sqlite_run(store, LITE_QUEUE, &it->values, read_first, it);
     code = hfi_sqlite_serve(store, &it->values, &it->heirs);
     return code == SQLITE_OK ? take(store, it) : code;
 }
@@ -143,6 +154,7 @@ static void put_off(struct sqlite_store *store, struct sqlite_lock *lock, const 
     pthread_mutex_lock(&store->ear.mutex); /* a call may be coming in */
     lock->ask_again_ns = now + (left < BACKSTOP_MOST ? left : BACKSTOP_MOST) + BACKSTOP_FIRST + spread;
     pthread_mutex_unlock(&store->ear.mutex);
+    lock->watched = it->first ? row->owner.client : 0;
 }
 
 hf_status hfi_sqlite_attempt(void *memory, void *lock_memory, const struct hfi_request *request,

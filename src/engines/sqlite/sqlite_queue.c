@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * sqlite_queue.c: who is served next. Whoever finds the lock free while others wait, mostly the one who frees it, hands
- * it to the first of them in the same transaction, for a short claim time, and then tells that client.
+ * it to the first of them in the same transaction, for a short claim time, and then tells that client. The first in
+ * line watches the holder meanwhile, which may die between the two.
  *
  * Who is dead is known by its FIFO, which nobody reads any more. One that dies after it was served is looked after by
  * the second in line, which is told to ask when the claim is over.
