@@ -5,6 +5,7 @@
 #include "postgres_server.h"
 
 #include "netns.h"
+#include "server_clock.h"
 #include "test.h"
 
 #include <arpa/inet.h>
@@ -146,6 +147,8 @@ pid_t postgres_server_launch(const struct postgres_server *server, const char *c
         return pid;
     if (server->place)
         netns_enter(server->place);
+    if (*server->clock)
+        server_clock_follow(server->clock);
     become_plain_user();
     prctl(PR_SET_PDEATHSIG, SIGQUIT); /* after the change of user, which clears it */
     const int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
@@ -327,6 +330,14 @@ void postgres_server_restart(struct postgres_server *server)
 {
     REQUIRE_INT(0, server->pid);
     boot(server);
+}
+
+void postgres_server_own_clock(struct postgres_server *server)
+{
+    snprintf(server->clock, sizeof server->clock, "%s/clock", server->directory);
+    server_clock_set(server->clock, 0);
+    postgres_server_kill(server);
+    postgres_server_restart(server);
 }
 
 void postgres_server_stop(struct postgres_server *server)

@@ -29,6 +29,7 @@ struct postgres_server {
     char unix_url[300];  /* … by its socket file */
     char directory[200]; /* the socket is in it, the data in "data" */
     char settings[500];
+    char clock[220];     /* the file that its wall clock follows; "": the machine's clock */
     struct netns *place; /* NULL: where the test is */
     PGconn *control;
     struct postgres_server *next;
@@ -47,6 +48,8 @@ void postgres_server_stop(struct postgres_server *server);
 void postgres_server_kill(struct postgres_server *server);
 /* Starts it again with its data. */
 void postgres_server_restart(struct postgres_server *server);
+/* The same, and with a clock of its own from then on: see server_clock.h. */
+void postgres_server_own_clock(struct postgres_server *server);
 /* SIGSTOP to the process of one connection, and SIGCONT. */
 void postgres_server_pause_backend(pid_t backend);
 void postgres_server_continue_backend(pid_t backend);

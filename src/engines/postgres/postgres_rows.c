@@ -24,7 +24,17 @@
 #define CLAIM_NS (HFI_POSTGRES_CLAIM_MS * HFI_MS)
 
 /* The columns of the statement that tells who has it. */
-enum { COLUMN_TOKEN, COLUMN_HOST, COLUMN_PID, COLUMN_LEFT, COLUMN_FREE, COLUMN_CLOCK, COLUMN_VERSION, COLUMN_QUEUED };
+enum {
+    COLUMN_TOKEN,
+    COLUMN_HOST,
+    COLUMN_PID,
+    COLUMN_LEFT,
+    COLUMN_FREE,
+    COLUMN_AHEAD,
+    COLUMN_CLOCK,
+    COLUMN_VERSION,
+    COLUMN_QUEUED
+};
 
 static bool is_true(const PGresult *result, int column)
 {
@@ -158,7 +168,8 @@ hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres
     hfi_time sent_ns = store->env->now_ns();
     hf_status status =
         ask(store, line_up ? strategy->line_up : strategy->attempt, &values, &result, request->deadline_ns, err);
-    if (status == HF_OK && hfi_postgres_number(result, 0, COLUMN_TOKEN, 0) == 0 && is_true(result, COLUMN_FREE)) {
+    if (status == HF_OK && hfi_postgres_number(result, 0, COLUMN_TOKEN, 0) == 0 &&
+        (is_true(result, COLUMN_FREE) || is_true(result, COLUMN_AHEAD))) {
         PQclear(result);
         sent_ns = store->env->now_ns();
         status = ask(store, strategy->help, &values, &result, request->deadline_ns, err);

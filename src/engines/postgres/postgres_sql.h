@@ -24,6 +24,7 @@ enum postgres_statement {
     POSTGRES_ENTER, /* the line of those who wait */
     POSTGRES_SERVE, /* the first of them */
     POSTGRES_CLEAN, /* up after those who do not live */
+    POSTGRES_MEND,  /* an end that is too far away */
     POSTGRES_LEAVE,
     POSTGRES_RENEW,
     POSTGRES_FREE,
@@ -59,7 +60,7 @@ struct postgres_strategy {
     struct postgres_sql sql[POSTGRES_STATEMENTS];
     postgres_sequence attempt; /* row strategies: the last statement tells who has it */
     postgres_sequence line_up;
-    postgres_sequence help; /* the lock is free, but others wait for it: they are served first */
+    postgres_sequence help; /* the lock is free, but others wait for it: they are served first; or it must be mended */
     postgres_sequence release;
     postgres_sequence leave;
     postgres_sequence evict;

@@ -16,6 +16,7 @@
 #define NOW "clock_timestamp()"
 #define MICROSECONDS "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 #define TTL "$4::int * interval '1 millisecond'"
+#define CLAIM_MS "1000"
 #define CLAIM "interval '1 second'"
 #define LEFT_MS(end) "(extract(epoch FROM " end " - clock_timestamp()) * 1000)::bigint"
 #define HELD_MS "greatest(0, (extract(epoch FROM clock_timestamp() - since) * 1000)::bigint)"
@@ -44,25 +45,30 @@
 /* … and still is: who only looks must not take a claim that is over for a grant. */
 #define IS_HELD_BY_ME "(" IS_MINE " AND l.expires > " NOW ")"
 #define NEXT_TOKEN "greatest(l.token + 1, " MICROSECONDS ")"
+/* Its end is further away than its whole time: the server's clock was set back, by an hour perhaps, and for that hour a
+ * dead holder would keep it. */
+#define WHOLE_TIME "l.ttl * interval '1 millisecond'"
+#define IS_AHEAD "(l.expires > " NOW " + " WHOLE_TIME ")"
 
 static const char lease_take[] =
-    "WITH taken AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, host, pid, note)"
-    " VALUES ($1, $2, $3, " MICROSECONDS ", " NOW ", " NOW " + " TTL ", $5, $6, $7)"
+    "WITH taken AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note)"
+    " VALUES ($1, $2, $3, " MICROSECONDS ", " NOW ", " NOW " + " TTL ", $4, $5, $6, $7)"
     " ON CONFLICT (name) DO UPDATE SET client = $2, serial = $3,"
     " token = CASE WHEN " IS_MINE " THEN l.token ELSE " NEXT_TOKEN " END,"
     " since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW " END,"
-    " expires = " NOW " + " TTL ", host = $5, pid = $6, note = $7"
+    " expires = " NOW " + " TTL ", ttl = $4, host = $5, pid = $6, note = $7"
     " WHERE " IS_MINE " OR (NOT l.queued AND " IS_FREE ") RETURNING token)"
-    " SELECT token, NULL::text, NULL::int, NULL::bigint, false, NULL::bigint FROM taken"
+    " SELECT token, NULL::text, NULL::int, NULL::bigint, false, false, NULL::bigint FROM taken"
     " UNION ALL SELECT 0, l.host, l.pid, " LEFT_MS(
-        "l.expires") ", " IS_FREE ", " MICROSECONDS " FROM {L} l WHERE l.name = $1 AND NOT EXISTS (SELECT FROM taken)";
+        "l.expires") ", " IS_FREE ", " IS_AHEAD ", " MICROSECONDS
+                     " FROM {L} l WHERE l.name = $1 AND NOT EXISTS (SELECT FROM taken)";
 
 static const char lease_look[] = "SELECT CASE WHEN " IS_HELD_BY_ME " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
-    "l.expires") ", " IS_FREE ", " MICROSECONDS ", l.token, l.queued FROM {L} l WHERE l.name = $1";
+    "l.expires") ", " IS_FREE ", " IS_AHEAD ", " MICROSECONDS ", l.token, l.queued FROM {L} l WHERE l.name = $1";
 
 static const char version_swap[] =
     "UPDATE {L} l SET client = $2, serial = $3, token = " NEXT_TOKEN ", since = " NOW ", expires = " NOW " + " TTL
-    ", host = $5, pid = $6, note = $7 WHERE l.name = $1 AND l.token = $8 AND NOT l.queued AND " IS_FREE
+    ", ttl = $4, host = $5, pid = $6, note = $7 WHERE l.name = $1 AND l.token = $8 AND NOT l.queued AND " IS_FREE
     " RETURNING token";
 
 static const char lease_lock[] =
@@ -79,7 +85,8 @@ static const char enter[] =
  * parts. Whoever stands before the second in line has been served, or is dead. */
 static const char lease_serve[] =
     "WITH given AS (UPDATE {L} l SET client = h.client, serial = h.serial, token = " NEXT_TOKEN ", since = " NOW
-    ", expires = " NOW " + " CLAIM ", host = h.host, pid = h.pid, note = h.note, queued = s.place IS NOT NULL"
+    ", expires = " NOW " + " CLAIM ", ttl = " CLAIM_MS ", host = h.host, pid = h.pid, note = h.note,"
+    " queued = s.place IS NOT NULL"
     " FROM (" HEIR ") h LEFT JOIN LATERAL (" SECOND ") s ON true WHERE l.name = $1 AND " IS_FREE
     " RETURNING coalesce(s.place, 9223372036854775807) AS place, " TELL_HEIR ", " TELL_SECOND ")"
     " DELETE FROM {W} w WHERE w.name = $1 AND w.place < (SELECT place FROM given)";
@@ -92,8 +99,11 @@ static const char lease_clean[] =
 
 static const char leave[] = "DELETE FROM {W} WHERE client = $1 AND serial = $2";
 
-static const char renew[] =
-    "UPDATE {L} SET expires = " NOW " + " TTL " WHERE name = $1 AND client = $2 AND serial = $3 AND expires > " NOW;
+static const char renew[] = "UPDATE {L} SET expires = " NOW " + " TTL
+                            ", ttl = $4 WHERE name = $1 AND client = $2 AND serial = $3 AND expires > " NOW;
+
+/* Its holder counts from before the clock was set, and so has no more than this left. */
+static const char mend[] = "UPDATE {L} l SET expires = " NOW " + " WHOLE_TIME " WHERE l.name = $1 AND " IS_AHEAD;
 
 /* Locks the row; a waiter who has lined up meanwhile is seen by the next statement, which serves it. */
 #define MAKE_FREE "UPDATE {L} l SET client = NULL, serial = NULL, expires = NULL WHERE l.name = $1"
@@ -113,13 +123,14 @@ static const char row_inspect[] = "SELECT l.name, l.host, l.pid, token, " HELD_M
 /* --- insert: the row is the lock; the last token, which must outlive it, is in the row of grants --- */
 
 static const char insert_take[] =
-    "INSERT INTO {L} AS l (name, client, serial, token, since, expires, host, pid, note)"
-    " SELECT $1, $2, $3, 0, " NOW ", " NOW " + " TTL ", $5, $6, $7"
+    "INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note)"
+    " SELECT $1, $2, $3, 0, " NOW ", " NOW " + " TTL ", $4, $5, $6, $7"
     " WHERE NOT EXISTS (SELECT FROM {W} w WHERE w.name = $1)"
     " OR EXISTS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_MINE ")"
     " ON CONFLICT (name) DO UPDATE SET client = $2, serial = $3,"
     " token = CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW
-    " END, expires = " NOW " + " TTL ", host = $5, pid = $6, note = $7 WHERE " IS_MINE " OR l.expires <= " NOW;
+    " END, expires = " NOW " + " TTL ", ttl = $4, host = $5, pid = $6, note = $7 WHERE " IS_MINE
+    " OR l.expires <= " NOW;
 
 static const char insert_count[] =
     "WITH fresh AS (SELECT FROM {L} WHERE name = $1 AND token = 0 AND client IS NOT NULL),"
@@ -127,7 +138,8 @@ static const char insert_count[] =
     " RETURNING g.token) UPDATE {L} l SET token = counted.token FROM counted WHERE l.name = $1";
 
 static const char insert_look[] = "SELECT CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
-    "l.expires") ", l.client IS NULL OR l.expires <= " NOW " FROM (SELECT 1) one LEFT JOIN {L} l ON l.name = $1";
+    "l.expires") ", l.client IS NULL OR l.expires <= " NOW ", " IS_AHEAD
+                 " FROM (SELECT 1) one LEFT JOIN {L} l ON l.name = $1";
 
 static const char insert_lock[] =
     "INSERT INTO {G} AS g (name, token) VALUES ($1, 0) ON CONFLICT (name) DO UPDATE SET token = g.token";
@@ -136,10 +148,11 @@ static const char insert_lock[] =
 
 static const char insert_serve[] =
     "WITH heir AS (" HEIR "),"
-    " given AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, host, pid, note)"
-    " SELECT $1, h.client, h.serial, 0, " NOW ", " NOW " + " CLAIM ", h.host, h.pid, h.note FROM heir h"
+    " given AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note)"
+    " SELECT $1, h.client, h.serial, 0, " NOW ", " NOW " + " CLAIM ", " CLAIM_MS ", h.host, h.pid, h.note FROM heir h"
     " ON CONFLICT (name) DO UPDATE SET client = excluded.client, serial = excluded.serial, token = 0,"
-    " since = excluded.since, expires = " NOW " + " CLAIM ", host = excluded.host, pid = excluded.pid,"
+    " since = excluded.since, expires = " NOW " + " CLAIM ", ttl = " CLAIM_MS
+    ", host = excluded.host, pid = excluded.pid,"
     " note = excluded.note WHERE l.expires <= " NOW " RETURNING l.client, l.serial),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND ((EXISTS (SELECT FROM given)"
     " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))"
@@ -233,6 +246,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_ENTER] = { enter, "ncsbhpk" },
                [POSTGRES_SERVE] = { lease_serve, "n" },
                [POSTGRES_CLEAN] = { lease_clean, "n" },
+               [POSTGRES_MEND] = { mend, "n" },
                [POSTGRES_LEAVE] = { leave, "cs" },
                [POSTGRES_RENEW] = { renew, "ncst" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
@@ -241,7 +255,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_TAKE },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE },
-      .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_TAKE },
+      .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_TAKE },
       .release = { POSTGRES_FREE, POSTGRES_SERVE },
       .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE, POSTGRES_CLEAN },
       .evict = { POSTGRES_EVICT, POSTGRES_SERVE } },
@@ -255,6 +269,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_ENTER] = { enter, "ncsbhpk" },
                [POSTGRES_SERVE] = { lease_serve, "n" },
                [POSTGRES_CLEAN] = { lease_clean, "n" },
+               [POSTGRES_MEND] = { mend, "n" },
                [POSTGRES_LEAVE] = { leave, "cs" },
                [POSTGRES_RENEW] = { renew, "ncst" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
@@ -263,7 +278,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_LOOK },
-      .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_LOOK },
+      .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_LOOK },
       .release = { POSTGRES_FREE, POSTGRES_SERVE },
       .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE, POSTGRES_CLEAN },
       .evict = { POSTGRES_EVICT, POSTGRES_SERVE } },
@@ -275,6 +290,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_LOCK] = { insert_lock, "n" },
                [POSTGRES_ENTER] = { enter, "ncsbhpk" },
                [POSTGRES_SERVE] = { insert_serve, "n" },
+               [POSTGRES_MEND] = { mend, "n" },
                [POSTGRES_LEAVE] = { leave, "cs" },
                [POSTGRES_RENEW] = { renew, "ncst" },
                [POSTGRES_FREE] = { insert_free, "ncs" },
@@ -283,7 +299,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_GUARD] = { show_token, "nv" } },
       .attempt = { POSTGRES_LOCK, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
-      .help = { POSTGRES_LOCK, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
+      .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .release = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_SERVE, POSTGRES_COUNT },
       .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE, POSTGRES_COUNT },
       .evict = { POSTGRES_LOCK, POSTGRES_EVICT, POSTGRES_SERVE, POSTGRES_COUNT } },
