@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS holdfast_locks (
     bell BIGINT UNSIGNED NOT NULL DEFAULT 0,        -- the connection that has this bell
     since DATETIME(6),                              -- all times are UTC
     expires DATETIME(6),                            -- held: its end; free: until then for whoever has the bell
+    ttl INT UNSIGNED,                               -- ms from then to `expires`: one further away is a clock set back
     host VARCHAR(64) CHARACTER SET utf8mb4,
     pid BIGINT UNSIGNED,
     note VARCHAR(120) CHARACTER SET utf8mb4

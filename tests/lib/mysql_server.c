@@ -5,6 +5,7 @@
 #include "mysql_server.h"
 
 #include "netns.h"
+#include "server_clock.h"
 #include "server_home.h"
 #include "test.h"
 
@@ -70,7 +71,8 @@ static void boot(struct mysql_server *server, const char *database)
              server->settings);
     for (char *word = strtok_r(text, " ", &rest); word && count < ARGUMENTS_MOST - 1; word = strtok_r(NULL, " ", &rest))
         arguments[count++] = word;
-    server->pid = home_launch(server->directory, server->place, SIGKILL, arguments);
+    server->pid =
+        home_launch(server->directory, server->place, *server->clock ? server->clock : NULL, SIGKILL, arguments);
     while (!answers(server, database)) {
         REQUIRE_INT(0, waitpid(server->pid, NULL, WNOHANG));
         REQUIRE(test_now_ns() < end_ns);
@@ -144,6 +146,14 @@ void mysql_server_restart(struct mysql_server *server)
 {
     REQUIRE_INT(0, server->pid);
     boot(server, "app");
+}
+
+void mysql_server_own_clock(struct mysql_server *server)
+{
+    snprintf(server->clock, sizeof server->clock, "%s/clock", server->directory);
+    server_clock_set(server->clock, 0);
+    mysql_server_kill(server);
+    mysql_server_restart(server);
 }
 
 void mysql_server_stop(struct mysql_server *server)

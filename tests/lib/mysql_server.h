@@ -28,6 +28,7 @@ struct mysql_server {
     char unix_url[300];  /* … by its socket file */
     char directory[200]; /* the socket is in it, the data in "data" */
     char settings[500];
+    char clock[220];     /* the file that its wall clock follows; "": the machine's clock */
     struct netns *place; /* NULL: where the test is */
     MYSQL *control;
     struct mysql_server *next;
@@ -44,6 +45,9 @@ void mysql_server_stop(struct mysql_server *server);
 void mysql_server_kill(struct mysql_server *server);
 /* Starts it again with its data. */
 void mysql_server_restart(struct mysql_server *server);
+
+/* The same, and with a clock of its own from then on: see server_clock.h. */
+void mysql_server_own_clock(struct mysql_server *server);
 
 /* SQL as root in the database "app"; the format is that of printf. It must succeed. */
 void mysql_server_do(struct mysql_server *server, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -5,6 +5,7 @@
 #include "server_home.h"
 
 #include "netns.h"
+#include "server_clock.h"
 #include "test.h"
 
 #include <arpa/inet.h>
@@ -75,7 +76,8 @@ void home_make(char *path, size_t size, const char *word)
     REQUIRE_INT(0, mkdir(path, 0700));
 }
 
-pid_t home_launch(const char *home, const struct netns *place, int last_signal, char *const *arguments)
+pid_t home_launch(const char *home, const struct netns *place, const char *clock, int last_signal,
+                  char *const *arguments)
 {
     char log[300];
     const pid_t parent = getpid();
@@ -87,6 +89,8 @@ pid_t home_launch(const char *home, const struct netns *place, int last_signal, 
         return pid;
     if (place)
         netns_enter(place);
+    if (clock)
+        server_clock_follow(clock);
     prctl(PR_SET_PDEATHSIG, last_signal);
     const int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (getppid() != parent || fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
@@ -137,7 +141,7 @@ int home_run_with_url(const char *url, int count, char **words)
 void home_run(const char *home, char *const *arguments)
 {
     int status = 1;
-    const pid_t pid = home_launch(home, NULL, SIGKILL, arguments);
+    const pid_t pid = home_launch(home, NULL, NULL, SIGKILL, arguments);
     REQUIRE_INT(pid, waitpid(pid, &status, 0));
     if (status != 0) {
         FAIL("%s: see %s/log", arguments[0], home);

@@ -17,9 +17,10 @@ int home_free_port(int first, int count);
 void home_make(char *path, size_t size, const char *word);
 void home_remove(const char *path);
 
-/* Runs a program with its output in "log" of the folder; ends with this process, by `last_signal`. `place` may be
- * NULL. */
-pid_t home_launch(const char *home, const struct netns *place, int last_signal, char *const *arguments);
+/* Runs a program with its output in "log" of the folder; ends with this process, by `last_signal`. `place` may be NULL,
+ * `clock` too: see server_clock.h. */
+pid_t home_launch(const char *home, const struct netns *place, const char *clock, int last_signal,
+                  char *const *arguments);
 /* For programs that start a server for another one: runs words[0] with the URL in front of its arguments, or in place
  * of every "{}"; returns its exit status. */
 int home_run_with_url(const char *url, int count, char **words);

@@ -38,6 +38,7 @@ enum mysql_sql {
     SQL_TAKE,
     SQL_COUNT, /* gives a row that was just taken its token */
     SQL_LOOK,
+    SQL_MEND,  /* an end that is too far away */
     SQL_ENTER, /* writes down who waits */
     SQL_TIDY,  /* removes those that wait no more */
     SQL_CALL,  /* waits for the bell, or in the server for the lock itself */
@@ -121,7 +122,7 @@ char *hfi_mysql_expand(const struct mysql_config *config, const char *text);
 
 /* --- connections --- */
 
-#define MYSQL_COLUMNS 8
+#define MYSQL_COLUMNS 9
 #define MYSQL_COLUMN_SIZE 264
 
 struct mysql_row {

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #define TRIES_MOST 5
-#define PARAMETERS_MOST (1 + 2 * HFI_MYSQL_MANY)
+#define PARAMETERS_MOST (2 + 2 * HFI_MYSQL_MANY) /* those of a renewal */
 
 /* --- steps --- */
 

@@ -27,7 +27,17 @@
 #define TRIES_MOST 4
 
 /* The columns of SQL_LOOK. */
-enum { COLUMN_MINE, COLUMN_HOST, COLUMN_PID, COLUMN_LEFT, COLUMN_BELL, COLUMN_FIRST, COLUMN_VERSION, COLUMN_FREE };
+enum {
+    COLUMN_MINE,
+    COLUMN_HOST,
+    COLUMN_PID,
+    COLUMN_LEFT,
+    COLUMN_BELL,
+    COLUMN_FIRST,
+    COLUMN_VERSION,
+    COLUMN_FREE,
+    COLUMN_AHEAD
+};
 
 static bool is_true(const struct mysql_row *row, int column)
 {
@@ -66,6 +76,18 @@ static hf_status take(struct mysql_store *store, struct mysql_connection **conne
     return status != HF_OK || answer->changed > 0 ? status : HF_BUSY;
 }
 
+/* Who has it; and if its end is too far away, that is mended first. */
+static hf_status look(struct mysql_store *store, struct mysql_connection **connection,
+                      const struct mysql_values *values, struct mysql_answer *answer, hfi_time deadline_ns,
+                      hf_error *err)
+{
+    hf_status status = hfi_mysql_ask_on(store, connection, SQL_LOOK, values, answer, deadline_ns, err);
+    if (status != HF_OK || !answer->found || !is_true(&answer->row, COLUMN_AHEAD))
+        return status;
+    status = hfi_mysql_ask_on(store, connection, SQL_MEND, values, answer, deadline_ns, err);
+    return status == HF_OK ? hfi_mysql_ask_on(store, connection, SQL_LOOK, values, answer, deadline_ns, err) : status;
+}
+
 /* Until the answer is yes or no: a name that was never used gets its row, a version that has changed meanwhile is
  * looked at again. After HF_OK answer->number is the token, after HF_BUSY the row says who has it. */
 static hf_status contest(struct mysql_store *store, struct mysql_connection **connection, struct mysql_values *values,
@@ -74,7 +96,7 @@ static hf_status contest(struct mysql_store *store, struct mysql_connection **co
     const bool looks_first = store->config.strategy->looks_first;
     hf_status status = looks_first ? HF_BUSY : take(store, connection, values, answer, deadline_ns, err);
     for (unsigned tries = 0; status == HF_BUSY && tries < TRIES_MOST; tries++) {
-        status = hfi_mysql_ask_on(store, connection, SQL_LOOK, values, answer, deadline_ns, err);
+        status = look(store, connection, values, answer, deadline_ns, err);
         if (status != HF_OK)
             return status;
         const bool missing = !answer->found;

@@ -31,9 +31,14 @@
 #define NOW "UTC_TIMESTAMP(6)"
 #define MICROSECONDS "CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(6)) * 1000000 AS UNSIGNED)"
 #define END NOW " + INTERVAL ? * 1000 MICROSECOND"
+#define CLAIM_MS "1000"
 #define CLAIM_END NOW " + INTERVAL 1 SECOND"
 #define LEFT_MS(end) "TIMESTAMPDIFF(MICROSECOND, " NOW ", " end ") DIV 1000"
 #define HELD_MS "GREATEST(0, TIMESTAMPDIFF(MICROSECOND, since, " NOW ") DIV 1000)"
+/* Its end is further away than its whole time: the server's clock was set back, by an hour perhaps, and for that hour a
+ * dead holder would keep it. More than a minute further, as NOW is when a statement began: one that had to wait for the
+ * row must not cut short what was renewed meanwhile. */
+#define IS_AHEAD(expires, ttl) "(" expires " > " NOW " + INTERVAL (" ttl " + 60000) * 1000 MICROSECOND)"
 #define BEGINS "LEFT(name, LENGTH(?)) = ?"
 
 /* User-level locks are the server's, not the database's, and their names are short. */
@@ -54,7 +59,7 @@
     "UPDATE {L} SET token = LAST_INSERT_ID(IF(owner <=> ?, token, " NEXT_TOKEN                                         \
     ")), since = IF(owner <=> ?, since, " NOW "), epoch = IF(owner <=> ? OR " MINE                                     \
     ", epoch, token), bell = IF(" GOT_BELL ", CONNECTION_ID(), 0),"                                                    \
-    " owner = ?, expires = " END ", host = ?, pid = ?, note = ? WHERE name = ?"
+    " owner = ?, ttl = ?, expires = " END ", host = ?, pid = ?, note = ? WHERE name = ?"
 #define IF_FREE " AND (owner <=> ? OR IF(owner IS NULL OR " OVER ", " GOT_BELL " OR " OVER ", 0))"
 
 static const char lease_take[] = TAKE_ROW IF_FREE;
@@ -66,12 +71,16 @@ static const char lease_add[] = "INSERT INTO {L} (name) VALUES (?) ON DUPLICATE 
 
 #define LOOK_AT_ROW                                                                                                    \
     "SELECT owner <=> ?, host, pid, IF(owner IS NULL, 0, " LEFT_MS("expires") "), " BELL ", " IS_FIRST(                \
-        BELL) ", token, owner IS NULL OR " OVER " FROM {L} WHERE name = ?"
+        BELL) ", token, owner IS NULL OR " OVER ", " IS_AHEAD("expires", "ttl") " FROM {L} WHERE name = ?"
 
 static const char lease_look[] = LOOK_AT_ROW;
 
 /* The bell rings before the row is committed: whoever looks first, and was rung for, must see it free. */
 static const char version_look[] = LOOK_AT_ROW " LOCK IN SHARE MODE";
+
+/* Its holder counts from before the clock was set, and so has no more than this left. */
+static const char mend[] =
+    "UPDATE {L} SET expires = " NOW " + INTERVAL ttl * 1000 MICROSECOND WHERE name = ? AND " IS_AHEAD("expires", "ttl");
 
 /* Who waits is written down for people. Each has a user-level lock, too, by which it is seen that it really does. */
 #define SIGN(connection) "CONCAT('holdfast:waits:', " connection ")"
@@ -94,16 +103,16 @@ static const char tidy[] =
 
 static const char call[] = CALL("?");
 
-static const char renew[] = "UPDATE {L} SET expires = " END " WHERE name = ? AND owner = ? AND expires > " NOW;
+static const char renew[] = "UPDATE {L} SET ttl = ?, expires = " END " WHERE name = ? AND owner = ? AND expires > " NOW;
 
 /* An owner is unique, so that no pair of a name and another's owner can match. */
 static const char renew_many[] =
-    "UPDATE {L} SET expires = " END " WHERE name IN ({M}) AND owner IN ({M}) AND expires > " NOW;
+    "UPDATE {L} SET ttl = ?, expires = " END " WHERE name IN ({M}) AND owner IN ({M}) AND expires > " NOW;
 
 static const char alive_many[] = "SELECT owner FROM {L} WHERE name IN ({M}) AND owner IN ({M}) AND expires > " NOW;
 
-static const char lease_free[] =
-    "UPDATE {L} SET owner = NULL, expires = " CLAIM_END ", bell = RELEASE_ALL_LOCKS() * 0 WHERE name = ? AND owner = ?";
+static const char lease_free[] = "UPDATE {L} SET owner = NULL, expires = " CLAIM_END ", ttl = " CLAIM_MS
+                                 ", bell = RELEASE_ALL_LOCKS() * 0 WHERE name = ? AND owner = ?";
 
 static const char lease_evict[] = "UPDATE {L} SET owner = NULL, expires = " NOW " WHERE name = ? AND owner IS NOT NULL";
 
@@ -124,22 +133,27 @@ static const char insert_add[] = "INSERT INTO {G} (name) VALUES (?) ON DUPLICATE
  * release writes its claim there before it frees the lock, and who had read an older one would overtake those who
  * wait. */
 #define UNLESS_OVER(column) column " = IF({L}.expires <= " NOW ", VALUES(" column "), {L}." column ")"
+#define IF_MINE(column) column " = IF({L}.owner = VALUES(owner), VALUES(" column "), {L}." column ")"
+#define TAKE_OVER                                                                                                      \
+    UNLESS_OVER("since")                                                                                               \
+    ", " UNLESS_OVER("host") ", " UNLESS_OVER("pid") ", " UNLESS_OVER("note") ", " UNLESS_OVER("owner") ", " IF_MINE(  \
+        "ttl") ", " IF_MINE("expires")
 static const char insert_take[] =
-    "INSERT INTO {L} (name, owner, since, expires, host, pid, note)"
-    " SELECT g.name, ?, " NOW ", " END
+    "INSERT INTO {L} (name, owner, since, ttl, expires, host, pid, note)"
+    " SELECT g.name, ?, " NOW ", ?, " END
     ", ?, ?, ? FROM (SELECT name, epoch, claim FROM {G} WHERE name = ? LOCK IN SHARE MODE) g"
     " WHERE EXISTS (SELECT 1 FROM {L} m WHERE m.name = g.name AND m.owner = ?) OR " GOT_BELL " OR claim <= " NOW
-    " ON DUPLICATE KEY UPDATE " UNLESS_OVER("since") ", " UNLESS_OVER("host") ", " UNLESS_OVER("pid") ", " UNLESS_OVER(
-        "note") ", " UNLESS_OVER("owner") ", expires = IF({L}.owner = VALUES(owner), VALUES(expires), {L}.expires)";
+    " OR " IS_AHEAD("claim", CLAIM_MS) " ON DUPLICATE KEY UPDATE " TAKE_OVER;
 
 static const char insert_count[] =
     "UPDATE {G} SET token = LAST_INSERT_ID(IF(owner <=> ?, token, " NEXT_TOKEN ")), epoch = IF(owner <=> ? OR " MINE
     ", epoch, token), bell = IF(" GOT_BELL ", CONNECTION_ID(), 0), owner = ?"
     " WHERE name = ? AND (SELECT l.owner FROM {L} l WHERE l.name = ?) = ?";
 
-static const char insert_look[] = "SELECT l.owner <=> ?, l.host, l.pid, " LEFT_MS("l.expires") ", " BELL_OF(
-    "g") ", " IS_FIRST(BELL_OF("g")) ", g.token, l.name IS NULL OR l.expires <= " NOW
-                                     " FROM {G} g LEFT JOIN {L} l ON l.name = g.name WHERE g.name = ?";
+static const char insert_look[] =
+    "SELECT l.owner <=> ?, l.host, l.pid, " LEFT_MS("l.expires") ", " BELL_OF("g") ", " IS_FIRST(BELL_OF(
+        "g")) ", g.token, l.name IS NULL OR l.expires <= " NOW
+              ", " IS_AHEAD("l.expires", "l.ttl") " FROM {G} g LEFT JOIN {L} l ON l.name = g.name WHERE g.name = ?";
 
 /* For a second the lock is for whoever has the bell. */
 static const char insert_claim[] = "UPDATE {G} SET claim = " CLAIM_END " WHERE name = ? AND owner = ?";
@@ -218,25 +232,25 @@ static const char guard[] = "INSERT INTO {F} (resource, token) VALUES (?, LAST_I
      HF_CAP_GUARD)
 #define ROW_STATEMENTS                                                                                                 \
     [SQL_ENTER] = { enter, "nohpk" }, [SQL_TIDY] = { tidy, "" }, [SQL_CALL] = { call, "l" },                           \
-    [SQL_RENEW] = { renew, "tno" }, [SQL_RENEW_MANY] = { renew_many, "tNO" }, [SQL_ALIVE_MANY] = { alive_many, "NO" }, \
-    [SQL_GUARD] = { guard, "nv" }
+    [SQL_MEND] = { mend, "n" }, [SQL_RENEW] = { renew, "ttno" }, [SQL_RENEW_MANY] = { renew_many, "ttNO" },            \
+    [SQL_ALIVE_MANY] = { alive_many, "NO" }, [SQL_GUARD] = { guard, "nv" }
 
 static const struct mysql_strategy strategies[] = {
     { .name = "lease",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
-      .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { lease_take, "oooothpkno" },
+      .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { lease_take, "ooootthpkno" },
                [SQL_LOOK] = { lease_look, "on" }, [SQL_FREE] = { lease_free, "no" }, [SQL_EVICT] = { lease_evict, "n" },
                [SQL_RINGER] = { lease_ringer, "n" }, [SQL_INSPECT] = { row_inspect, "nn" } } },
     { .name = "version",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
       .looks_first = true,
-      .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { version_take, "oooothpknvo" },
+      .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { version_take, "ooootthpknvo" },
                [SQL_LOOK] = { version_look, "on" }, [SQL_FREE] = { lease_free, "no" },
                [SQL_EVICT] = { lease_evict, "n" }, [SQL_RINGER] = { lease_ringer, "n" },
                [SQL_INSPECT] = { row_inspect, "nn" } } },
     { .name = "insert",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
-      .sql = { ROW_STATEMENTS, [SQL_ADD] = { insert_add, "n" }, [SQL_TAKE] = { insert_take, "othpkno" },
+      .sql = { ROW_STATEMENTS, [SQL_ADD] = { insert_add, "n" }, [SQL_TAKE] = { insert_take, "otthpkno" },
                [SQL_COUNT] = { insert_count, "ooonno" }, [SQL_LOOK] = { insert_look, "on" },
                [SQL_CLAIM] = { insert_claim, "no" }, [SQL_FREE] = { insert_free, "no" },
                [SQL_EVICT] = { insert_evict, "n" }, [SQL_RINGER] = { insert_ringer, "n" },
