@@ -4,7 +4,6 @@
  */
 #include "mysql_server.h"
 
-#include "netns.h"
 #include "server_clock.h"
 #include "server_home.h"
 #include "test.h"
@@ -13,18 +12,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define ARGUMENTS_MOST 60
 #define START_S 40
 #define PORT_FIRST 13000
 #define PORT_COUNT 8000
-
-static struct mysql_server *servers;
-static pid_t starter; /* atexit() handlers are inherited by forked children, the servers are not theirs */
 
 /* As small as it gets, and without waiting for a disk: a crash of the server, but not of the machine, is survived. */
 #define SMALL                                                                                                          \
@@ -43,7 +36,7 @@ static void forget_control(struct mysql_server *server)
     server->control = NULL;
 }
 
-static bool answers(struct mysql_server *server, const char *database)
+static bool answers_to(struct mysql_server *server, const char *database)
 {
     char path[250];
     forget_control(server);
@@ -53,60 +46,44 @@ static bool answers(struct mysql_server *server, const char *database)
     return mysql_real_connect(server->control, NULL, "root", "", database, 0, path, 0) != NULL;
 }
 
-static void boot(struct mysql_server *server, const char *database)
+static bool answers(void *server)
 {
-    char text[2000];
-    char *arguments[ARGUMENTS_MOST] = { getenv("TEST_MYSQL"), "--no-defaults" };
-    char *rest = NULL;
-    int count = 2;
-    const struct timespec pause = { .tv_nsec = 10000000 };
-    const int64_t end_ns = test_now_ns() + START_S * 1000000000LL * test_slowness();
-    REQUIRE(arguments[0] != NULL);
-    /* tmpdir: a server that starts clears it, also of what belongs to another. */
-    snprintf(text, sizeof text,
-             "--datadir=%s/data --tmpdir=%s --socket=%s/socket --pid-file=%s/pid --port=%d --bind-address=%s %s " SMALL
-             " %s",
-             server->directory, server->directory, server->directory, server->directory, server->port,
-             server->place ? server->place->address : "127.0.0.1", geteuid() == 0 ? "--user=root" : "",
-             server->settings);
-    for (char *word = strtok_r(text, " ", &rest); word && count < ARGUMENTS_MOST - 1; word = strtok_r(NULL, " ", &rest))
-        arguments[count++] = word;
-    server->pid =
-        home_launch(server->directory, server->place, *server->clock ? server->clock : NULL, SIGKILL, arguments);
-    while (!answers(server, database)) {
-        REQUIRE_INT(0, waitpid(server->pid, NULL, WNOHANG));
-        REQUIRE(test_now_ns() < end_ns);
-        nanosleep(&pause, NULL);
-    }
+    return answers_to(server, NULL);
 }
 
-static void stop_all(void)
+static bool answers_with_its_data(void *server)
 {
-    while (servers && getpid() == starter)
-        mysql_server_stop(servers);
+    return answers_to(server, "app");
+}
+
+static void boot(struct mysql_server *server, bool (*serves)(void *server))
+{
+    char command[2000];
+    const struct home_program program = { .home = server->directory, .place = server->place, .clock = server->clock };
+    /* tmpdir: a server that starts clears it, also of what belongs to another. */
+    snprintf(command, sizeof command,
+             "%s --no-defaults --datadir=%s/data --tmpdir=%s --socket=%s/socket --pid-file=%s/pid --port=%d"
+             " --bind-address=%s %s " SMALL " %s",
+             home_need("TEST_MYSQL"), server->directory, server->directory, server->directory, server->directory,
+             server->port, home_address(server->place), geteuid() == 0 ? "--user=root" : "", server->settings);
+    server->pid = home_launch(&program, command);
+    home_await(server->pid, server->directory, START_S, serves, server);
+}
+
+static void stop(void *server)
+{
+    mysql_server_stop(server);
 }
 
 static struct mysql_server *new_server(struct netns *place, const char *settings)
 {
-    struct mysql_server *server = calloc(1, sizeof *server);
-    if (!server) {
-        FAIL("no memory");
-        test_abort();
-    }
-    if (starter != getpid()) {
-        starter = getpid();
-        servers = NULL;
-        REQUIRE_INT(0, atexit(stop_all));
-    }
-    home_make(server->directory, sizeof server->directory, "mysql");
+    struct mysql_server *server = home_new(sizeof *server, stop);
+    home_make(server->directory, sizeof server->directory, NULL, "mysql");
     server->port = home_free_port(PORT_FIRST, PORT_COUNT);
     server->place = place;
     snprintf(server->settings, sizeof server->settings, "%s", settings);
-    snprintf(server->url, sizeof server->url, "mysql://root@%s:%d/app", place ? place->address : "127.0.0.1",
-             server->port);
+    snprintf(server->url, sizeof server->url, "mysql://root@%s:%d/app", home_address(place), server->port);
     snprintf(server->unix_url, sizeof server->unix_url, "mysql://root@/app?socket=%s/socket", server->directory);
-    server->next = servers;
-    servers = server;
     return server;
 }
 
@@ -118,12 +95,10 @@ struct mysql_server *mysql_server_start(const char *settings)
 struct mysql_server *mysql_server_start_at(struct netns *place, const char *settings)
 {
     struct mysql_server *server = new_server(place, settings);
-    char data[250];
-    char *copy[] = { "/bin/cp", "-a", getenv("TEST_MYSQL_TEMPLATE"), data, NULL };
-    REQUIRE(copy[2] != NULL);
-    snprintf(data, sizeof data, "%s/data", server->directory);
-    home_run(server->directory, copy);
-    boot(server, NULL);
+    char copy[500];
+    snprintf(copy, sizeof copy, "cp -a %s %s/data", home_need("TEST_MYSQL_TEMPLATE"), server->directory);
+    home_run(&(struct home_program){ .home = server->directory }, copy);
+    boot(server, answers);
     mysql_server_do(server, "CREATE DATABASE app");
     mysql_server_do(server, "USE app");
     mysql_server_do(server, "CREATE USER root@'%%'");
@@ -135,17 +110,13 @@ struct mysql_server *mysql_server_start_at(struct netns *place, const char *sett
 void mysql_server_kill(struct mysql_server *server)
 {
     forget_control(server);
-    if (server->pid > 0) {
-        kill(server->pid, SIGKILL);
-        waitpid(server->pid, NULL, 0);
-    }
-    server->pid = 0;
+    home_kill(&server->pid, SIGKILL);
 }
 
 void mysql_server_restart(struct mysql_server *server)
 {
     REQUIRE_INT(0, server->pid);
-    boot(server, "app");
+    boot(server, answers_with_its_data);
 }
 
 void mysql_server_own_clock(struct mysql_server *server)
@@ -158,13 +129,9 @@ void mysql_server_own_clock(struct mysql_server *server)
 
 void mysql_server_stop(struct mysql_server *server)
 {
-    struct mysql_server **link = &servers;
     mysql_server_kill(server);
     home_remove(server->directory);
-    while (*link != server)
-        link = &(*link)->next;
-    *link = server->next;
-    free(server);
+    home_forget(server);
 }
 
 /* -------------------------------------------------------------------------------------------------------------- SQL */

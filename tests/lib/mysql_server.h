@@ -31,7 +31,6 @@ struct mysql_server {
     char clock[220];     /* the file that its wall clock follows; "": the machine's clock */
     struct netns *place; /* NULL: where the test is */
     MYSQL *control;
-    struct mysql_server *next;
 };
 
 /* Starts a server and waits until it answers. `settings`: more of "--name=value", between blanks. It has an empty
