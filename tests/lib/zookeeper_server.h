@@ -38,7 +38,6 @@ struct zookeeper_server {
     char directory[200];
     char properties[300]; /* more arguments for Java */
     struct netns *place;  /* NULL: where the test is */
-    struct zookeeper_server *next;
 };
 
 /* Starts one that stands alone and waits until it serves. `settings`: more lines of zoo.cfg; words that begin with -D
@@ -55,7 +54,7 @@ void zookeeper_server_kill(struct zookeeper_server *server);
 void zookeeper_server_restart(struct zookeeper_server *server);
 void zookeeper_server_launch(struct zookeeper_server *server);
 void zookeeper_server_await(struct zookeeper_server *server);
-/* SIGSTOP and SIGCONT. */
+/* SIGSTOP, and waits until it stands still; SIGCONT. */
 void zookeeper_server_pause(struct zookeeper_server *server);
 void zookeeper_server_continue(struct zookeeper_server *server);
 
