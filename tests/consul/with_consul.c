@@ -2,32 +2,14 @@
  *
  * with_consul.c: runs a program on Consul servers that are started for it and ended after it.
  *
- *     with_consul alone|three|tls|acl PROGRAM [ARGUMENT…]    the URL goes in front of the arguments
+ *     with_consul alone|three|tls|acl PROGRAM [ARGUMENT…]    see home_run_with_url()
  */
 #include "consul_server.h"
-#include "test.h"
+#include "server_home.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-static _Noreturn void run(char *url, int count, char **words, pid_t parent)
-{
-    char *arguments[64] = { words[0], url };
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent || count > 60)
-        _exit(1);
-    for (int i = 1; i < count; i++)
-        arguments[i + 1] = words[i];
-    execv(arguments[0], arguments);
-    fprintf(stderr, "with_consul: cannot run %s: %s\n", arguments[0], strerror(errno));
-    _exit(127);
-}
 
 /* Starts what is asked for; its URL. */
 static void start(const char *what, char *url, size_t size)
@@ -60,15 +42,5 @@ int main(int argc, char **argv)
         return 64;
     }
     start(argv[1], url, sizeof url);
-    const pid_t parent = getpid();
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0)
-        run(url, argc - 2, argv + 2, parent);
-    int status = 1;
-    pid_t waited;
-    do
-        waited = waitpid(child, &status, 0);
-    while (waited < 0 && errno == EINTR);
-    return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    return home_run_with_url(url, argc - 2, argv + 2);
 }

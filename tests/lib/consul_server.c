@@ -4,25 +4,15 @@
  */
 #include "consul_server.h"
 
-#include "netns.h"
+#include "server_home.h"
 #include "test.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
-#include <netinet/in.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,50 +22,9 @@
 #define START_S 60
 #define ANSWER_MOST 200000
 #define MEMORY "/dev/shm"
-#define DATA "holdfast-consul-"
+#define DATA "holdfast-consul-" /* what home_make() makes of "consul" */
 
-static struct consul_server *servers;
-static pid_t starter; /* atexit() handlers are inherited by forked children, the servers are not theirs */
-
-/* ------------------------------------------------------------------------------------------------ places and files */
-
-/* Not one of those that the kernel gives to outgoing connections; free for both protocols, gossip uses both. */
-static int free_port(void)
-{
-    static unsigned last;
-    if (last == 0)
-        REQUIRE_INT(sizeof last, getrandom(&last, sizeof last, 0));
-    for (int try = 0; try < 1000; try++) {
-        const int port = PORT_FIRST + (int)(++last % PORT_COUNT);
-        const struct sockaddr_in address = { .sin_family = AF_INET,
-                                             .sin_port = htons((uint16_t)port),
-                                             .sin_addr = { htonl(INADDR_LOOPBACK) } };
-        bool bound = true;
-        for (int i = 0; i < 2; i++) {
-            const int fd = socket(AF_INET, (i ? SOCK_DGRAM : SOCK_STREAM) | SOCK_CLOEXEC, 0);
-            bound = bound && fd >= 0 && bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
-            if (fd >= 0)
-                close(fd);
-        }
-        if (bound)
-            return port;
-    }
-    FAIL("no free port");
-    test_abort();
-}
-
-static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *place)
-{
-    (void)status;
-    (void)kind;
-    (void)place;
-    return remove(path);
-}
-
-static void remove_tree(const char *path)
-{
-    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
+/* ----------------------------------------------------------------------------------------------- files and settings */
 
 /* What tests left behind that were killed. */
 static void remove_orphans(void)
@@ -88,7 +37,7 @@ static void remove_orphans(void)
         const long pid = ours ? strtol(entry->d_name + strlen(DATA), NULL, 10) : 0;
         snprintf(path, sizeof path, "%s/%s", MEMORY, entry->d_name);
         if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH)
-            remove_tree(path);
+            home_remove(path);
     }
     if (list)
         closedir(list);
@@ -96,22 +45,15 @@ static void remove_orphans(void)
 
 /* In memory, if there is any: a server writes to its disk twice for each pair, and nothing of what is tested depends on
  * what survives a loss of power. */
-static void choose_data(struct consul_server *server, unsigned count)
+static void choose_data(struct consul_server *server)
 {
-    const bool memory = access(MEMORY, W_OK) == 0;
     remove_orphans();
-    snprintf(server->data, sizeof server->data, "%s/" DATA "%d-%u", memory ? MEMORY : getenv("TEST_DIRECTORY"),
-             (int)getpid(), count);
-    remove_tree(server->data);
-    REQUIRE_INT(0, mkdir(server->data, 0700));
+    home_make(server->data, sizeof server->data, access(MEMORY, W_OK) == 0 ? MEMORY : NULL, "consul");
 }
 
 static void configure(const struct consul_server *server, struct consul_server **all, int count, const char *settings)
 {
-    char path[260];
-    snprintf(path, sizeof path, "%s/settings.json", server->directory);
-    FILE *file = fopen(path, "we");
-    REQUIRE(file != NULL);
+    FILE *file = home_write(server->directory, "settings.json");
     fprintf(
         file,
         "{\"server\": true, \"bootstrap_expect\": %d, \"node_name\": \"n%d\", \"data_dir\": \"%s\",\n"
@@ -129,39 +71,26 @@ static void configure(const struct consul_server *server, struct consul_server *
 
 /* ---------------------------------------------------------------------------------------------- starting and ending */
 
+/* What the test itself uses must not be the server's. */
+static void forget_token(const void *arg)
+{
+    (void)arg;
+    unsetenv("CONSUL_HTTP_TOKEN");
+}
+
 void consul_server_launch(struct consul_server *server)
 {
-    char settings[260], log[220];
-    const char *program = getenv("TEST_CONSUL");
-    const pid_t parent = getpid();
-    if (!program) {
-        FAIL("no TEST_CONSUL in the environment");
-        test_abort();
-    }
-    snprintf(settings, sizeof settings, "-config-file=%s/settings.json", server->directory);
-    snprintf(log, sizeof log, "%s/log", server->directory);
-    fflush(stdout);
-    server->pid = fork();
-    REQUIRE(server->pid >= 0);
-    if (server->pid > 0)
-        return;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (server->place)
-        netns_enter(server->place);
-    const int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
-    if (getppid() != parent || fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
-        _exit(125);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    unsetenv("CONSUL_HTTP_TOKEN");
-    execl(program, program, "agent", settings, (char *)NULL);
-    _exit(127);
+    char command[600];
+    const struct home_program program = { .home = server->directory, .place = server->place, .prepare = forget_token };
+    snprintf(command, sizeof command, "%s agent -config-file=%s/settings.json", home_need("TEST_CONSUL"),
+             server->directory);
+    server->pid = home_launch(&program, command);
 }
 
 /* Reads what only a leader that is ready answers; and where there are ACLs, until they are there too. */
-static bool serves(struct consul_server *server)
+static bool serves(void *arg)
 {
+    struct consul_server *server = arg;
     char answer[300];
     return consul_server_ask(server, "PUT", "/v1/txn?consistent", "[{\"KV\":{\"Verb\":\"get-tree\",\"Key\":\"x\"}}]",
                              answer, sizeof answer) == 200 &&
@@ -171,15 +100,7 @@ static bool serves(struct consul_server *server)
 
 void consul_server_await(struct consul_server *server)
 {
-    const struct timespec pause = { .tv_nsec = 20000000 };
-    const int64_t end_ns = test_now_ns() + START_S * 1000000000LL * test_slowness();
-    while (!serves(server)) {
-        if (waitpid(server->pid, NULL, WNOHANG) == server->pid || test_now_ns() > end_ns) {
-            FAIL("the server does not serve: see %s/log", server->directory);
-            test_abort();
-        }
-        nanosleep(&pause, NULL);
-    }
+    home_await(server->pid, server->directory, START_S, serves, server);
 }
 
 void consul_server_restart(struct consul_server *server)
@@ -189,44 +110,28 @@ void consul_server_restart(struct consul_server *server)
     consul_server_await(server);
 }
 
-static void stop_all(void)
+static void stop(void *server)
 {
-    while (servers && getpid() == starter)
-        consul_server_stop(servers);
+    consul_server_stop(server);
 }
 
 static struct consul_server *new_server(int number, struct netns *place, const char *settings)
 {
-    static unsigned count;
-    const char *folder = getenv("TEST_DIRECTORY");
     const char *token = strstr(settings, "\"initial_management\": \"");
     const char *older = strstr(settings, "\"master\": \"");
-    struct consul_server *server = calloc(1, sizeof *server);
-    if (!server || !folder) {
-        FAIL("no memory, or no TEST_DIRECTORY in the environment");
-        test_abort();
-    }
-    if (starter != getpid()) {
-        starter = getpid();
-        servers = NULL;
-        REQUIRE_INT(0, atexit(stop_all));
-    }
-    snprintf(server->directory, sizeof server->directory, "%s/consul-%d-%u", folder, (int)getpid(), ++count);
-    remove_tree(server->directory);
-    REQUIRE_INT(0, mkdir(server->directory, 0700));
-    choose_data(server, count);
+    struct consul_server *server = home_new(sizeof *server, stop);
+    home_make(server->directory, sizeof server->directory, NULL, "consul");
+    choose_data(server);
     server->number = number;
     server->place = place;
     int *const ports[] = { &server->port, &server->tls_port, &server->raft_port, &server->gossip_port };
     for (size_t i = 0; i < 4; i++)
-        *ports[i] = free_port();
+        *ports[i] = home_free_port(PORT_FIRST, PORT_COUNT);
     if (token || older)
         sscanf(token ? token : older, "\"%*[^\"]\": \"%59[^\"]", server->token);
-    snprintf(server->address, sizeof server->address, "%s", place ? place->address : "127.0.0.1");
+    snprintf(server->address, sizeof server->address, "%s", home_address(place));
     snprintf(server->url, sizeof server->url, "consul://%s:%d", server->address, server->port);
     snprintf(server->tls_url, sizeof server->tls_url, "consuls://%s:%d", server->address, server->tls_port);
-    server->next = servers;
-    servers = server;
     return server;
 }
 
@@ -257,86 +162,43 @@ struct consul_server *consul_server_start(const char *settings)
 
 void consul_server_kill(struct consul_server *server)
 {
-    if (server->pid > 0) {
-        kill(server->pid, SIGKILL);
-        waitpid(server->pid, NULL, 0);
-    }
-    server->pid = 0;
+    home_kill(&server->pid, SIGKILL);
 }
 
 void consul_server_stop(struct consul_server *server)
 {
-    struct consul_server **link = &servers;
     consul_server_kill(server);
-    remove_tree(server->data);
-    remove_tree(server->directory);
-    while (*link != server)
-        link = &(*link)->next;
-    *link = server->next;
-    free(server);
+    home_remove(server->data);
+    home_remove(server->directory);
+    home_forget(server);
 }
 
 void consul_server_pause(struct consul_server *server)
 {
-    CHECK_INT(0, kill(server->pid, SIGSTOP));
+    home_pause(server->pid);
 }
 
 void consul_server_continue(struct consul_server *server)
 {
-    CHECK_INT(0, kill(server->pid, SIGCONT));
+    home_continue(server->pid);
 }
 
 /* -------------------------------------------------------------------------------------------------------- questions */
-
-/* A socket belongs to the network in which it was made, wherever it is used. */
-static int socket_at(const struct netns *place)
-{
-    if (!place)
-        return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const int home = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
-    REQUIRE(home >= 0);
-    netns_enter(place);
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    REQUIRE_INT(0, setns(home, CLONE_NEWNET));
-    close(home);
-    return fd;
-}
-
-/* All that comes until the server closes; NULL: it did not come to that. */
-static char *exchange(const struct consul_server *server, const char *text)
-{
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)server->port) };
-    const struct timeval limit = { .tv_sec = ANSWER_S };
-    size_t used = 0;
-    ssize_t got = 1;
-    char *answer = calloc(1, ANSWER_MOST);
-    REQUIRE(answer != NULL);
-    inet_pton(AF_INET, server->address, &address.sin_addr);
-    const int fd = socket_at(server->place);
-    REQUIRE(fd >= 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    const bool sent = connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 &&
-                      send(fd, text, strlen(text), MSG_NOSIGNAL) == (ssize_t)strlen(text);
-    while (sent && used < ANSWER_MOST - 1 && (got = recv(fd, answer + used, ANSWER_MOST - 1 - used, 0)) > 0)
-        used += (size_t)got;
-    close(fd);
-    if (sent && got == 0 && used)
-        return answer;
-    free(answer);
-    return NULL;
-}
 
 /* HTTP/1.0: an answer in one piece, and then the end. */
 int consul_server_ask(struct consul_server *server, const char *method, const char *path, const char *body,
                       char *answer, size_t size)
 {
+    const struct home_target target = { server->address, server->port, ANSWER_S, server->place };
     char text[4000];
     int status = 0;
     snprintf(text, sizeof text, "%s %s HTTP/1.0\r\nX-Consul-Token: %s\r\nContent-Length: %zu\r\n\r\n%s", method, path,
              server->token, strlen(body), body);
-    char *whole = exchange(server, text);
-    const char *end = whole ? strstr(whole, "\r\n\r\n") : NULL;
+    char *whole = calloc(1, ANSWER_MOST);
+    REQUIRE(whole != NULL);
+    const ssize_t length = home_ask(&target, text, whole, ANSWER_MOST);
+    const bool complete = length >= 0 && length < ANSWER_MOST - 1;
+    const char *end = complete ? strstr(whole, "\r\n\r\n") : NULL;
     if (end && sscanf(whole, "HTTP/1.%*d %d", &status) == 1)
         snprintf(answer, size, "%s", end + 4);
     free(whole);

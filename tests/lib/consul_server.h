@@ -39,7 +39,6 @@ struct consul_server {
     char data[200];
     char token[60];      /* the test's own ACL token, "" if there are none */
     struct netns *place; /* NULL: where the test is */
-    struct consul_server *next;
 };
 
 /* Starts one that stands alone and waits until it serves. `settings`: more of its configuration, JSON without the outer
@@ -56,7 +55,7 @@ void consul_server_kill(struct consul_server *server);
 void consul_server_restart(struct consul_server *server);
 void consul_server_launch(struct consul_server *server);
 void consul_server_await(struct consul_server *server);
-/* SIGSTOP and SIGCONT. */
+/* SIGSTOP, and waits until it stands still; SIGCONT. */
 void consul_server_pause(struct consul_server *server);
 void consul_server_continue(struct consul_server *server);
 
