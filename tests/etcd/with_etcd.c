@@ -2,34 +2,16 @@
  *
  * with_etcd.c: runs a program on an etcd cluster that is started for it and ended after it.
  *
- *     with_etcd alone|three|tls|auth PROGRAM [ARGUMENT…]    the URL goes in front of the arguments
+ *     with_etcd alone|three|tls|auth PROGRAM [ARGUMENT…]    see home_run_with_url()
  */
 #include "etcd_server.h"
-#include "test.h"
+#include "server_home.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define QUICK "--unsafe-no-fsync"
-
-static _Noreturn void run(char *url, int count, char **words, pid_t parent)
-{
-    char *arguments[64] = { words[0], url };
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent || count > 60)
-        _exit(1);
-    for (int i = 1; i < count; i++)
-        arguments[i + 1] = words[i];
-    execv(arguments[0], arguments);
-    fprintf(stderr, "with_etcd: cannot run %s: %s\n", arguments[0], strerror(errno));
-    _exit(127);
-}
 
 /* A user that may touch the keys of locks, and nothing else. */
 static void start_with_user(char *url, size_t size)
@@ -67,15 +49,5 @@ int main(int argc, char **argv)
         start_with_tls(url, sizeof url);
     else
         snprintf(url, sizeof url, "%s", etcd_cluster_start(strcmp(argv[1], "three") == 0 ? 3 : 1, QUICK)->url);
-    const pid_t parent = getpid();
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0)
-        run(url, argc - 2, argv + 2, parent);
-    int status = 1;
-    pid_t waited;
-    do
-        waited = waitpid(child, &status, 0);
-    while (waited < 0 && errno == EINTR);
-    return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    return home_run_with_url(url, argc - 2, argv + 2);
 }

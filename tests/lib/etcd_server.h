@@ -44,7 +44,6 @@ struct etcd_cluster {
     bool tls;      /* with the certificates in TEST_CERTIFICATES */
     char ctl[300]; /* more options for etcdctl */
     char members[300];
-    struct etcd_cluster *next;
 };
 
 /* Starts so many members and waits until all of them answer. `options`: more of "--name value", between blanks; the
