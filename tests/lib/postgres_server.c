@@ -4,68 +4,30 @@
  */
 #include "postgres_server.h"
 
-#include "netns.h"
 #include "server_clock.h"
+#include "server_home.h"
 #include "test.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
 #include <grp.h>
-#include <netinet/in.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/random.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define ARGUMENTS_MOST 60
 #define START_S 40
 #define PORT_FIRST 22000
 #define PORT_COUNT 9000
 
-static struct postgres_server *servers;
-static pid_t starter; /* atexit() handlers are inherited by forked children, the servers are not theirs */
-
-/* ------------------------------------------------------------------------------------------------ places and users */
-
-static const char *from_environment(const char *name)
-{
-    const char *value = getenv(name);
-    if (value)
-        return value;
-    FAIL("no %s in the environment", name);
-    test_abort();
-}
+/* ----------------------------------------------------------------------------------------------- users and programs */
 
 int postgres_server_free_port(void)
 {
-    static unsigned last;
-    if (last == 0)
-        REQUIRE_INT(sizeof last, getrandom(&last, sizeof last, 0));
-    for (int try = 0; try < 1000; try++) {
-        const int port = PORT_FIRST + (int)(++last % PORT_COUNT);
-        const struct sockaddr_in address = { .sin_family = AF_INET,
-                                             .sin_port = htons((uint16_t)port),
-                                             .sin_addr = { htonl(INADDR_LOOPBACK) } };
-        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        const bool bound = fd >= 0 && bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
-        if (fd >= 0)
-            close(fd);
-        if (bound)
-            return port;
-    }
-    FAIL("no free port");
-    test_abort();
+    return home_free_port(PORT_FIRST, PORT_COUNT);
 }
 
 /* Whom root becomes. */
@@ -78,8 +40,9 @@ static const struct passwd *plain_user(void)
     return user;
 }
 
-static void become_plain_user(void)
+static void become_plain_user(const void *arg)
 {
+    (void)arg;
     if (geteuid() != 0)
         return;
     const struct passwd *user = plain_user();
@@ -102,75 +65,38 @@ static bool is_reachable(const char *path)
     return true;
 }
 
-static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *place)
+static struct home_program program_of(const struct postgres_server *server)
 {
-    (void)status;
-    (void)kind;
-    (void)place;
-    return remove(path);
+    return (struct home_program){ .home = server->directory,
+                                  .place = server->place,
+                                  .clock = server->clock,
+                                  .last_signal = SIGQUIT,
+                                  .prepare = become_plain_user };
 }
 
-static void remove_tree(const char *path)
+/* With the path of a program of PostgreSQL. */
+static void find_program(char *out, size_t size, const char *command)
 {
-    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-/* ------------------------------------------------------------------------------------------------------- programs */
-
-static int split(char **out, char *text)
-{
-    int count = 0;
-    char *rest = NULL;
-    for (char *word = strtok_r(text, " ", &rest); word && count < ARGUMENTS_MOST - 1; word = strtok_r(NULL, " ", &rest))
-        out[count++] = word;
-    out[count] = NULL;
-    return count;
+    if (*command == '/')
+        snprintf(out, size, "%s", command);
+    else
+        snprintf(out, size, "%s/%s", home_need("TEST_POSTGRES"), command);
 }
 
 pid_t postgres_server_launch(const struct postgres_server *server, const char *command)
 {
-    char text[1500], path[300], log[220];
-    char *arguments[ARGUMENTS_MOST];
-    const char *programs = from_environment("TEST_POSTGRES");
-    const pid_t parent = getpid();
-    snprintf(text, sizeof text, "%s", command);
-    REQUIRE(split(arguments, text) > 0);
-    if (*text == '/')
-        snprintf(path, sizeof path, "%.250s", text);
-    else
-        snprintf(path, sizeof path, "%.200s/%.90s", programs, text);
-    snprintf(log, sizeof log, "%s/log", server->directory);
-    fflush(stdout);
-    const pid_t pid = fork();
-    REQUIRE(pid >= 0);
-    if (pid > 0)
-        return pid;
-    if (server->place)
-        netns_enter(server->place);
-    if (*server->clock)
-        server_clock_follow(server->clock);
-    become_plain_user();
-    prctl(PR_SET_PDEATHSIG, SIGQUIT); /* after the change of user, which clears it */
-    const int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
-    if (getppid() != parent || fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
-        _exit(125);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    if (chdir(server->directory) == 0)
-        execv(path, arguments);
-    _exit(127);
+    char found[2000];
+    const struct home_program program = program_of(server);
+    find_program(found, sizeof found, command);
+    return home_launch(&program, found);
 }
 
 void postgres_server_run(const struct postgres_server *server, const char *command)
 {
-    int status = 1;
-    const pid_t pid = postgres_server_launch(server, command);
-    REQUIRE_INT(pid, waitpid(pid, &status, 0));
-    if (status != 0) {
-        FAIL("%.200s: see %s/log", command, server->directory);
-        test_abort();
-    }
+    char found[2000];
+    const struct home_program program = program_of(server);
+    find_program(found, sizeof found, command);
+    home_run(&program, found);
 }
 
 /* ---------------------------------------------------------------------------------------------- starting and ending */
@@ -181,8 +107,9 @@ static void forget_control(struct postgres_server *server)
     server->control = NULL;
 }
 
-static bool answers(struct postgres_server *server)
+static bool answers(void *arg)
 {
+    struct postgres_server *server = arg;
     char where[400];
     forget_control(server);
     snprintf(where, sizeof where, "host=%s port=%d user=postgres dbname=postgres connect_timeout=%d", server->directory,
@@ -194,63 +121,40 @@ static bool answers(struct postgres_server *server)
 static void boot(struct postgres_server *server)
 {
     char command[1200];
-    const struct timespec pause = { .tv_nsec = 10000000 };
     const int64_t end_ns = test_now_ns() + START_S * 1000000000LL * test_slowness();
     snprintf(command, sizeof command, "postgres -D %s/data -p %d -k %s %s", server->directory, server->port,
              server->directory, server->settings);
     server->pid = postgres_server_launch(server, command);
-    while (!answers(server)) {
-        /* What a crash left in shared memory may be in its way for a moment. */
-        if (waitpid(server->pid, NULL, WNOHANG) == server->pid)
-            server->pid = postgres_server_launch(server, command);
+    /* What a crash left in shared memory may be in its way for a moment. */
+    while (!home_starts(server->pid, server->directory, START_S, answers, server)) {
         REQUIRE(test_now_ns() < end_ns);
-        nanosleep(&pause, NULL);
+        server->pid = postgres_server_launch(server, command);
     }
 }
 
-static void stop_all(void)
+static void stop(void *server)
 {
-    while (servers && getpid() == starter)
-        postgres_server_stop(servers);
+    postgres_server_stop(server);
 }
 
 static struct postgres_server *new_server(struct netns *place)
 {
-    static unsigned count;
-    const char *folder = from_environment("TEST_DIRECTORY");
-    struct postgres_server *server = calloc(1, sizeof *server);
-    if (!server)
-        abort();
-    if (starter != getpid()) {
-        starter = getpid();
-        servers = NULL;
-        REQUIRE_INT(0, atexit(stop_all));
-    }
-    /* A Unix socket's path is short, and must be open to the user that runs the server. */
-    const bool usable = strlen(folder) < 60 && (geteuid() != 0 || is_reachable(folder));
-    snprintf(server->directory, sizeof server->directory, "%s/holdfast-pg-%d-%u", usable ? folder : "/tmp",
-             (int)getpid(), ++count);
-    remove_tree(server->directory);
-    REQUIRE_INT(0, mkdir(server->directory, 0700));
+    const bool usable = geteuid() != 0 || is_reachable(home_need("TEST_DIRECTORY"));
+    struct postgres_server *server = home_new(sizeof *server, stop);
+    home_make(server->directory, sizeof server->directory, usable ? NULL : "/tmp", "pg");
     if (geteuid() == 0)
         REQUIRE_INT(0, chown(server->directory, plain_user()->pw_uid, plain_user()->pw_gid));
     server->port = postgres_server_free_port();
     server->place = place;
-    snprintf(server->url, sizeof server->url, "postgres://postgres@%s:%d/postgres",
-             place ? place->address : "127.0.0.1", server->port);
+    snprintf(server->url, sizeof server->url, "postgres://postgres@%s:%d/postgres", home_address(place), server->port);
     snprintf(server->unix_url, sizeof server->unix_url, "postgres://postgres@/postgres?host=%s&port=%d",
              server->directory, server->port);
-    server->next = servers;
-    servers = server;
     return server;
 }
 
 static void write_access(const struct postgres_server *server)
 {
-    char path[250];
-    snprintf(path, sizeof path, "%s/data/pg_hba.conf", server->directory);
-    FILE *file = fopen(path, "we");
-    REQUIRE(file != NULL);
+    FILE *file = home_write(server->directory, "data/pg_hba.conf");
     fprintf(file, "local all all trust\nlocal replication all trust\n"
                   "host all guest 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"
                   "host all all 10.99.0.0/16 trust\n");
@@ -268,7 +172,7 @@ static void make_data(const struct postgres_server *server)
 {
     char original[300], command[800], *slash;
     struct stat status;
-    const char *folder = from_environment("TEST_DIRECTORY"), *programs = from_environment("TEST_POSTGRES");
+    const char *folder = home_need("TEST_DIRECTORY"), *programs = home_need("TEST_POSTGRES");
     snprintf(original, sizeof original, "%.120s/holdfast-pg%.100s", folder, programs);
     for (slash = original + strlen(folder) + 1; (slash = strchr(slash, '/')) != NULL;)
         *slash = '-';
@@ -287,7 +191,7 @@ static void make_data(const struct postgres_server *server)
     postgres_server_run(server, command);
     snprintf(command, sizeof command, "%s/original", server->directory);
     if (rename(command, original) != 0) /* another one was first */
-        remove_tree(command);
+        home_remove(command);
 }
 
 struct postgres_server *postgres_server_start_at(struct netns *place, const char *settings)
@@ -298,7 +202,7 @@ struct postgres_server *postgres_server_start_at(struct netns *place, const char
     snprintf(server->settings, sizeof server->settings,
              "-c listen_addresses=%s -c max_connections=450 -c shared_buffers=24MB -c fsync=off "
              "-c max_wal_senders=4 %s",
-             place ? place->address : "127.0.0.1", settings);
+             home_address(place), settings);
     boot(server);
     postgres_server_do(server, "CREATE ROLE guest LOGIN PASSWORD 'open-sesame'");
     return server;
@@ -319,11 +223,7 @@ struct postgres_server *postgres_server_start_standby(struct postgres_server *pr
 void postgres_server_kill(struct postgres_server *server)
 {
     forget_control(server);
-    if (server->pid > 0) {
-        kill(server->pid, SIGQUIT);
-        waitpid(server->pid, NULL, 0);
-    }
-    server->pid = 0;
+    home_kill(&server->pid, SIGQUIT);
 }
 
 void postgres_server_restart(struct postgres_server *server)
@@ -342,13 +242,9 @@ void postgres_server_own_clock(struct postgres_server *server)
 
 void postgres_server_stop(struct postgres_server *server)
 {
-    struct postgres_server **link = &servers;
     postgres_server_kill(server);
-    remove_tree(server->directory);
-    while (*link != server)
-        link = &(*link)->next;
-    *link = server->next;
-    free(server);
+    home_remove(server->directory);
+    home_forget(server);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- TLS */
@@ -358,7 +254,7 @@ static void install_file(const struct postgres_server *server, const char *name,
 {
     char path[400], text[8000];
     struct stat owner;
-    const char *folder = from_environment("TEST_CERTIFICATES");
+    const char *folder = home_need("TEST_CERTIFICATES");
     snprintf(path, sizeof path, "%s/%s%s", folder, name, suffix);
     FILE *file = fopen(path, "re");
     REQUIRE(file != NULL);
@@ -390,7 +286,7 @@ void postgres_server_pause_backend(pid_t backend)
 
 void postgres_server_continue_backend(pid_t backend)
 {
-    CHECK_INT(0, kill(backend, SIGCONT));
+    home_continue(backend);
 }
 
 /* -------------------------------------------------------------------------------------------------------------- SQL */

@@ -32,7 +32,6 @@ struct postgres_server {
     char clock[220];     /* the file that its wall clock follows; "": the machine's clock */
     struct netns *place; /* NULL: where the test is */
     PGconn *control;
-    struct postgres_server *next;
 };
 
 /* Starts a server and waits until it answers. `settings`: more of "-c name=value", between blanks. The role "guest"

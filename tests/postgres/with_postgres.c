@@ -2,34 +2,14 @@
  *
  * with_postgres.c: runs a program on a PostgreSQL server that is started for it and ended after it.
  *
- *     with_postgres [--settings TEXT] tcp|unix|tls STRATEGY PROGRAM [ARGUMENT…]
- *
- * The URL goes in front of the arguments.
+ *     with_postgres [--settings TEXT] tcp|unix|tls STRATEGY PROGRAM [ARGUMENT…]    see home_run_with_url()
  */
 #include "postgres_server.h"
-#include "test.h"
+#include "server_home.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-static _Noreturn void run(char *url, int count, char **words, pid_t parent)
-{
-    char *arguments[64] = { words[0], url };
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent || count > 60)
-        _exit(1);
-    for (int i = 1; i < count; i++)
-        arguments[i + 1] = words[i];
-    execv(arguments[0], arguments);
-    fprintf(stderr, "with_postgres: cannot run %s: %s\n", arguments[0], strerror(errno));
-    _exit(127);
-}
 
 int main(int argc, char **argv)
 {
@@ -51,15 +31,5 @@ int main(int argc, char **argv)
     } else {
         snprintf(url, sizeof url, "%s?strategy=%s", server->url, argv[first + 1]);
     }
-    const pid_t parent = getpid();
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0)
-        run(url, argc - first - 2, argv + first + 2, parent);
-    int status = 1;
-    pid_t waited;
-    do
-        waited = waitpid(child, &status, 0);
-    while (waited < 0 && errno == EINTR);
-    return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    return home_run_with_url(url, argc - first - 2, argv + first + 2);
 }
