@@ -4,14 +4,10 @@
  */
 #include "redis_server.h"
 
-#include "netns.h"
 #include "server_clock.h"
+#include "server_home.h"
 #include "test.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -19,95 +15,47 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define ARGUMENTS_MOST 80
 /* How long a server may take to start; on a busy machine that can be seconds. */
 #define START_S 20
 #define START_TRIES 5
 #define PORT_FIRST 12000
 #define PORT_COUNT 10000
+#define PORT_TRIES 1000
 #define BUS_OFFSET 10000
-
-static struct redis_server *servers;
-static pid_t starter; /* atexit() handlers are inherited by forked children, the servers are not theirs */
 
 /* ---------------------------------------------------------------------------------------------- starting and ending */
 
-static bool is_free(int family, int port)
+static bool has_loopback6(void)
 {
-    const struct sockaddr_in address4 = { .sin_family = AF_INET,
-                                          .sin_port = htons((uint16_t)port),
-                                          .sin_addr = { htonl(INADDR_LOOPBACK) } };
-    const struct sockaddr_in6 address6 = { .sin6_family = AF_INET6,
-                                           .sin6_port = htons((uint16_t)port),
-                                           .sin6_addr = IN6ADDR_LOOPBACK_INIT };
-    const struct sockaddr *address = (const void *)&address4;
-    socklen_t size = sizeof address4;
-    if (family == AF_INET6) {
-        address = (const void *)&address6;
-        size = sizeof address6;
-    }
-    const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const bool bound = fd >= 0 && bind(fd, address, size) == 0;
+    const struct sockaddr_in6 address = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+    const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool bound = fd >= 0 && bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
     if (fd >= 0)
         close(fd);
     return bound;
 }
 
-/* Not one of those that the kernel gives to outgoing connections: while a server is down, its port could go to a client
- * of anybody, or to the client that tries to reach it, which would then talk to itself. The port of a cluster's bus is
- * 10000 higher, which is below them as well. */
+/* The port of a cluster's bus is 10000 higher, which is below those of outgoing connections as well. */
 static int free_port(void)
 {
-    static unsigned last;
-    if (last == 0)
-        REQUIRE_INT(sizeof last, getrandom(&last, sizeof last, 0));
-    for (int try = 0; try < 1000; try++) {
-        const int port = PORT_FIRST + (int)(++last % PORT_COUNT);
-        if (is_free(AF_INET, port) && is_free(AF_INET, port + BUS_OFFSET))
-            return port;
+    int port = home_free_port(PORT_FIRST, PORT_COUNT);
+    for (int tries = 0; !home_is_free(port + BUS_OFFSET); tries++) {
+        REQUIRE(tries < PORT_TRIES);
+        port = home_free_port(PORT_FIRST, PORT_COUNT);
     }
-    FAIL("no free port");
-    test_abort();
-}
-
-static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *place)
-{
-    (void)status;
-    (void)kind;
-    (void)place;
-    return remove(path);
-}
-
-static void remove_tree(const char *path)
-{
-    chmod(path, 0700);
-    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-/* Splits at blanks; "" becomes an empty argument. */
-static int split(char **out, int count, char *text)
-{
-    char *rest = NULL;
-    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-        REQUIRE(count < ARGUMENTS_MOST - 1);
-        out[count++] = strcmp(word, "\"\"") == 0 ? word + 2 : word;
-    }
-    return count;
+    return port;
 }
 
 /* What every server is started with, on the command line or in a file. */
 static void describe(const struct redis_server *server, char *out, size_t size)
 {
-    const char *const loopback6 = is_free(AF_INET6, 0) ? "::1" : "";
+    const char *const loopback6 = has_loopback6() ? "::1" : "";
     const int used = snprintf(
         out, size, "--port %d --bind %s %s --dir %s --unixsocket %s/s --logfile %s/log --daemonize no ", server->port,
         server->address, server->place ? "" : loopback6, server->directory, server->directory, server->directory);
@@ -115,40 +63,15 @@ static void describe(const struct redis_server *server, char *out, size_t size)
              server->sentinel ? "" : "--save \"\" --appendonly no --repl-diskless-sync-delay 0", server->arguments);
 }
 
-static _Noreturn void become_server(const struct redis_server *server, const char *more, pid_t parent)
-{
-    char described[2000], text[3000];
-    char *arguments[ARGUMENTS_MOST] = { NULL };
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(1);
-    setpgid(0, 0);
-    describe(server, described, sizeof described);
-    snprintf(text, sizeof text, "%s %s %s %s", server->binary,
-             *server->configuration ? server->configuration : described, server->sentinel ? "--sentinel" : "", more);
-    if (split(arguments, 0, text) == 0)
-        _exit(127);
-    if (server->place)
-        netns_enter(server->place);
-    if (*server->clock)
-        server_clock_follow(server->clock);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL); /* the runner's mask must not be the server's */
-    execvp(arguments[0], arguments);
-    test_note("cannot run %s: %s", arguments[0], strerror(errno));
-    _exit(127);
-}
-
 void redis_server_launch(struct redis_server *server, const char *more)
 {
-    const pid_t parent = getpid();
+    char described[2000], command[3000];
+    const struct home_program program = { .home = server->directory, .place = server->place, .clock = server->clock };
     REQUIRE_INT(0, server->pid);
-    server->pid = fork();
-    REQUIRE(server->pid >= 0);
-    if (server->pid == 0)
-        become_server(server, more, parent);
-    setpgid(server->pid, server->pid); /* as it does itself: whoever comes first */
+    describe(server, described, sizeof described);
+    snprintf(command, sizeof command, "%s %s %s %s", server->binary,
+             *server->configuration ? server->configuration : described, server->sentinel ? "--sentinel" : "", more);
+    server->pid = home_launch(&program, command);
 }
 
 static void forget_control(struct redis_server *server)
@@ -176,8 +99,9 @@ redisContext *redis_server_connect(const struct redis_server *server)
 }
 
 /* True if it answers, and is done with loading. */
-static bool answers(struct redis_server *server)
+static bool answers(void *arg)
 {
+    struct redis_server *server = arg;
     forget_control(server);
     server->control = redis_server_connect(server);
     redisReply *reply = server->control ? redisCommand(server->control, "PING") : NULL;
@@ -190,17 +114,10 @@ static bool answers(struct redis_server *server)
 
 bool redis_server_started(struct redis_server *server)
 {
-    const struct timespec pause = { .tv_nsec = 5000000 };
-    const int64_t end_ns = test_now_ns() + START_S * 1000000000LL * test_slowness();
-    while (!answers(server)) {
-        if (waitpid(server->pid, NULL, WNOHANG) == server->pid) {
-            server->pid = 0;
-            return false;
-        }
-        REQUIRE(test_now_ns() < end_ns);
-        nanosleep(&pause, NULL);
-    }
-    return true;
+    const bool started = home_starts(server->pid, server->directory, START_S, answers, server);
+    if (!started)
+        server->pid = 0;
+    return started;
 }
 
 void redis_server_await(struct redis_server *server)
@@ -213,37 +130,19 @@ bool redis_server_runs(const struct redis_server *server)
     return server->pid > 0 && !server->paused;
 }
 
-static void stop_all(void)
+static void stop(void *server)
 {
-    while (servers && getpid() == starter)
-        redis_server_stop(servers);
+    redis_server_stop(server);
 }
 
 static struct redis_server *new_server(const struct redis_server_setup *setup)
 {
-    static unsigned count;
-    const char *folder = getenv("TEST_DIRECTORY");
-    struct redis_server *server = calloc(1, sizeof *server);
-    if (!server || !folder) {
-        FAIL("no memory, or no TEST_DIRECTORY in the environment");
-        test_abort();
-    }
-    if (starter != getpid()) {
-        starter = getpid();
-        prctl(PR_SET_CHILD_SUBREAPER, 1);
-        servers = NULL;
-        REQUIRE_INT(0, atexit(stop_all));
-    }
+    struct redis_server *server = home_new(sizeof *server, stop);
     snprintf(server->binary, sizeof server->binary, "%s", setup->binary ? setup->binary : "redis-server");
-    snprintf(server->directory, sizeof server->directory, "%s/redis-%d-%u", folder, (int)getpid(), ++count);
-    REQUIRE(strlen(server->directory) < 100); /* a Unix socket's path is short */
-    remove_tree(server->directory);
-    REQUIRE_INT(0, mkdir(server->directory, 0700));
-    server->next = servers;
-    servers = server;
+    home_make(server->directory, sizeof server->directory, NULL, "redis");
     server->sentinel = setup->sentinel;
     server->place = setup->place;
-    snprintf(server->address, sizeof server->address, "%s", setup->place ? setup->place->address : "127.0.0.1");
+    snprintf(server->address, sizeof server->address, "%s", home_address(setup->place));
     snprintf(server->unix_url, sizeof server->unix_url, "redis+unix://%s/s", server->directory);
     /* Beside its folder: a server that comes back without its data has its configuration still. */
     if (setup->configuration || setup->sentinel)
@@ -255,13 +154,12 @@ static struct redis_server *new_server(const struct redis_server_setup *setup)
 
 static void set_ports(struct redis_server *server, const struct redis_server_setup *setup)
 {
-    const char *certificates = getenv("TEST_CERTIFICATES");
     char tls[700] = "";
     server->port = free_port();
     snprintf(server->url, sizeof server->url, "redis://%s:%d", server->address, server->port);
     snprintf(server->url6, sizeof server->url6, "redis://[::1]:%d", server->port);
     if (setup->tls) {
-        REQUIRE(certificates != NULL);
+        const char *certificates = home_need("TEST_CERTIFICATES");
         server->tls_port = free_port();
         snprintf(server->tls_url, sizeof server->tls_url, "rediss://localhost:%d?cafile=%s/ca.pem", server->tls_port,
                  certificates);
@@ -358,41 +256,24 @@ struct redis_server *redis_server_start_replica(struct redis_server *master)
     return replica;
 }
 
-/* The server, and whatever it forked in order to save or to feed a replica: it has a process group of its own, and we
- * inherit what it leaves. */
-static void reap(struct redis_server *server)
-{
-    pid_t reaped;
-    forget_control(server);
-    do
-        reaped = waitpid(-server->pid, NULL, 0);
-    while (reaped > 0 || errno == EINTR);
-    server->pid = 0;
-    server->paused = false;
-}
-
 void redis_server_kill(struct redis_server *server)
 {
     REQUIRE(server->pid > 0);
-    CHECK_INT(0, kill(-server->pid, SIGKILL));
-    reap(server);
+    forget_control(server);
+    home_kill(&server->pid, SIGKILL);
+    server->paused = false;
 }
 
 void redis_server_stop(struct redis_server *server)
 {
-    struct redis_server **link = &servers;
     if (server->pid > 0)
         redis_server_kill(server); /* what it would save is removed anyway */
-    while (*link && *link != server)
-        link = &(*link)->next;
-    if (*link)
-        *link = server->next;
-    remove_tree(server->directory);
+    home_remove(server->directory);
     if (*server->configuration)
         unlink(server->configuration);
     if (*server->clock)
         unlink(server->clock);
-    free(server);
+    home_forget(server);
 }
 
 void redis_server_restart(struct redis_server *server, bool with_data, const char *more)
@@ -400,7 +281,7 @@ void redis_server_restart(struct redis_server *server, bool with_data, const cha
     if (server->pid > 0)
         redis_server_kill(server);
     if (!with_data) {
-        remove_tree(server->directory);
+        home_remove(server->directory);
         REQUIRE_INT(0, mkdir(server->directory, 0700));
     }
     redis_server_launch(server, more);
@@ -409,16 +290,13 @@ void redis_server_restart(struct redis_server *server, bool with_data, const cha
 
 void redis_server_pause(struct redis_server *server)
 {
-    int status = 0;
-    CHECK_INT(0, kill(server->pid, SIGSTOP));
-    REQUIRE_INT(server->pid, waitpid(server->pid, &status, WUNTRACED));
-    CHECK(WIFSTOPPED(status));
+    home_pause(server->pid);
     server->paused = true;
 }
 
 void redis_server_continue(struct redis_server *server)
 {
-    CHECK_INT(0, kill(server->pid, SIGCONT));
+    home_continue(server->pid);
     server->paused = false;
 }
 

@@ -41,7 +41,6 @@ struct redis_server {
     char clock[210];         /* the file that its wall clock follows; "": the machine's clock */
     struct netns *place;     /* NULL: where the test is */
     redisContext *control;
-    struct redis_server *next;
 };
 
 /* Starts a server and waits until it answers. `binary`: NULL for the system's redis-server. `arguments`: more of

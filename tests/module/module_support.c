@@ -4,25 +4,17 @@
  */
 #include "module_support.h"
 
+#include "server_home.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SLACK_MS 20000
 
-static const char *need(const char *variable)
-{
-    const char *value = getenv(variable);
-    if (!value) {
-        FAIL("%s is not in the environment", variable);
-        test_abort();
-    }
-    return value;
-}
-
 const char *module_path(void)
 {
-    return need("TEST_SERVER_MODULE");
+    return home_need("TEST_SERVER_MODULE");
 }
 
 int server_version(void)
@@ -32,7 +24,7 @@ int server_version(void)
     char line[300] = "";
     if (version > 0)
         return version;
-    snprintf(command, sizeof command, "'%s' --version", need("TEST_SERVER"));
+    snprintf(command, sizeof command, "'%s' --version", home_need("TEST_SERVER"));
     FILE *output = popen(command, "r");
     REQUIRE(output != NULL);
     REQUIRE(fgets(line, sizeof line, output) != NULL);
@@ -52,7 +44,7 @@ static struct redis_server *serve(const char *first, const char *second, const c
     /* Redis 6 always allows what these switch on, and does not know them. */
     const char *allowed = server_version() < 700 ? "" : "--enable-module-command yes --enable-debug-command yes";
     snprintf(all, sizeof all, "%s %s %s %s", first, second, allowed, arguments);
-    return redis_server_start(need("TEST_SERVER"), all);
+    return redis_server_start(home_need("TEST_SERVER"), all);
 }
 
 struct redis_server *serve_with_module(const char *arguments)

@@ -5,22 +5,13 @@
  * asked of them, and what was used is read from their own counts.
  */
 #include "redis_support.h"
+#include "server_home.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NAME "the-lock"
-
-static const char *need(const char *variable)
-{
-    const char *value = getenv(variable);
-    if (!value) {
-        FAIL("%s is not in the environment", variable);
-        test_abort();
-    }
-    return value;
-}
 
 static void use_plain(const struct redis_server *server, const char *user)
 {
@@ -33,8 +24,8 @@ static struct redis_server *start(bool module)
 {
     char arguments[400] = "";
     if (module)
-        snprintf(arguments, sizeof arguments, "--loadmodule %s", need("TEST_SERVER_MODULE"));
-    struct redis_server *server = redis_server_start(need("TEST_SERVER"), arguments);
+        snprintf(arguments, sizeof arguments, "--loadmodule %s", home_need("TEST_SERVER_MODULE"));
+    struct redis_server *server = redis_server_start(home_need("TEST_SERVER"), arguments);
     use_plain(server, "");
     return server;
 }
@@ -161,7 +152,7 @@ TEST(a_command_that_is_gone_is_replaced_by_the_script)
     struct redis_server *server = redis_server_start(NULL, "");
     char arguments[400], value[16];
     hf_error err = { 0 };
-    snprintf(arguments, sizeof arguments, "--loadmodule %s", need("TEST_SERVER_MODULE"));
+    snprintf(arguments, sizeof arguments, "--loadmodule %s", home_need("TEST_SERVER_MODULE"));
     redis_server_kill(server);
     redis_server_restart(server, false, arguments);
     use_plain(server, "");

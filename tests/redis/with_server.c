@@ -2,7 +2,7 @@
  *
  * with_server.c: runs a program on servers that are started for it and ended after it.
  *
- *     with_server [OPTION…] KIND SERVER PROGRAM [ARGUMENT…]    the URL goes in front of the arguments
+ *     with_server [OPTION…] KIND SERVER PROGRAM [ARGUMENT…]    see home_run_with_url()
  *
  *     tcp, unix, tls         one server, and the way to it
  *     sentinel               a master and two replicas behind three Sentinels
@@ -15,30 +15,12 @@
  */
 #include "redis_group.h"
 #include "redis_server.h"
-#include "test.h"
+#include "server_home.h"
 
-#include <errno.h>
 #include <getopt.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-static _Noreturn void run(char *url, int count, char **words, pid_t parent)
-{
-    char *arguments[64] = { words[0], url };
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent || count > 60)
-        _exit(1);
-    for (int i = 1; i < count; i++)
-        arguments[i + 1] = words[i];
-    execv(arguments[0], arguments);
-    fprintf(stderr, "with_server: cannot run %s: %s\n", arguments[0], strerror(errno));
-    _exit(127);
-}
 
 static _Noreturn void usage(void)
 {
@@ -92,15 +74,5 @@ int main(int argc, char **argv)
     snprintf(arguments, sizeof arguments, "%s %s %s", server_options, *module ? "--loadmodule" : "", module);
     const char *started = start(argv[optind], argv[optind + 1], arguments);
     snprintf(url, sizeof url, "%s%s%s", started, !*url_options ? "" : strchr(started, '?') ? "&" : "?", url_options);
-    const pid_t parent = getpid();
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0)
-        run(url, argc - optind - 2, argv + optind + 2, parent);
-    int status = 1;
-    pid_t waited;
-    do
-        waited = waitpid(child, &status, 0);
-    while (waited < 0 && errno == EINTR);
-    return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    return home_run_with_url(url, argc - optind - 2, argv + optind + 2);
 }
