@@ -11,54 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
-
-extern uint32_t run_tag;
-extern uint64_t run_seed;
-
-const char *store_url;
-uint32_t store_caps;
-uint32_t run_tag = 1;
-uint64_t run_seed = 1;
-
-void use_store(const char *url)
-{
-    store_url = url;
-    hf_client *client = open_client();
-    store_caps = hf_capabilities(client);
-    hf_close(client);
-}
 
 struct consul_server *start_store(const char *settings)
 {
     struct consul_server *server = consul_server_start(settings);
-    use_store(server->url);
+    use_url(server->url);
     return server;
-}
-
-void check_open(const char *url, hf_status status, const char *words)
-{
-    hf_client *client = NULL;
-    hf_error err = { 0 };
-    if (!CHECK_STATUS(status, hf_open(&client, url, NULL, &err), &err))
-        test_note("for %s", url);
-    if (status != HF_OK && !strstr(err.message, words))
-        FAIL("\"%s\" is not in: %s", words, err.message);
-    CHECK(status == HF_OK || err.status == status);
-    hf_close(client);
 }
 
 hf_options stranger(uint32_t ttl_ms)
 {
     const hf_options options = { .size = sizeof options, .owner = HF_OWNER_HANDLE, .ttl_ms = ttl_ms };
     return options;
-}
-
-void pause_ms(uint32_t ms)
-{
-    const struct timespec pause = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
-    nanosleep(&pause, NULL);
 }
 
 void await_keys(struct consul_server *server, const char *prefix, int count)

@@ -1,22 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * consul_support.h: what the tests of the consul: engine share, beside the support of the conformance suite.
+ * consul_support.h: what the tests of the consul: engine share beside what those of all engines do.
  */
 #ifndef CONSUL_SUPPORT_H
 #define CONSUL_SUPPORT_H
 
-#include "conformance.h"
 #include "consul_server.h"
+#include "engine_support.h"
 
 /* Starts a server and makes it the store of open_client(). */
 struct consul_server *start_store(const char *settings);
-/* Makes `url` the store of open_client(). */
-void use_store(const char *url);
-/* Opens `url` and expects `status`, and `words` in the sentence. */
-void check_open(const char *url, hf_status status, const char *words);
 /* A lock of its own, whoever takes it, with this time-to-live. */
 hf_options stranger(uint32_t ttl_ms);
-void pause_ms(uint32_t ms);
 /* Waits until so many keys begin with `prefix`. */
 void await_keys(struct consul_server *server, const char *prefix, int count);
 

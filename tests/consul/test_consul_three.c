@@ -13,7 +13,7 @@
 static void start_three(struct consul_server **servers)
 {
     consul_servers_start(servers, 3, NULL, "");
-    use_store(servers[0]->ensemble_url);
+    use_url(servers[0]->ensemble_url);
 }
 
 /* A holder and a waiter, and somebody to ask. */

@@ -52,7 +52,7 @@ TEST_LIMIT(hosts_that_are_not_there_are_passed_over, 30)
     struct consul_server *server = start_store("");
     char url[100];
     snprintf(url, sizeof url, "consul://127.0.0.1:1,127.0.0.1:%d,127.0.0.1:2/some/where", server->port);
-    use_store(url);
+    use_url(url);
     hf_client *client = open_client();
     hf_lock *lock = must_acquire(client, "a/b", NULL);
     CHECK_INT(1, consul_server_keys(server, "some/where/a%252Fb/.lock"));
@@ -91,7 +91,7 @@ TEST_LIMIT(a_lock_delay_keeps_others_away, 30)
     struct consul_server *server = start_store("");
     char url[100];
     snprintf(url, sizeof url, "%s?lock_delay=2s", server->url);
-    use_store(url);
+    use_url(url);
     hf_client *client = open_client(), *other = open_client();
     hf_lock *lock = must_acquire(client, "x", NULL), *none = NULL;
     hf_error err = { 0 };
@@ -229,7 +229,7 @@ TEST_LIMIT(a_release_that_is_refused_is_made_again, 40)
     char token[60], id[60];
     make_token(server, "changing", RULES("write"), token, id);
     setenv("CONSUL_HTTP_TOKEN", token, 1);
-    use_store(server->url);
+    use_url(server->url);
     hf_client *client = open_client(), *other = NULL;
     setenv("CONSUL_HTTP_TOKEN", MASTER, 1);
     REQUIRE_STATUS(HF_OK, hf_open(&other, server->url, NULL, NULL), NULL);

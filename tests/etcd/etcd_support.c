@@ -6,55 +6,27 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-
-extern uint32_t run_tag;
-extern uint64_t run_seed;
-
-const char *store_url;
-uint32_t store_caps;
-uint32_t run_tag = 1;
-uint64_t run_seed = 1;
 
 struct etcd_cluster *start_store(int members, const char *options)
 {
     struct etcd_cluster *cluster = etcd_cluster_start(members, options);
-    store_url = cluster->url;
-    hf_client *client = open_client();
-    store_caps = hf_capabilities(client);
-    hf_close(client);
+    use_url(cluster->url);
     return cluster;
-}
-
-void check_open(const char *url, hf_status status, const char *words)
-{
-    hf_client *client = NULL;
-    hf_error err = { 0 };
-    if (!CHECK_STATUS(status, hf_open(&client, url, NULL, &err), &err))
-        test_note("for %s", url);
-    if (status != HF_OK && !strstr(err.message, words))
-        FAIL("\"%s\" is not in: %s", words, err.message);
-    CHECK(strstr(err.message, "sesame") == NULL);
-    if (client)
-        CHECK(strstr(hf_url(client), "sesame") == NULL);
-    hf_close(client);
 }
 
 void await_keys(struct etcd_cluster *cluster, int count)
 {
-    const struct timespec pause = { .tv_nsec = 20000000 };
     while (etcd_ctl_keys(cluster, "holdfast/") != count) {
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        nanosleep(&pause, NULL);
+        pause_ms(20);
     }
 }
 
 void await_watches(const struct etcd_server *server, int64_t count)
 {
-    const struct timespec pause = { .tv_nsec = 5000000 };
     while (etcd_server_figure(server, "etcd_debugging_mvcc_watcher_total", "") < count) {
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        nanosleep(&pause, NULL);
+        pause_ms(5);
     }
 }
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * etcd_support.h: what the tests of the etcd: engine on real servers share. They use the helpers of the conformance
- * suite too.
+ * etcd_support.h: what the tests of the etcd: engine on real servers share beside what those of all engines do.
  */
 #ifndef ETCD_SUPPORT_H
 #define ETCD_SUPPORT_H
 
-#include "conformance.h"
+#include "engine_support.h"
 #include "etcd_server.h"
 
 /* For tests in which nothing must survive a crash of the machine. */
@@ -14,8 +13,6 @@
 
 /* Starts a cluster and makes it the store of open_client(). */
 struct etcd_cluster *start_store(int members, const char *options);
-/* Opens, and checks how that ends and that the message holds `words`, but no password. */
-void check_open(const char *url, hf_status status, const char *words);
 /* Waits until there are so many keys of locks. */
 void await_keys(struct etcd_cluster *cluster, int count);
 /* Waits until the server has so many watches. */

@@ -7,7 +7,6 @@
 
 #include <signal.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CONTENDERS 16
@@ -50,12 +49,6 @@ static void compete(void *arg)
             atomic_fetch_add(&crowd->losses, 1);
     }
     hf_close(client);
-}
-
-static void pause_ms(long ms)
-{
-    const struct timespec pause = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
-    nanosleep(&pause, NULL);
 }
 
 /* How long until somebody comes in again, in milliseconds. */

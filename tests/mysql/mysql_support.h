@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * mysql_support.h: what the tests of the mysql: engine share, beside the support of the conformance suite.
+ * mysql_support.h: what the tests of the mysql: engine share beside what those of all engines do.
  */
 #ifndef MYSQL_SUPPORT_H
 #define MYSQL_SUPPORT_H
 
-#include "conformance.h"
+#include "engine_support.h"
 #include "mysql_server.h"
 
 #define STRATEGIES 5
@@ -19,7 +19,5 @@ bool is_bound(const char *strategy);
 struct mysql_server *start_store(const char *strategy, const char *settings);
 /* Makes it the store with another strategy. */
 void use_strategy(const struct mysql_server *server, const char *strategy);
-/* Opens `url` and expects `status`, and `words` in the sentence. */
-void check_open(const char *url, hf_status status, const char *words);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * postgres_support.h: what the tests of the postgres: engine share, beside the support of the conformance suite.
+ * postgres_support.h: what the tests of the postgres: engine share beside what those of all engines do.
  */
 #ifndef POSTGRES_SUPPORT_H
 #define POSTGRES_SUPPORT_H
 
-#include "conformance.h"
+#include "engine_support.h"
 #include "postgres_server.h"
 
 #define STRATEGIES 5
@@ -16,7 +16,5 @@ bool is_bound(const char *strategy);
 struct postgres_server *start_store(const char *strategy, const char *settings);
 /* Makes it the store with another strategy. */
 void use_strategy(const struct postgres_server *server, const char *strategy);
-/* Opens `url` and expects `status`, and `words` in the sentence. */
-void check_open(const char *url, hf_status status, const char *words);
 
 #endif

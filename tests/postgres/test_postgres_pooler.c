@@ -12,12 +12,9 @@
 
 static void use_pooler(const struct pooler *pooler, const char *options)
 {
-    static char url[200];
+    char url[200];
     snprintf(url, sizeof url, "%s?%s", pooler->url, options);
-    store_url = url;
-    hf_client *client = open_client();
-    store_caps = hf_capabilities(client);
-    hf_close(client);
+    use_url(url);
 }
 
 TEST_LIMIT(bound_strategies_are_refused_in_transaction_mode, 60)

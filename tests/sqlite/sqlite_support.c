@@ -12,14 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-extern uint32_t run_tag;
-extern uint64_t run_seed;
-
-const char *store_url;
-uint32_t store_caps;
-uint32_t run_tag = 1;
-uint64_t run_seed = 1;
-
 const char *const strategy_names[STRATEGIES] = { "lease", "insert", "version" };
 
 /* --- databases --- */
@@ -39,25 +31,11 @@ const char *new_path(const char *label)
 
 const char *new_store(const char *label, const char *options)
 {
-    static char url[500];
+    char url[500];
     const char *path = new_path(label);
     snprintf(url, sizeof url, "sqlite://%s?%s", path, options);
-    store_url = url;
-    hf_client *client = open_client();
-    store_caps = hf_capabilities(client);
-    hf_close(client);
+    use_url(url);
     return path;
-}
-
-void check_open(const char *url, hf_status status, const char *words)
-{
-    hf_client *client = NULL;
-    hf_error err = { 0 };
-    if (!CHECK_STATUS(status, hf_open(&client, url, NULL, &err), &err))
-        test_note("for %s", url);
-    if (status != HF_OK && !strstr(err.message, words))
-        FAIL("\"%s\" is not in: %s", words, err.message);
-    hf_close(client);
 }
 
 void check_open_path(const char *path, const char *options, hf_status status, const char *words)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * sqlite_support.h: what the tests of the sqlite: engine share, beside the support of the conformance suite.
+ * sqlite_support.h: what the tests of the sqlite: engine share beside what those of all engines do.
  *
  * Tests speak to the database by connections of their own, which never stay open: nothing of SQLite may cross fork().
  */
 #ifndef SQLITE_SUPPORT_H
 #define SQLITE_SUPPORT_H
 
-#include "conformance.h"
+#include "engine_support.h"
 
 #include <sqlite3.h>
 
@@ -18,9 +18,7 @@ extern const char *const strategy_names[STRATEGIES];
 const char *new_path(const char *label);
 /* The same, and the store of open_client(), with options of the URL. Returns the path. */
 const char *new_store(const char *label, const char *options);
-/* Opens `url` and expects `status`, and `words` in the sentence. */
-void check_open(const char *url, hf_status status, const char *words);
-/* The same for a path and options. */
+/* check_open() for a path and options. */
 void check_open_path(const char *path, const char *options, hf_status status, const char *words);
 
 /* SQL of the test's own; the second returns one number, -1 if there is none. */

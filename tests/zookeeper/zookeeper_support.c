@@ -10,27 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-extern uint32_t run_tag;
-extern uint64_t run_seed;
-
-const char *store_url;
-uint32_t store_caps;
-uint32_t run_tag = 1;
-uint64_t run_seed = 1;
 
 /* ----------------------------------------------------------------------------------------------------------- stores */
-
-void use_url(const char *url)
-{
-    static char kept[300];
-    snprintf(kept, sizeof kept, "%s", url);
-    store_url = kept;
-    hf_client *client = open_client();
-    store_caps = hf_capabilities(client);
-    hf_close(client);
-}
 
 struct zookeeper_server *serve(const char *settings)
 {
@@ -54,37 +35,12 @@ hf_options with_ttl(uint32_t ttl_ms)
     return options;
 }
 
-void pause_ms(uint32_t ms)
-{
-    const struct timespec pause = { ms / 1000, ms % 1000 * 1000000L };
-    nanosleep(&pause, NULL);
-}
-
-static void check_words(const hf_error *err, const char *words)
-{
-    if (!strstr(err->message, words))
-        FAIL("\"%s\" is not in: %s", words, err->message);
-    CHECK(strstr(err->message, "sesame") == NULL);
-}
-
-void check_open(const char *url, hf_status status, const char *words)
-{
-    hf_client *client = NULL;
-    hf_error err = { 0 };
-    if (!CHECK_STATUS(status, hf_open(&client, url, NULL, &err), &err))
-        test_note("for %s", url);
-    if (status != HF_OK)
-        check_words(&err, words);
-    hf_close(client);
-}
-
 void check_refused(hf_client *client, const char *name, hf_status status, const char *words)
 {
     hf_lock *lock = NULL;
     hf_error err = { 0 };
     CHECK_STATUS(status, hf_try_acquire(&lock, client, name, NULL, &err), &err);
-    CHECK_STATUS(status, err.status, NULL);
-    check_words(&err, words);
+    check_error(&err, status, words);
     hf_release(lock, NULL);
 }
 

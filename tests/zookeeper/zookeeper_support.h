@@ -1,27 +1,22 @@
 /* SPDX-License-Identifier: MIT
  *
- * zookeeper_support.h: what the tests of the zookeeper: engine share, beside the support of the conformance suite: a
- * client of ZooKeeper itself, and a valve between a client and its server.
+ * zookeeper_support.h: what the tests of the zookeeper: engine share beside what those of all engines do: a client
+ * of ZooKeeper itself, and a valve between a client and its server.
  */
 #ifndef ZOOKEEPER_SUPPORT_H
 #define ZOOKEEPER_SUPPORT_H
 
-#include "conformance.h"
+#include "engine_support.h"
 #include "zookeeper_server.h"
 
 #include <zookeeper/zookeeper.h>
 
-/* Makes `url` the store of open_client(). */
-void use_url(const char *url);
 /* Starts a server that gives long sessions, and makes it the store. */
 struct zookeeper_server *serve(const char *settings);
 /* Starts an ensemble of three, and makes it the store. */
 void serve_three(struct zookeeper_server **out, const char *settings);
 
 hf_options with_ttl(uint32_t ttl_ms);
-void pause_ms(uint32_t ms);
-/* Opens `url` and expects `status`, and `words` in the sentence. */
-void check_open(const char *url, hf_status status, const char *words);
 /* Asks once for what must be refused with `status`; `words` must be in the sentence. */
 void check_refused(hf_client *client, const char *name, hf_status status, const char *words);
 

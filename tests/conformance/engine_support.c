@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * engine_support.c: see engine_support.h.
+ */
+#include "engine_support.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* What the conformance suite's support expects of a main program. */
+extern uint32_t run_tag;
+extern uint64_t run_seed;
+const char *store_url;
+uint32_t store_caps;
+uint32_t run_tag = 1;
+uint64_t run_seed = 1;
+
+void use_url(const char *url)
+{
+    static char kept[1000];
+    REQUIRE(snprintf(kept, sizeof kept, "%s", url) < (int)sizeof kept);
+    store_url = kept;
+    hf_client *client = open_client();
+    store_caps = hf_capabilities(client);
+    hf_close(client);
+}
+
+void check_error(const hf_error *err, hf_status status, const char *words)
+{
+    CHECK_STATUS(status, err->status, err);
+    if (!strstr(err->message, words))
+        FAIL("\"%s\" is not in: %s", words, err->message);
+    CHECK(strstr(err->message, "sesame") == NULL);
+}
+
+void check_open(const char *url, hf_status status, const char *words)
+{
+    hf_client *client = NULL;
+    hf_error err = { 0 };
+    if (!CHECK_STATUS(status, hf_open(&client, url, NULL, &err), &err))
+        test_note("for %s", url);
+    if (status != HF_OK)
+        check_error(&err, status, words);
+    CHECK(strstr(err.message, "sesame") == NULL);
+    if (client)
+        CHECK(strstr(hf_url(client), "sesame") == NULL);
+    hf_close(client);
+}
+
+void pause_ms(uint32_t ms)
+{
+    const struct timespec pause = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+    nanosleep(&pause, NULL);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * engine_support.h: what the tests of single engines share, beside the support of the conformance suite: they choose
+ * their stores themselves, one after the other.
+ */
+#ifndef ENGINE_SUPPORT_H
+#define ENGINE_SUPPORT_H
+
+#include "conformance.h"
+
+/* Makes `url` the store of open_client(). */
+void use_url(const char *url);
+
+/* Opens `url` and expects `status`, and `words` in the sentence. No password is in it, nor in hf_url(); where one is
+ * used, "sesame" is part of it. */
+void check_open(const char *url, hf_status status, const char *words);
+/* The sentence, and the status with it. */
+void check_error(const hf_error *err, hf_status status, const char *words);
+
+void pause_ms(uint32_t ms);
+
+#endif
