@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS :"schema".:"table" (
     serial bigint,
     since timestamptz,
     expires timestamptz,
-    ttl int,                                -- ms that it was given: an end further away is a clock that was set back
+    ttl bigint,                             -- ms that it was given: an end further away is a clock that was set back
     host text,
     pid int,
     note text,

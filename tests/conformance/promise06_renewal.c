@@ -54,6 +54,23 @@ PROMISE(p06_many_locks_are_renewed_together, 0)
     hf_close(other);
 }
 
+/* A column, a clock or a multiplication of 32 bits somewhere on the way would show. */
+PROMISE(p06_the_longest_time_to_live_that_can_be_asked_for, 0)
+{
+    struct name name = unique_name("x");
+    hf_client *client = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = UINT32_MAX;
+    hf_lock *lock = must_acquire(client, name.text, &options);
+    const int64_t before_ms = hf_remaining_ms(lock);
+    CHECK(before_ms > short_ttl_ms());
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
+    CHECK(hf_remaining_ms(lock) > before_ms / 2);
+    must_release(lock);
+    check_becomes_free(client, name.text);
+    hf_close(client);
+}
+
 PROMISE(p06_a_lease_lives_as_long_as_it_is_renewed_by_hand, 0)
 {
     struct name name = unique_name("x");

@@ -46,7 +46,7 @@ static Oid type_of(char letter)
 {
     if (strchr("nhk", letter))
         return TYPE_TEXT;
-    return strchr("tpb", letter) ? TYPE_INT4 : TYPE_INT8;
+    return strchr("pb", letter) ? TYPE_INT4 : TYPE_INT8;
 }
 
 static const char *value_of(const struct postgres_store *store, const struct postgres_values *values, char letter)

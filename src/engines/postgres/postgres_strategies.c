@@ -15,7 +15,7 @@
 
 #define NOW "clock_timestamp()"
 #define MICROSECONDS "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-#define TTL "$4::int * interval '1 millisecond'"
+#define TTL "$4 * interval '1 millisecond'"
 #define CLAIM_MS "1000"
 #define CLAIM "interval '1 second'"
 #define LEFT_MS(end) "(extract(epoch FROM " end " - clock_timestamp()) * 1000)::bigint"

@@ -21,7 +21,7 @@ static const char check[] =
 
 static const char *const make_tables[] = {
     "CREATE TABLE IF NOT EXISTS {L} (name text COLLATE \"C\" PRIMARY KEY, token bigint NOT NULL DEFAULT 0,"
-    " client bigint, serial bigint, since timestamptz, expires timestamptz, ttl int, host text, pid int, note text,"
+    " client bigint, serial bigint, since timestamptz, expires timestamptz, ttl bigint, host text, pid int, note text,"
     " queued boolean NOT NULL DEFAULT false) WITH (fillfactor = 50)",
     "CREATE UNLOGGED TABLE IF NOT EXISTS {W} (name text COLLATE \"C\" NOT NULL,"
     " place bigint GENERATED ALWAYS AS IDENTITY, client bigint NOT NULL, serial bigint NOT NULL,"

@@ -30,6 +30,8 @@
 #define HFI_ZOOKEEPER_DATA_MAX 440
 /* As many as hfi_waker_sleep() takes descriptors. */
 #define HFI_ZOOKEEPER_SESSIONS_MOST 8
+/* The longest session that is asked for: a day. The library doubles the number, in an int. */
+#define HFI_ZOOKEEPER_SESSION_MOST_MS 86400000
 #define HFI_ZOOKEEPER_TOUCHES 8
 #define HFI_ZOOKEEPER_BATCH 128
 

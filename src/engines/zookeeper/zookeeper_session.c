@@ -368,7 +368,7 @@ static void close_if_unused(struct zookeeper_session *session)
 static int32_t time_out_for(const struct zookeeper_store *store, uint32_t ttl_ms)
 {
     const uint64_t wanted = store->config.session_ms ? store->config.session_ms : (uint64_t)ttl_ms + ttl_ms / 2;
-    return wanted < INT32_MAX ? (int32_t)wanted : INT32_MAX;
+    return wanted < HFI_ZOOKEEPER_SESSION_MOST_MS ? (int32_t)wanted : HFI_ZOOKEEPER_SESSION_MOST_MS;
 }
 
 /* With as many sessions as there may be, the next longer one serves, or the longest. */

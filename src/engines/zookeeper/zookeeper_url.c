@@ -9,7 +9,6 @@
 
 #define USUAL_PORT "2181"
 #define SESSION_LEAST 100
-#define SESSION_MOST 86400000
 
 /* --- hosts --- */
 
@@ -146,9 +145,9 @@ static hf_status read_option(struct zookeeper_config *config, struct given *give
     if (strcmp(name, "session_timeout") == 0) {
         char *end;
         const long number = strtol(value, &end, 10);
-        if (end == value || *end || number < SESSION_LEAST || number > SESSION_MOST)
+        if (end == value || *end || number < SESSION_LEAST || number > HFI_ZOOKEEPER_SESSION_MOST_MS)
             return hfi_fail(err, HF_INVALID, 0, "session_timeout is a number of milliseconds from %d to %d",
-                            SESSION_LEAST, SESSION_MOST);
+                            SESSION_LEAST, HFI_ZOOKEEPER_SESSION_MOST_MS);
         config->session_ms = (uint32_t)number;
         return HF_OK;
     }
