@@ -2,6 +2,8 @@
  *
  * tls.c: see tls.h.
  */
+/* The interface of OpenSSL 3.0: later ones call the BIO_meth_get functions deprecated, with nothing in their place. */
+#define OPENSSL_API_COMPAT 30000
 #include "tls.h"
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
