@@ -254,8 +254,9 @@ hf_status hfi_file_write_record(int fd, const struct file_directory *directory, 
     if (must_sync && make_durable(fd, directory, !last) != 0) {
         const int failure = errno;
         hfi_lockrecord_unmark(&slots.slot[index]); /* or the next grant would believe that it is on disk */
-        if (pwrite(fd, &slots.slot[index], sizeof next, (off_t)(index * sizeof next)) != (ssize_t)sizeof next)
-            ftruncate(fd, 0); /* cannot even be taken back: refuse the file rather than its promise */
+        if (pwrite(fd, &slots.slot[index], sizeof next, (off_t)(index * sizeof next)) != (ssize_t)sizeof next &&
+            ftruncate(fd, 0) != 0) /* if it cannot be taken back, refuse the file rather than its promise */
+            return hfi_fail_errno(err, errno, "take back what was written to the lock file of", record->name);
         return hfi_fail_errno(err, failure, "write the lock file to disk of", record->name);
     }
     return HF_OK;
