@@ -353,12 +353,13 @@ TEST(tokens_go_on_above_the_mark_after_a_reboot)
         FILE *file = fopen(fake, "w");
         fputs("00000000-1111-2222-3333-444444444444\n", file);
         fclose(file);
-        enter_namespaces(CLONE_NEWNS);
-        REQUIRE_INT(0, mount(fake, "/proc/sys/kernel/random/boot_id", NULL, MS_BIND, NULL));
         char program[600], argument[320];
         snprintf(argument, sizeof argument, "HOLDFAST_URL=%s", url);
+        /* Before: in a chroot the link leads out of it once the mounts are others. */
         const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
         program[length > 0 ? length : 0] = 0;
+        enter_namespaces(CLONE_NEWNS);
+        REQUIRE_INT(0, mount(fake, "/proc/sys/kernel/random/boot_id", NULL, MS_BIND, NULL));
         char *const environment[] = { argument, (char *)"PRINT_TOKEN=1", NULL };
         execle(program, program, (char *)NULL, environment);
         _exit(3);
