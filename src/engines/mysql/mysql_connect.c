@@ -26,6 +26,9 @@
 #define SILENCE 3600
 /* How long a statement waits in the server for a row, in seconds, for the case that its client is gone. */
 #define ROW_PATIENCE 5
+/* MariaDB 11.6.2 and newer fail a statement that had to wait for a row which has changed then; and it is the woken
+ * waiter's that waits, for the release that woke it. Older ones do not know the word, and read a comment. */
+#define SEE_CHANGES " /*M!110602 , innodb_snapshot_isolation = OFF */"
 
 /* --- once --- */
 
@@ -212,7 +215,8 @@ static void compose_setup(char *out, size_t size, const struct mysql_store *stor
              " innodb_lock_wait_timeout = %d, wait_timeout = %d, %s = '%s'%s",
              ROW_PATIENCE, bound ? SILENCE_BOUND : SILENCE, mariadb ? "tx_isolation" : "transaction_isolation",
              by_statement ? "REPEATABLE-READ" : "READ-COMMITTED",
-             mariadb ? ", max_statement_time = 0, idle_transaction_timeout = 0" : ", max_execution_time = 0");
+             mariadb ? ", max_statement_time = 0, idle_transaction_timeout = 0" SEE_CHANGES
+                     : ", max_execution_time = 0");
 }
 
 /* Where the tables are. Once: it is read without the mutex. */
