@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -15,7 +16,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -258,4 +261,29 @@ bool fenced_write(struct fenced_register *place, uint64_t token)
         }
     } while (!atomic_compare_exchange_weak(&place->largest, &largest, token));
     return true;
+}
+
+/* --- namespaces --- */
+
+static void write_text(const char *path, const char *text)
+{
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    REQUIRE(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+}
+
+void enter_namespaces(int flags)
+{
+    char user[64], group[64];
+    snprintf(user, sizeof user, "0 %u 1", (unsigned)geteuid());
+    snprintf(group, sizeof group, "0 %u 1", (unsigned)getegid());
+    const bool root = geteuid() == 0;
+    REQUIRE_INT(0, unshare(flags | (root ? 0 : CLONE_NEWUSER)));
+    if (!root) {
+        write_text("/proc/self/uid_map", user);
+        write_text("/proc/self/setgroups", "deny"); /* without which the next is not allowed */
+        write_text("/proc/self/gid_map", group);    /* without which a file system of its own takes no file */
+    }
+    if (flags & CLONE_NEWNS)
+        REQUIRE_INT(0, mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
 }

@@ -80,4 +80,8 @@ struct fenced_register {
 
 bool fenced_write(struct fenced_register *place, uint64_t token);
 
+/* Enters namespaces of its own (CLONE_NEWNS and the like), as root of a user namespace where the tests do not run as
+ * root. */
+void enter_namespaces(int flags);
+
 #endif

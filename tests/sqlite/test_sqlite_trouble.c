@@ -214,9 +214,7 @@ static void work_on_a_small_disk(void *arg)
 {
     const char *folder = arg;
     char path[100], filler[100];
-    const bool root = geteuid() == 0;
-    REQUIRE_INT(0, unshare(CLONE_NEWNS | (root ? 0 : CLONE_NEWUSER)));
-    REQUIRE_INT(0, mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
+    enter_namespaces(CLONE_NEWNS);
     REQUIRE_INT(0, mount("small", folder, "tmpfs", 0, "size=256k"));
     snprintf(path, sizeof path, "sqlite://%s/a.db", folder);
     snprintf(filler, sizeof filler, "%s/filler", folder);

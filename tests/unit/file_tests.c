@@ -4,13 +4,10 @@
  */
 #include "file_tests.h"
 #include <dirent.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <unistd.h>
 
 char directory[256];
@@ -75,26 +72,6 @@ hf_status try_once(const char *name, hf_error *err)
     hf_release(lock, NULL);
     hf_close(client);
     return status;
-}
-
-static void write_text(const char *path, const char *text)
-{
-    const int fd = open(path, O_WRONLY | O_CLOEXEC);
-    REQUIRE(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
-    close(fd);
-}
-
-/* Enters namespaces of its own, as root of a user namespace where the tests do not run as root. */
-void enter_namespaces(int flags)
-{
-    char map[64];
-    snprintf(map, sizeof map, "0 %u 1", (unsigned)geteuid());
-    const bool root = geteuid() == 0;
-    REQUIRE_INT(0, unshare(flags | (root ? 0 : CLONE_NEWUSER)));
-    if (!root)
-        write_text("/proc/self/uid_map", map);
-    if (flags & CLONE_NEWNS)
-        REQUIRE_INT(0, mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
 }
 
 static int remember_waiters(const hf_info *info, void *arg)

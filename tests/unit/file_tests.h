@@ -22,7 +22,5 @@ hf_status try_once(const char *name, hf_error *err);
 /* hf_inspect() for its side effect: it tidies up behind the dead. */
 void tidy_up(hf_client *client);
 void await_waiters(hf_client *client, const char *name, int64_t wanted);
-/* Namespaces of its own, as root of a user namespace where the tests do not run as root. */
-void enter_namespaces(int flags);
 
 #endif
