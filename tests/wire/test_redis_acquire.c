@@ -319,7 +319,8 @@ TEST(too_few_replicas_or_nonsense_from_them)
                     { "*2\\r\\n:0\\r\\n:9", HF_UNAVAILABLE },
                     { "*2\\r\\n+a\\r\\n+b", HF_UNAVAILABLE },
                     { "-ERR unknown command 'WAIT'", HF_UNSUPPORTED },
-                    { "-NOPERM no wait for you", HF_DENIED } };
+                    { "-NOPERM no wait for you", HF_DENIED },
+                    { "-ERR ACL failure in script: No permissions to access a channel", HF_DENIED } }; /* Redis 8.0 */
     for (size_t i = 0; i < sizeof replies / sizeof *replies; i++) {
         struct wire wire;
         hf_error err = { 0 };

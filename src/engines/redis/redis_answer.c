@@ -41,6 +41,7 @@ static const struct {
     { "NOREPLICAS", HF_UNAVAILABLE, "the server has too few good replicas to accept writes (min-replicas-to-write)" },
     { "OOM", HF_UNAVAILABLE, "the server is out of memory (maxmemory)" },
     { "NOPERM", HF_DENIED, NEEDED_RULE },
+    { "ACL failure in script", HF_DENIED, NEEDED_RULE },
     { "can't run this command", HF_DENIED, NEEDED_RULE },
     { "can't publish to the channel", HF_DENIED, NEEDED_RULE },
     { "DB index is out of range", HF_INVALID, "the server has no such database" },
