@@ -186,7 +186,7 @@ static hf_status ask_for_grant(struct etcd_store *store, struct etcd_lease *leas
                               .request = &request.base,
                               .type = &etcd__lease_grant_response__descriptor };
     struct etcd_question question = { .calls = &call, .count = 1, .deadline_ns = deadline_ns };
-    request.ttl = (lease->ttl_ms + 999) / 1000;
+    request.ttl = ((int64_t)lease->ttl_ms + 999) / 1000;
     /* Not `writes`: a lease that nobody knows of ends by itself, so a lost answer leaves nothing unknown. */
     hf_status status = hfi_etcd_ask(store, &question, err);
     if (status != HF_OK)
