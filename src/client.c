@@ -148,13 +148,22 @@ static void shut(hf_client *client)
         pthread_cond_wait(&client->changed, &client->mutex);
 }
 
+/* Pins all of them: while the mutex is let go they must stay in the list; and until its close() an engine may know of
+ * those whose release has failed. */
 static void release_all(hf_client *client)
 {
     const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
-    for (struct hfi_hold *hold = client->holds, *next; hold; hold = next) {
-        hold->pins++; /* keeps it, and so its place in the list, while the mutex is let go */
+    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next)
+        hold->pins++;
+    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
         const hfi_time left = deadline - hfi_now_ns();
         hfi_undo(hold, left > 0 ? left : 0, NULL);
+    }
+}
+
+static void settle_all(hf_client *client)
+{
+    for (struct hfi_hold *hold = client->holds, *next; hold; hold = next) {
         next = hold->next;
         hold->pins--;
         hfi_hold_settle(hold);
@@ -172,6 +181,7 @@ void hf_close(hf_client *client)
     release_all(client);
     client->engine->close(client->store);
     hfi_free(client->store);
+    settle_all(client);
     for (struct hfi_waker *waker; (waker = client->free_wakers) != NULL;) {
         client->free_wakers = waker->next;
         hfi_waker_free(waker);

@@ -93,6 +93,7 @@ struct hfi_hold {
     bool engaged;    /* the engine may know of it: it must be released there */
     bool doubted;    /* something happened to the store: renew it now, not when it would be time */
     bool renewing;   /* an exchange that renews it is under way: two could answer in the wrong order */
+    bool had_turn;   /* the keeper has asked for it in this round of renewals */
     bool undoing;    /* on the keeper's list of releases to be finished */
     uint64_t teller; /* the thread that is inside of a callback for it; 0: none */
     unsigned undo_failures;

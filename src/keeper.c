@@ -26,7 +26,7 @@ struct batch {
 static bool is_due(const struct hfi_hold *hold, enum hfi_step step, hfi_time now_ns, bool early)
 {
     const hfi_time window = early ? hold->lease.terms.ttl_ms * HFI_MS / 6 : 0;
-    if (hold->state != HFI_HOLD_HELD || (step == HFI_STEP_RENEW && hold->renewing))
+    if (hold->state != HFI_HOLD_HELD || (step == HFI_STEP_RENEW && (hold->renewing || hold->had_turn)))
         return false;
     const enum hfi_step due = hfi_lease_step(&hold->lease, now_ns, window);
     return due == step || (due == HFI_STEP_NONE && step == HFI_STEP_RENEW && hold->doubted);
@@ -112,12 +112,14 @@ static void end_what_is_over(hf_client *client)
 static void finish_releases(hf_client *client)
 {
     struct batch batch;
+    const hfi_time started = hfi_now_ns(); /* so that each gets one turn: what fails is due again soon */
     do {
-        collect(client, &batch, HFI_STEP_NONE, hfi_now_ns(), false);
+        collect(client, &batch, HFI_STEP_NONE, started, false);
         for (size_t i = 0; i < batch.count; i++) {
             hfi_undo(batch.holds[i], undo_patience(client), NULL);
             unpin(batch.holds[i]);
-            renew_what_is_due(client); /* what may have become due meanwhile */
+            end_what_is_over(client); /* what may have become due meanwhile */
+            renew_what_is_due(client);
         }
     } while (batch.count == BATCH && !client->keeper_stops);
 }
@@ -150,17 +152,22 @@ static bool renewal_is_due(hf_client *client, hfi_time now_ns)
     return false;
 }
 
+/* Each gets one turn: what fails is due again soon, and would keep those behind it from theirs. */
 static void renew_what_is_due(hf_client *client)
 {
     struct batch batch;
     struct hfi_renewal renewals[BATCH];
     const hfi_time started = hfi_now_ns();
+    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next)
+        hold->had_turn = false;
     while (!client->keeper_stops && renewal_is_due(client, started)) {
         const hfi_time now = hfi_now_ns();
         collect(client, &batch, HFI_STEP_RENEW, now, true);
+        if (batch.count == 0) /* the time of what was due is over by now */
+            break;
         for (size_t i = 0; i < batch.count; i++) {
             struct hfi_hold *hold = batch.holds[i];
-            hold->renewing = true;
+            hold->renewing = hold->had_turn = true;
             hold->doubted = false;
             renewals[i] = (struct hfi_renewal){ .lock = batch.holds[i]->engine_lock,
                                                 .name = hold->name,

@@ -5,6 +5,7 @@
 #include "scripted_engine.h"
 #include "core.h"
 #include "test.h"
+#include <pthread.h>
 #include <time.h>
 
 struct script script_attempt, script_renew, script_release;
@@ -12,9 +13,33 @@ _Atomic int script_renewed, script_largest_renewal, script_held;
 _Atomic uint64_t script_last_owner;
 static _Atomic uint64_t token;
 
+/* Those that are held are in a list of the store's, as in engines whose locks share a session. */
 struct scripted_lock {
     bool held;
+    struct scripted_lock *next;
 };
+
+struct scripted_store {
+    pthread_mutex_t mutex;
+    struct scripted_lock *held;
+};
+
+static void note_held(struct scripted_store *store, struct scripted_lock *lock, bool held)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct scripted_lock **link = &store->held;
+    if (held) {
+        lock->next = *link;
+        *link = lock;
+    } else {
+        while (*link != lock)
+            link = &(*link)->next;
+        *link = lock->next;
+    }
+    lock->held = held;
+    atomic_fetch_add(&script_held, held ? 1 : -1);
+    pthread_mutex_unlock(&store->mutex);
+}
 
 void script_set(struct script *script, int count, hf_status status, bool stalls)
 {
@@ -42,34 +67,36 @@ static hf_status answer(struct script *script, hfi_time deadline_ns)
     return atomic_load(&script->status);
 }
 
-static hf_status scripted_open(void *store, const struct hfi_url *url, const struct hfi_env *env,
+static hf_status scripted_open(void *memory, const struct hfi_url *url, const struct hfi_env *env,
                                struct hfi_opened *opened, hf_error *err)
 {
-    (void)store;
+    struct scripted_store *store = memory;
     (void)url;
     (void)env;
     (void)opened;
     (void)err;
+    pthread_mutex_init(&store->mutex, NULL);
     return HF_OK;
 }
 
-static void scripted_close(void *store)
+static void scripted_close(void *memory)
 {
-    (void)store;
+    struct scripted_store *store = memory;
+    while (store->held)
+        note_held(store, store->held, false);
+    pthread_mutex_destroy(&store->mutex);
 }
 
 static hf_status scripted_attempt(void *store, void *memory, const struct hfi_request *request, struct hfi_grant *grant,
                                   hf_error *err)
 {
-    (void)store;
     struct scripted_lock *lock = memory;
     const hf_status status = answer(&script_attempt, request->deadline_ns);
     atomic_store(&script_last_owner, request->owner.serial);
     if (status != HF_OK)
         return hfi_fail(err, status, 0, "so says the script");
     if (!lock->held)
-        atomic_fetch_add(&script_held, 1);
-    lock->held = true;
+        note_held(store, lock, true);
     grant->token = atomic_fetch_add(&token, 1) + 1;
     return HF_OK;
 }
@@ -96,13 +123,10 @@ static hf_status scripted_renew(void *store, struct hfi_renewal *renewals, size_
 
 static hf_status scripted_release(void *store, void *memory, const struct hfi_request *request, hf_error *err)
 {
-    (void)store;
     struct scripted_lock *lock = memory;
     const hf_status status = answer(&script_release, request->deadline_ns);
-    if (status == HF_OK && lock->held) {
-        atomic_fetch_sub(&script_held, 1);
-        lock->held = false;
-    }
+    if (status == HF_OK && lock->held)
+        note_held(store, lock, false);
     return status == HF_OK ? HF_OK : hfi_fail(err, status, 0, "so says the script");
 }
 
@@ -112,7 +136,7 @@ static const struct hfi_engine engine = {
     .schemes = "scripted:",
     .summary = "does what a test says",
     .caps = HF_CAP_EXPIRY,
-    .store_size = 1,
+    .store_size = sizeof(struct scripted_store),
     .lock_size = sizeof(struct scripted_lock),
     .open = scripted_open,
     .close = scripted_close,

@@ -84,6 +84,39 @@ TEST(many_locks_share_an_exchange)
     hf_close(client);
 }
 
+/* More than one exchange takes. */
+static void check_many_losses(uint32_t timeout_ms, hf_status status, bool stalls)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(timeout_ms);
+    hf_lock *locks[300];
+    const int64_t start = test_now_ns();
+    script_set(&script_renew, SCRIPT_FOREVER, status, stalls);
+    for (int i = 0; i < 300; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "lock-%d", i);
+        locks[i] = take(client, name, &options);
+    }
+    gate_await(&lost, 300);
+    CHECK(script_renew.calls < (test_now_ns() - start) / HFI_MS);
+    for (int i = 0; i < 300; i++)
+        CHECK_STATUS(HF_LOST, hf_release(locks[i], NULL), NULL);
+    hf_close(client);
+}
+
+/* Those that fail must not come before the rest again, and again. */
+TEST(many_locks_that_cannot_be_renewed_take_turns)
+{
+    check_many_losses(0, HF_UNAVAILABLE, false);
+    CHECK(script_renew.calls >= 3);
+}
+
+/* The time of the rest is over when the first of them have been asked for. */
+TEST(many_locks_that_are_not_answered_for_are_lost)
+{
+    check_many_losses(60000, HF_UNKNOWN, true);
+}
+
 TEST(what_the_store_forgot_is_lost_with_a_callback)
 {
     hf_options options = HF_OPTIONS_INIT;
@@ -202,6 +235,25 @@ TEST(a_release_that_stays_unanswered_is_given_up_when_the_lease_has_ended)
     CHECK(calls > 3);
     CHECK(test_now_ns() - start > TTL * HFI_MS);
     hf_close(client);
+}
+
+/* The engine knows of them until its close(). */
+TEST(what_was_not_released_is_there_until_the_store_is_closed)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *locks[300];
+    options.ttl_ms = 600000; /* none is given up before */
+    for (int i = 0; i < 300; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "lock-%d", i);
+        REQUIRE_STATUS(HF_OK, hf_acquire(&locks[i], client, name, &options, NULL), NULL);
+    }
+    script_set(&script_release, SCRIPT_FOREVER, HF_UNAVAILABLE, false);
+    for (int i = 0; i < 300; i++)
+        CHECK_STATUS(HF_UNAVAILABLE, hf_release(locks[i], NULL), NULL);
+    hf_close(client);
+    CHECK_INT(0, script_held);
 }
 
 TEST(a_store_that_the_wait_outlasts_is_not_noticed)

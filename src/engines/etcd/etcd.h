@@ -321,7 +321,6 @@ void hfi_etcd_ear_pump(struct etcd_store *store);
 void hfi_etcd_ear_expect(struct etcd_store *store, hfi_time due_ns);
 /* Sends a message on a stream that stays open. */
 void hfi_etcd_ear_say(struct etcd_store *store, struct etcd_stream *stream, const ProtobufCMessage *message);
-void hfi_etcd_ear_break(struct etcd_store *store);
 /* There is a new token: its streams still have the old one. */
 void hfi_etcd_ear_outdated(struct etcd_store *store);
 /* Deletes ghosts and revokes leases that nobody needs, when it is time; when it is so next. */

@@ -106,7 +106,7 @@ void hfi_etcd_ear_outdated(struct etcd_store *store)
 }
 
 /* The next server is tried at once, until all were. */
-void hfi_etcd_ear_break(struct etcd_store *store)
+static void break_off(struct etcd_store *store)
 {
     struct etcd_ear *ear = &store->ear;
     const size_t nodes = store->config.address_count;
@@ -133,7 +133,7 @@ static void open_streams(struct etcd_store *store)
         hfi_etcd_begin(ear->connection, &ear->keep, ear->node->authority, token, 0) && hfi_etcd_flush(ear->connection))
         ear->state = ETCD_EAR_READY;
     else
-        hfi_etcd_ear_break(store);
+        break_off(store);
 }
 
 static void go_on_logging_in(struct etcd_store *store, hfi_time now_ns)
@@ -145,7 +145,7 @@ static void go_on_logging_in(struct etcd_store *store, hfi_time now_ns)
     if (works && ear->login.closed && hfi_etcd_login_take(store, &ear->login))
         open_streams(store);
     else
-        hfi_etcd_ear_break(store);
+        break_off(store);
 }
 
 static void go_on_connecting(struct etcd_store *store, hfi_time now_ns)
@@ -155,7 +155,7 @@ static void go_on_connecting(struct etcd_store *store, hfi_time now_ns)
     if (status == HF_TIMEOUT && now_ns - ear->since_ns < CONNECT_PATIENCE)
         return;
     if (status != HF_OK) {
-        hfi_etcd_ear_break(store);
+        break_off(store);
         return;
     }
     if (!hfi_etcd_needs_login(store))
@@ -164,7 +164,7 @@ static void go_on_connecting(struct etcd_store *store, hfi_time now_ns)
              hfi_etcd_flush(ear->connection))
         ear->state = ETCD_EAR_LOGGING_IN;
     else
-        hfi_etcd_ear_break(store);
+        break_off(store);
 }
 
 static void start_connecting(struct etcd_store *store, hfi_time now_ns)
@@ -187,7 +187,7 @@ static void start_connecting(struct etcd_store *store, hfi_time now_ns)
     if (node->found.count == 0)
         hfi_dial_find(&node->found, node->address->host, node->address->port, true, NULL);
     if (node->found.count == 0 || hfi_etcd_connect_begin(&ear->connection, node->address, &node->found, NULL) != HF_OK)
-        hfi_etcd_ear_break(store);
+        break_off(store);
     else
         ear->state = ETCD_EAR_CONNECTING;
 }
@@ -293,14 +293,14 @@ void hfi_etcd_ear_pump(struct etcd_store *store)
     else if (ear->state == ETCD_EAR_LOGGING_IN)
         go_on_logging_in(store, now);
     else if (ear->state == ETCD_EAR_READY && !take_news(store))
-        hfi_etcd_ear_break(store);
+        break_off(store);
 
     bool silent = false;
     hfi_time due = earlier(keep_leases(store, now, &silent), hfi_etcd_watches_send(store, now));
     due = earlier(due, hfi_etcd_errands_send(store, now));
     const bool talks = ear->state == ETCD_EAR_LOGGING_IN || ear->state == ETCD_EAR_READY;
     if (talks && (silent || ear->watch.closed || ear->keep.closed || !hfi_etcd_flush(ear->connection)))
-        hfi_etcd_ear_break(store);
+        break_off(store);
     /* Something is to be said, and nobody there to say it to. */
     if (ear->state == ETCD_EAR_NONE && due <= now && now >= ear->try_again_ns)
         start_connecting(store, now);

@@ -143,7 +143,7 @@ void hfi_etcd_errands_take(struct etcd_store *store)
         if (errand->revokes && (errand->stream.code == 0 || errand->stream.code == NOT_FOUND))
             take_revoked(store, errand->revokes);
         if (hfi_etcd_is_stale_token(&errand->stream)) /* it comes again, with another */
-            store->ear.refused = *store->config.user;
+            store->ear.refused = store->ear.refused || *store->config.user;
         hfi_etcd_stream_free(&errand->stream);
         hfi_free(errand);
     }

@@ -228,8 +228,6 @@ struct zookeeper_call *hfi_zookeeper_create(struct zookeeper_session *session, c
 struct zookeeper_call *hfi_zookeeper_delete(struct zookeeper_session *session, const char *path);
 struct zookeeper_call *hfi_zookeeper_list(struct zookeeper_session *session, const char *path);
 struct zookeeper_call *hfi_zookeeper_get(struct zookeeper_session *session, const char *path, bool watch);
-struct zookeeper_call *hfi_zookeeper_set(struct zookeeper_session *session, const char *path, const char *data,
-                                         int version);
 struct zookeeper_call *hfi_zookeeper_sync(struct zookeeper_session *session, const char *path);
 struct zookeeper_call *hfi_zookeeper_check(struct zookeeper_session *session, const char *const *paths, size_t count);
 void hfi_zookeeper_await_calls(struct zookeeper_store *store, struct zookeeper_call **calls, size_t count,
