@@ -146,6 +146,26 @@ TEST_LIMIT(the_bell_of_an_earlier_time_is_let_go, 60)
     hf_close(client);
 }
 
+/* It is not Holdfast's, and nobody rings when it is deleted. */
+TEST_LIMIT(who_waits_for_a_row_of_somebody_else_is_counted, 60)
+{
+    struct mysql_server *server = start_store("insert", "");
+    hf_client *client = open_client();
+    struct waiter waiters[2];
+    mysql_server_do(server, "INSERT INTO holdfast_locks (name) VALUES ('x')");
+    await_waiters(client, "x", 0);
+    for (int i = 0; i < 2; i++) {
+        waiter_start(&waiters[i], client, "x", NULL);
+        await_waiters(client, "x", i + 1);
+    }
+    mysql_server_do(server, "DELETE FROM holdfast_locks");
+    for (int i = 0; i < 2; i++) {
+        waiter_join(&waiters[i], HF_OK);
+        must_release(waiters[i].lock);
+    }
+    hf_close(client);
+}
+
 /* --- settings --- */
 
 /* Where a statement that has waited for too long ends its whole transaction, a row would be locked for no longer than

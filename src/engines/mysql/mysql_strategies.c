@@ -85,9 +85,10 @@ static const char mend[] =
 /* Who waits is written down for people. Each has a user-level lock, too, by which it is seen that it really does. */
 #define SIGN(connection) "CONCAT('holdfast:waits:', " connection ")"
 #define IN_LINE(lock)                                                                                                  \
-    "SELECT COUNT(*) FROM {W} w WHERE w.name = " lock ".name AND w.owner <> " lock ".owner"                            \
+    "SELECT COUNT(*) FROM {W} w WHERE w.name = " lock ".name AND NOT (w.owner <=> " lock ".owner)"                     \
     " AND IS_USED_LOCK(" SIGN("w.connection") ") = w.connection"
-#define RINGER_OF(row) "COALESCE(IS_USED_LOCK(" BELL_OF(row) "), 0)"
+/* A row that somebody else has inserted may have no bell, and MySQL refuses NULL as the name of a lock. */
+#define RINGER_OF(row) "COALESCE(IS_USED_LOCK(COALESCE(" BELL_OF(row) ", 'holdfast')), 0)"
 /* The first in line, which has the bell if the holder has none, need not have waited for it. */
 #define WAITERS(lock, row)                                                                                             \
     "(" IN_LINE(lock) " AND w.connection <> " RINGER_OF(row) ") + (" RINGER_OF(row) " NOT IN (0, " row ".bell))"
