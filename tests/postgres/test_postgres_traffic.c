@@ -136,6 +136,36 @@ TEST_LIMIT(nothing_is_left_of_those_who_do_not_wait_any_more, 60)
     hf_close(other);
 }
 
+/* Between the statement that serves and the one that cleans up. (The trigger fires for each DELETE: of lining up, which
+ * serves; of leaving; of serving; of cleaning up.) */
+TEST_LIMIT(a_lock_that_ends_while_somebody_leaves_is_for_the_next_in_line, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    hf_client *client = open_client(), *other = open_client(), *late = open_client();
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *lock = must_acquire(client, "x", NULL), *none = NULL;
+    struct waiter first;
+    waiter_start(&first, other, "x", NULL);
+    await_waiters(client, "x", 1);
+    postgres_server_do(server, "CREATE SEQUENCE deletes");
+    postgres_server_do(server, "CREATE FUNCTION end_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                               " IF nextval('deletes') = 3 THEN"
+                               " UPDATE holdfast_locks SET expires = clock_timestamp(); END IF; RETURN NULL; END $$");
+    postgres_server_do(server, "CREATE TRIGGER end_it AFTER DELETE ON holdfast_locks_waiters"
+                               " FOR EACH STATEMENT EXECUTE FUNCTION end_it()");
+    options.wait_ms = 100;
+    CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, late, "x", &options, NULL), NULL);
+    CHECK_INT(1, postgres_server_number(server, "SELECT count(*) FROM holdfast_locks WHERE expires < now()"));
+    CHECK_INT(1, postgres_server_number(server, "SELECT count(*) FROM holdfast_locks_waiters"));
+    CHECK_STATUS(HF_BUSY, hf_try_acquire(&none, late, "x", NULL, NULL), NULL);
+    waiter_join(&first, HF_OK);
+    must_release(first.lock);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+    hf_close(other);
+    hf_close(late);
+}
+
 TEST_LIMIT(an_uncontended_pair_is_three_statements, 60)
 {
     struct postgres_server *server = start_store("lease", STATEMENTS);

@@ -91,10 +91,11 @@ static const char lease_serve[] =
     " RETURNING coalesce(s.place, 9223372036854775807) AS place, " TELL_HEIR ", " TELL_SECOND ")"
     " DELETE FROM {W} w WHERE w.name = $1 AND w.place < (SELECT place FROM given)";
 
-/* After those who wait were served: nobody does, or it is still free, as all of them are dead. */
+/* After those who wait were served: nobody does, or it is still free, as all of them are dead. That is looked at again:
+ * its time may have come to an end since, and those who live must stay in line. */
 static const char lease_clean[] =
-    "WITH idle AS (UPDATE {L} l SET queued = false WHERE l.name = $1 AND l.queued AND (" IS_FREE
-    " OR NOT EXISTS (SELECT FROM {W} w WHERE w.name = $1)) RETURNING l.name)"
+    "WITH idle AS (UPDATE {L} l SET queued = false WHERE l.name = $1 AND l.queued AND NOT EXISTS (SELECT FROM {W} w"
+    " WHERE w.name = $1 AND (NOT " IS_FREE " OR " LIVES ")) RETURNING l.name)"
     " DELETE FROM {W} w USING idle WHERE w.name = idle.name";
 
 static const char leave[] = "DELETE FROM {W} WHERE client = $1 AND serial = $2";
