@@ -24,7 +24,8 @@
  * off; its connection is pinged every few seconds. */
 #define SILENCE_BOUND 20
 #define SILENCE 3600
-/* How long a statement waits in the server for a row, in seconds, for the case that its client is gone. */
+/* How long a statement waits in the server for a row, or for a table that is being altered or backed up, in seconds:
+ * its client may be gone, and a renewal that comes through late would set back the end that a later one has set. */
 #define ROW_PATIENCE 5
 /* MariaDB 11.6.2 and newer fail a statement that had to wait for a row which has changed then; and it is the woken
  * waiter's that waits, for the release that woke it. Older ones do not know the word, and read a comment. */
@@ -212,9 +213,10 @@ static void compose_setup(char *out, size_t size, const struct mysql_store *stor
     /* A log of statements allows READ COMMITTED to write nothing; every statement of ours finds its row by its key. */
     snprintf(out, size,
              "SET autocommit = 1, sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00',"
-             " innodb_lock_wait_timeout = %d, wait_timeout = %d, %s = '%s'%s",
-             ROW_PATIENCE, bound ? SILENCE_BOUND : SILENCE, mariadb ? "tx_isolation" : "transaction_isolation",
-             by_statement ? "REPEATABLE-READ" : "READ-COMMITTED",
+             " sql_safe_updates = 0, innodb_lock_wait_timeout = %d, lock_wait_timeout = %d, wait_timeout = %d,"
+             " %s = '%s'%s",
+             ROW_PATIENCE, ROW_PATIENCE, bound ? SILENCE_BOUND : SILENCE,
+             mariadb ? "tx_isolation" : "transaction_isolation", by_statement ? "REPEATABLE-READ" : "READ-COMMITTED",
              mariadb ? ", max_statement_time = 0, idle_transaction_timeout = 0" SEE_CHANGES
                      : ", max_execution_time = 0");
 }
