@@ -233,7 +233,7 @@ static void note_database(struct mysql_store *store, const char *name)
 static hf_status set_up(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
                         hf_error *err)
 {
-    char text[400];
+    char text[500];
     struct mysql_answer answer = { .found = false };
     snprintf(text, sizeof text, "SELECT CONNECTION_ID(), %s, @@read_only, @@log_bin AND @@binlog_format = 'STATEMENT'",
              store->config.schema);
