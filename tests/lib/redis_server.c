@@ -45,7 +45,7 @@ static bool has_loopback6(void)
 static int free_port(void)
 {
     int port = home_free_port(PORT_FIRST, PORT_COUNT);
-    for (int tries = 0; !home_is_free(port + BUS_OFFSET); tries++) {
+    for (int tries = 0; !home_claim_port(port + BUS_OFFSET); tries++) {
         REQUIRE(tries < PORT_TRIES);
         port = home_free_port(PORT_FIRST, PORT_COUNT);
     }

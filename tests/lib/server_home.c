@@ -129,7 +129,7 @@ const char *home_address(const struct netns *place)
 }
 
 /* For both protocols: gossip uses both. */
-bool home_is_free(int port)
+static bool is_free(int port)
 {
     const struct sockaddr_in address = { .sin_family = AF_INET,
                                          .sin_port = htons((uint16_t)port),
@@ -144,13 +144,28 @@ bool home_is_free(int port)
     return bound;
 }
 
+/* A server takes its time to listen; a test in another process that found the port free as well would then talk to it.
+ * So each port is a byte of one file, and whoever wants it locks it, until its process ends. */
+bool home_claim_port(int port)
+{
+    static int claims = -1;
+    struct flock claim = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = port, .l_len = 1 };
+    if (claims < 0) {
+        char path[60];
+        snprintf(path, sizeof path, "/tmp/holdfast-ports-%u", (unsigned)getuid());
+        claims = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        REQUIRE(claims >= 0);
+    }
+    return fcntl(claims, F_OFD_SETLK, &claim) == 0 && is_free(port);
+}
+
 int home_free_port(int first, int count)
 {
     static unsigned last;
     if (last == 0)
         REQUIRE_INT(sizeof last, getrandom(&last, sizeof last, 0));
     int port = first + (int)(++last % (unsigned)count);
-    for (int tries = 0; !home_is_free(port); tries++) {
+    for (int tries = 0; !home_claim_port(port); tries++) {
         REQUIRE(tries < TRIES_MOST);
         port = first + (int)(++last % (unsigned)count);
     }

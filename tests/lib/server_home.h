@@ -38,7 +38,8 @@ const char *home_address(const struct netns *place);
  * while a server is down, its port could go to a client of anybody, or to the client that tries to reach it, which
  * would then talk to itself. */
 int home_free_port(int first, int count);
-bool home_is_free(int port);
+/* The same for a port of one's choice; false if somebody has it. No other test gets it before this process ends. */
+bool home_claim_port(int port);
 
 /* --- its process --- */
 
