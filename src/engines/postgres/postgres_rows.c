@@ -45,8 +45,10 @@ static void set_backstop(struct postgres_store *store, struct postgres_lock *loc
 {
     const int64_t left = left_ms < 0 ? 0 : left_ms < BACKSTOP_MOST ? left_ms : BACKSTOP_MOST;
     const hfi_time spread = (hfi_time)(store->env->random() % (uint64_t)BACKSTOP_SPREAD);
-    pthread_mutex_lock(&store->mutex); /* a notification may be coming in */
-    lock->ask_again_ns = store->env->now_ns() + left * HFI_MS + BACKSTOP_FIRST + spread;
+    const hfi_time at = store->env->now_ns() + left * HFI_MS + BACKSTOP_FIRST + spread;
+    pthread_mutex_lock(&store->mutex);
+    if (at < lock->ask_again_ns) /* it may have been told, since it is in line, to look after the first */
+        lock->ask_again_ns = at;
     pthread_mutex_unlock(&store->mutex);
 }
 
@@ -154,6 +156,7 @@ hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres
     pthread_mutex_lock(&store->mutex);
     const bool called = lock->state == POSTGRES_CALLED;
     const bool given = called && is_fresh(store, lock, grant);
+    lock->ask_again_ns = HFI_NEVER;
     pthread_mutex_unlock(&store->mutex);
     if (given) {
         take_up(store, lock);

@@ -151,8 +151,10 @@ static void put_off(struct sqlite_store *store, struct sqlite_lock *lock, const 
     if (*row->host)
         snprintf(grant->holder, sizeof grant->holder, "%s:%lld", row->host, (long long)row->pid);
     grant->holder_left_ms = row->end_ns ? left / HFI_MS : -1;
-    pthread_mutex_lock(&store->ear.mutex); /* a call may be coming in */
-    lock->ask_again_ns = now + (left < BACKSTOP_MOST ? left : BACKSTOP_MOST) + BACKSTOP_FIRST + spread;
+    const hfi_time at = now + (left < BACKSTOP_MOST ? left : BACKSTOP_MOST) + BACKSTOP_FIRST + spread;
+    pthread_mutex_lock(&store->ear.mutex);
+    if (at < lock->ask_again_ns) /* it may have been told, since it is in line, to look after the first */
+        lock->ask_again_ns = at;
     pthread_mutex_unlock(&store->ear.mutex);
     lock->watched = it->first ? row->owner.client : 0;
 }
@@ -167,6 +169,7 @@ hf_status hfi_sqlite_attempt(void *memory, void *lock_memory, const struct hfi_r
     pthread_mutex_lock(&store->ear.mutex);
     const bool called = lock->state == LITE_STATE_CALLED;
     const bool deaf = store->ear.lifeline.fd < 0;
+    lock->ask_again_ns = HFI_NEVER;
     pthread_mutex_unlock(&store->ear.mutex);
     const bool wants_place = request->queue && lock->wants_place && !called;
     /* Whoever lines up without being reachable would be struck off. Holders are told of a break. */
