@@ -288,11 +288,12 @@ static void leave_pending(struct redlock_round *round, bool too_late, hfi_time b
                      node->address.port);
             round->failed++;
         }
-        if (now - silent_since > FAIR_TIME)
-            hfi_redlock_mark(round->store, node, true);
         const bool late = leg->state == REDLOCK_SENT;
         if (late && leg->connection->owed++ == 0)
             leg->connection->owed_ns = begun;
+        /* … nor may it be asked ever more: its connection would be given up, and with it the releases on their way. */
+        if (now - silent_since > FAIR_TIME || leg->connection->owed > SHARED_OWED_MOST)
+            hfi_redlock_mark(round->store, node, true);
         leg->state = REDLOCK_FAILED;
         if (late && round->lock)
             round->lock->late[i] = leg->connection;
