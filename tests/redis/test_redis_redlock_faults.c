@@ -7,7 +7,6 @@
 #include "redlock_support.h"
 
 #include <string.h>
-#include <unistd.h>
 
 /* --------------------------------------------------------------------------------------- a minority is out of reach */
 
@@ -188,32 +187,6 @@ TEST(what_all_masters_did_too_late_is_undone)
     await_clean(group);
     hf_close(client);
     hf_close(other);
-}
-
-static void measure_in_helper(void *arg)
-{
-    struct gate *done = arg;
-    hf_client *client = open_client();
-    for (int i = 0; i < 10; i++)
-        measure(client);
-    gate_pass(done);
-    pause(); /* a client that is closed would wait a moment for what is on its way */
-}
-
-/* One that stands still again and again gets many questions before that is noticed. Each acquire among them is followed
- * by its release, and none of these may be lost with a connection. */
-TEST(what_a_master_was_asked_while_it_stood_still_is_undone)
-{
-    struct redis_group *group = start_masters(3, NULL);
-    struct gate *done = shared_new(sizeof *done);
-    const pid_t pid = helper_start(measure_in_helper, done);
-    while (!gate_await_for(done, 1, 1)) {
-        redis_server_pause(group->server[2]);
-        random_pause(30000);
-        redis_server_continue(group->server[2]);
-    }
-    await_clean(group);
-    helper_kill(pid);
 }
 
 struct asker {

@@ -3,11 +3,12 @@
  * test_redis_redlock_storm.c: eight processes compete for one lock while masters are killed, restarted and stopped, two
  * at most at a time, and the processes themselves are killed. Nobody is inside beside a holder whose own deadline has
  * not come, and tokens only grow. The masters keep their data: one that forgot would break exclusion, as the model
- * shows.
+ * shows. And one that keeps standing still for a moment.
  */
 #include "redlock_support.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #define PROCESSES 8
 #define MASTERS 5
@@ -188,4 +189,31 @@ TEST_LIMIT(masters_and_clients_die_at_random, 60)
     CHECK(blows.killed > 0);
     CHECK(blows.paused > 0);
     CHECK(blows.clients_killed > 0);
+}
+
+static void take_and_give_back(void *arg)
+{
+    struct gate *done = arg;
+    const hf_options options = stranger(endless_ttl_ms());
+    hf_client *client = open_client();
+    for (int i = 0; i < 600; i++)
+        must_release(must_acquire(client, NAME, &options));
+    gate_pass(done);
+    pause(); /* a client that is closed would wait a moment for what is on its way */
+}
+
+/* One that stands still again and again gets many questions before that is noticed. Each acquire among them is followed
+ * by its release, and none of these may be lost with a connection. */
+TEST(what_a_master_was_asked_while_it_stood_still_is_undone)
+{
+    struct redis_group *group = start_masters(3, NULL);
+    struct gate *done = shared_new(sizeof *done);
+    const pid_t pid = helper_start(take_and_give_back, done);
+    while (!gate_await_for(done, 1, 1)) {
+        redis_server_pause(group->server[2]);
+        random_pause(30000);
+        redis_server_continue(group->server[2]);
+    }
+    await_clean(group);
+    helper_kill(pid);
 }
