@@ -6,8 +6,10 @@ PREFIX ?= /usr/local
 BUILD ?= build/plain
 SOAK_MINUTES ?= 20
 
+TESTFLAGS ?=
+
 # model, interop, bench and demo are folders too.
-.PHONY: all build demo test check lint format model interop bench soak install clean help
+.PHONY: all build demo test test-all check lint format model interop bench soak install clean help
 .NOTPARALLEL:
 
 all: build
@@ -20,17 +22,22 @@ build:
 demo: build
 	@tools/demo $(BUILD)
 
+# TESTFLAGS=--complete: what could not be run is a failure, too.
 test:
+	@tools/setup test
+	@tools/test $(TESTFLAGS)
+
+test-all: test
 	@tools/setup test model interop
-	@tools/test
+	@tools/test $(TESTFLAGS) all
 
 check:
 	@tools/setup test
-	@tools/test plain
+	@tools/test $(TESTFLAGS) check
 
 lint:
 	@tools/setup test
-	@tools/test lint
+	@tools/test lint analyse
 
 format:
 	@tools/setup test
@@ -68,8 +75,9 @@ clean:
 help:
 	@echo "make            build the library and the command in $(BUILD)"
 	@echo "make demo       build, then watch processes compete for the last items of a stock"
-	@echo "make test       every check: lint, model, tests, sanitizers, valgrind, install, interop (more than half an hour)"
-	@echo "make check      the tests once, on the plain build (quick)"
+	@echo "make check      the tests that tell most, and the promises once on each engine (4 minutes)"
+	@echo "make test       the tests of the library, the command and every store (10 minutes)"
+	@echo "make test-all   these, then failovers, sanitizers, valgrind, analysers, model, interop, installation (half an hour)"
 	@echo "make lint       format, own rules, static analysis, manual pages"
 	@echo "make format     lay out the sources as clang-format 14 does"
 	@echo "make model      go through every order of events of redlock:// with spin (two minutes)"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * main.c: the conformance suite. `conformance URL [SUBSTRING…]` tries the twelve promises on the store that URL names;
- * `conformance --list` says what there is. The store's capabilities select the tests; there is no other way to skip
- * one. HOLDFAST_TEST_SEED repeats a run, HOLDFAST_TEST_SLOW=N gives it N times the time.
+ * main.c: the conformance suite. `conformance URL [SUBSTRING…] [--but SUBSTRING…]` tries the twelve promises on the
+ * store that URL names; `conformance --list` says what there is. Of those the store's capabilities select the tests;
+ * there is no other way to skip one. HOLDFAST_TEST_SEED repeats a run, HOLDFAST_TEST_SLOW=N gives it N times the time.
  */
 #include "conformance.h"
 
@@ -85,7 +85,8 @@ int main(int argc, char **argv)
     if (argc >= 2 && strcmp(argv[1], "--list") == 0)
         return test_run(argc - 1, argv + 1, NULL);
     if (argc < 2 || argv[1][0] == '-') {
-        fprintf(stderr, "usage: conformance URL [SUBSTRING...]\n       conformance --list [SUBSTRING...]\n");
+        fprintf(stderr, "usage: conformance URL [SUBSTRING...] [--but SUBSTRING...]\n"
+                        "       conformance --list [SUBSTRING...] [--but SUBSTRING...]\n");
         return 64;
     }
     store_url = argv[1];

@@ -266,12 +266,19 @@ static bool run_test(const struct test *test, int number)
 
 /* --- all tests --- */
 
+/* Behind "--but" is what is left out. */
 static bool wanted(const struct test *test, int count, char **substrings)
 {
-    for (int i = 0; i < count; i++)
+    bool named = false, found = false;
+    int i = 0;
+    for (; i < count && strcmp(substrings[i], "--but") != 0; i++) {
+        named = true;
+        found = found || strstr(test->name, substrings[i]);
+    }
+    for (; i < count; i++)
         if (strstr(test->name, substrings[i]))
-            return true;
-    return count == 0;
+            return false;
+    return found || !named;
 }
 
 int test_run(int count, char **substrings, test_filter filter)

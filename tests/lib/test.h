@@ -61,8 +61,8 @@ void test_register(struct test *test);
 /* Says why a test is not selected in `reason` and returns false, or returns true. */
 typedef bool (*test_filter)(const struct test *test, char *reason, size_t size);
 
-/* Runs the tests whose names contain one of `count` substrings (none: all), or lists them; returns main()'s value.
- * `filter` may be NULL. */
+/* Runs the tests whose names contain one of `count` substrings (none: all) and none of those behind "--but", or lists
+ * them; returns main()'s value. `filter` may be NULL. */
 int test_run(int count, char **substrings, test_filter filter);
 
 /* HOLDFAST_TEST_SLOW, at least 1: what all time limits are multiplied by under valgrind and sanitizers. */
