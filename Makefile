@@ -77,7 +77,7 @@ help:
 	@echo "make demo       build, then watch processes compete for the last items of a stock"
 	@echo "make check      the tests that tell most, and the promises once on each engine (4 minutes)"
 	@echo "make test       the tests of the library, the command and every store (10 minutes)"
-	@echo "make test-all   these, then failovers, sanitizers, valgrind, analysers, model, interop, installation (half an hour)"
+	@echo "make test-all   these, then failovers, sanitizers, valgrind, analysers, models, interop, install (half an hour)"
 	@echo "make lint       format, own rules, static analysis, manual pages"
 	@echo "make format     lay out the sources as clang-format 14 does"
 	@echo "make model      go through every order of events of redlock:// with spin (two minutes)"
