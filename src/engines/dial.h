@@ -26,5 +26,8 @@ hf_status hfi_dial_begin(struct hfi_dial *dial, int *fd, const char *host, const
 hf_status hfi_dial_step(struct hfi_dial *dial, int *fd, const char *host, const char *port, hf_error *err);
 /* The sentence and the status of what went wrong; EAGAIN: the time was up. */
 hf_status hfi_dial_failed(const char *host, const char *port, int number, hf_error *err);
+/* Before a socket with an unanswered request is closed; takes -1. Closing then resets the connection and throws away
+ * what was not delivered yet, which would otherwise go on being sent and could arrive after a later request. */
+void hfi_dial_reset(int fd);
 
 #endif
