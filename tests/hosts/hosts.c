@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#define HOSTS_MOST 8
+#define HOSTS_MOST 128
 #define HANG_NS 30000000000LL
 
 enum answer { ANSWERS, HANGS, FAILS };

@@ -196,8 +196,10 @@ TEST_LIMIT(a_child_looks_up_for_itself_while_its_parent_waits, 40)
     hf_client *client = NULL;
     hf_error err = { 0 };
     hosts_hang(HOST);
+    const int64_t start = test_now_ns();
     CHECK_STATUS(HF_UNAVAILABLE, try_open(&client, 300, &err), &err);
     helper_join(helper_start(open_in_child, NULL));
+    check_since(start, test_ms(SOON_MS));
 }
 
 /* ---------------------------------------------------------------------------------------------- several addresses */
