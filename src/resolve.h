@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * resolve.h: what the core offers to engines that know a host by its name: looking it up by a deadline, or in steps that
- * never wait. getaddrinfo() can do neither, and blocks for half a minute when the resolver does not answer.
+ * resolve.h: what the core offers to engines that know a host by its name: looking it up by a deadline, or in steps
+ * that never wait. getaddrinfo() can do neither, and blocks for half a minute when the resolver does not answer.
  */
 #ifndef HFI_RESOLVE_H
 #define HFI_RESOLVE_H

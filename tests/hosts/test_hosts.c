@@ -39,7 +39,7 @@ static bool name_url(const char *url)
     const char *place = strstr(url, THERE ":");
     if (!place)
         return false;
-    port = atoi(place + strlen(THERE ":"));
+    port = (int)strtol(place + strlen(THERE ":"), NULL, 10);
     snprintf(named_url, sizeof named_url, "%.*s" HOST "%s", (int)(place - url), url, place + strlen(THERE));
     return true;
 }

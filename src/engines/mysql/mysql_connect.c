@@ -4,7 +4,7 @@
  *
  * libmariadb opens its sockets by itself, and not close-on-exec. So every step of connecting runs between
  * hfi_fd_begin() and hfi_fd_end(), and a host is looked up before that: libmariadb gets an address, unless it has to
- * compare the name with the server's certificate.
+ * compare the name with the server's certificate; then it gets the name, but only while the resolver answers for it.
  */
 #include "mysql_engine.h"
 #include "resolve.h"
@@ -275,8 +275,8 @@ static hf_status try_address(struct mysql_store *store, struct mysql_connection 
     return status;
 }
 
-/* Each of a host's addresses in turn, beginning with the one that was good the last time. One that does not answer costs
- * its share of the time, so that there is some left for the others. */
+/* Each of a host's addresses in turn, beginning with the one that was good the last time. One that does not answer
+ * costs its share of the time, so that there is some left for the others. */
 static hf_status try_addresses(struct mysql_store *store, struct mysql_connection **out,
                                const struct hfi_addresses *found, hfi_time deadline_ns, hf_error *err)
 {
