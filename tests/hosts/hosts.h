@@ -13,7 +13,7 @@ void hosts_answer(const char *host, const char *addresses);
 void hosts_hang(const char *host);
 /* The resolver says that it cannot say. */
 void hosts_fail(const char *host);
-/* How many are waiting for an answer. */
+/* How many are waiting for an answer; at least one is going to. */
 int hosts_hanging(void);
 
 #endif

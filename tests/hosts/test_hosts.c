@@ -91,7 +91,7 @@ TEST_LIMIT(what_a_name_led_to_is_used_while_the_resolver_hangs, 40)
         hf_close(next);
         check_since(start, test_ms(SOON_MS));
     }
-    CHECK(hosts_hanging() <= 1); /* however many ask for it */
+    CHECK_INT(1, hosts_hanging()); /* however many ask for it */
     hf_close(first);
 }
 
@@ -150,12 +150,12 @@ TEST_LIMIT(a_lock_is_renewed_while_the_resolver_hangs, 40)
     hf_options options = HF_OPTIONS_INIT;
     hosts_answer(HOST, THERE);
     hf_client *client = open_named();
-    options.ttl_ms = test_ms(3000);
+    options.ttl_ms = test_ms(4000);
     record_loss(&options, &loss);
     hf_lock *lock = must_acquire(client, name.text, &options);
     hosts_hang(HOST);
     CHECK(shut_connections(port, SHUT_RDWR) > 0); /* as by a server that is restarted */
-    CHECK(!gate_await_for(&loss.told, 1, 2 * options.ttl_ms));
+    CHECK(!gate_await_for(&loss.told, 1, options.ttl_ms + options.ttl_ms / 4));
     CHECK(hf_remaining_ms(lock) > 0);
     must_release(lock);
     hf_close(client);
@@ -170,7 +170,7 @@ TEST_LIMIT(a_loss_is_told_in_time_while_the_resolver_hangs, 40)
     hf_error err = { 0 };
     hosts_answer(HOST, THERE);
     hf_client *client = open_named();
-    options.ttl_ms = test_ms(3000);
+    options.ttl_ms = test_ms(4000);
     record_loss(&options, &loss);
     must_acquire(client, name.text, &options);
     hosts_answer(HOST, NOBODY); /* the store is gone, and whoever looks it up knows that */
@@ -179,7 +179,7 @@ TEST_LIMIT(a_loss_is_told_in_time_while_the_resolver_hangs, 40)
     const int64_t start = test_now_ns();
     CHECK(shut_connections(port, SHUT_RDWR) > 0); /* as by a server that is restarted */
     gate_await(&loss.told, 1);
-    check_since(start, options.ttl_ms + test_ms(1500));
+    check_since(start, options.ttl_ms + test_ms(SOON_MS));
     hf_close(client);
 }
 
