@@ -55,6 +55,11 @@ hf_status hfi_want_read(struct hfi_want *want, hf_client *client, const char *na
 /* Grows by one in the child of every fork: what belongs to another generation belongs to another process. */
 extern unsigned hfi_generation;
 
+/* --- resolve.c --- */
+
+void hfi_resolve_before_fork(void);
+void hfi_resolve_after_fork(bool child);
+
 /* --- waker.c --- */
 
 struct hfi_waker *hfi_waker_new(void); /* NULL: no memory or no descriptors */

@@ -4,7 +4,8 @@
  *
  * The core owns time, waiting, retry, renewal, re-entry, names, memory and words. An engine turns one request into one
  * exchange with its store and says truthfully what happened. It starts no thread, sees no user option, knows no other
- * engine, and keeps no clock: env->now_ns() is the only time, request->deadline_ns the only limit.
+ * engine, and keeps no clock: env->now_ns() is the only time, request->deadline_ns the only limit. It calls no
+ * getaddrinfo(), which has none, nor lets a library do so: the core looks up hosts, see resolve.h.
  *
  * All functions may be called from several threads at once, but never two for the same lock, except that renew() and
  * hear() run beside anything. None may block past its deadline; all descriptors are close-on-exec and, unless an

@@ -20,12 +20,14 @@ static size_t count, room;
 
 static void before_fork(void)
 {
+    hfi_resolve_before_fork();
     pthread_mutex_lock(&mutex);
 }
 
 static void after_fork_in_parent(void)
 {
     pthread_mutex_unlock(&mutex);
+    hfi_resolve_after_fork(false);
 }
 
 static void after_fork_in_child(void)
@@ -35,6 +37,7 @@ static void after_fork_in_child(void)
     count = 0;
     hfi_generation++;
     pthread_mutex_unlock(&mutex);
+    hfi_resolve_after_fork(true);
 }
 
 static void install(void)

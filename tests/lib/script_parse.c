@@ -18,13 +18,11 @@ static const struct {
     enum script_verb verb;
     enum argument argument;
 } verbs[] = {
-    { "accept", SCRIPT_ACCEPT, NAME },  { "use", SCRIPT_USE, NAME },
-    { "expect", SCRIPT_EXPECT, TEXT },  { "expect*", SCRIPT_EXPECT_UP_TO, TEXT },
-    { "skip", SCRIPT_SKIP, NUMBER },    { "eof", SCRIPT_EOF, NOTHING },
-    { "send", SCRIPT_SEND, TEXT },      { "dribble", SCRIPT_DRIBBLE, TEXT },
-    { "stall", SCRIPT_STALL, NOTHING }, { "cut", SCRIPT_CUT, NOTHING },
-    { "reset", SCRIPT_RESET, NOTHING }, { "refuse", SCRIPT_REFUSE, NOTHING },
-    { "next", SCRIPT_NEXT, NOTHING },   { "retry", SCRIPT_RETRY, NOTHING },
+    { "accept", SCRIPT_ACCEPT, NAME },        { "use", SCRIPT_USE, NAME },      { "expect", SCRIPT_EXPECT, TEXT },
+    { "expect*", SCRIPT_EXPECT_UP_TO, TEXT }, { "skip", SCRIPT_SKIP, NUMBER },  { "eof", SCRIPT_EOF, NOTHING },
+    { "torn", SCRIPT_TORN, NOTHING },         { "send", SCRIPT_SEND, TEXT },    { "dribble", SCRIPT_DRIBBLE, TEXT },
+    { "stall", SCRIPT_STALL, NOTHING },       { "cut", SCRIPT_CUT, NOTHING },   { "reset", SCRIPT_RESET, NOTHING },
+    { "refuse", SCRIPT_REFUSE, NOTHING },     { "next", SCRIPT_NEXT, NOTHING }, { "retry", SCRIPT_RETRY, NOTHING },
     { "done", SCRIPT_DONE, NOTHING },
 };
 

@@ -21,6 +21,7 @@ enum script_verb {
     SCRIPT_EXPECT_UP_TO,
     SCRIPT_SKIP,
     SCRIPT_EOF,
+    SCRIPT_TORN,
     SCRIPT_SEND,
     SCRIPT_DRIBBLE,
     SCRIPT_STALL,

@@ -31,6 +31,7 @@ struct connection {
     char received[BUFFER_SIZE]; /* and not yet expected */
     size_t used;
     bool closed; /* the client has */
+    bool torn;   /* … by a reset */
 };
 
 /* What the bytes of \1 and so on are, once an expect has met them. */
@@ -95,6 +96,7 @@ static bool receive_more(struct connection *connection, int64_t deadline_ns)
     ssize_t got = recv(connection->fd, connection->received + connection->used, BUFFER_SIZE - connection->used, 0);
     if (got <= 0) {
         connection->closed = true;
+        connection->torn = got < 0 && errno == ECONNRESET;
         return false;
     }
     connection->used += (size_t)got;
@@ -208,6 +210,11 @@ static bool do_eof(struct script_server *server, const struct script_step *step)
     return server->current->closed || mismatch(server, step, "the client did not close the connection in time");
 }
 
+static bool do_torn(struct script_server *server, const struct script_step *step)
+{
+    return do_eof(server, step) && (server->current->torn || mismatch(server, step, "the client closed it politely"));
+}
+
 /* --- all the rest --- */
 
 static bool do_accept(struct script_server *server, const struct script_step *step)
@@ -226,7 +233,7 @@ static bool do_accept(struct script_server *server, const struct script_step *st
     server->current = &server->connections[server->connection_count++];
     server->current->fd = fd;
     server->current->used = 0;
-    server->current->closed = false;
+    server->current->closed = server->current->torn = false;
     memcpy(server->current->name, step->name, sizeof step->name);
     return true;
 }
@@ -349,6 +356,8 @@ static bool do_step(struct script_server *server, const struct script_step *step
         return do_skip(server, step);
     case SCRIPT_EOF:
         return do_eof(server, step);
+    case SCRIPT_TORN:
+        return do_torn(server, step);
     case SCRIPT_SEND:
     case SCRIPT_DRIBBLE:
         return do_send(server, step);

@@ -23,6 +23,7 @@
  *     expect* TEXT    anything up to TEXT and TEXT itself
  *     skip N          any N bytes
  *     eof             the client closes the connection
+ *     torn            the client resets it, so that what was not delivered never will be
  *     send TEXT       these bytes
  *     dribble TEXT    the same, every byte in a packet of its own
  *     stall           nothing, until script_go() or script_check()

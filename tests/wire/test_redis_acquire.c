@@ -127,14 +127,14 @@ TEST_LIMIT(lost_answers_of_replicas, 60)
     lose_answers(REPLICAS, "acquire 1 30000 0\n" WAIT, ":", "granted 41\n");
 }
 
-/* The answer comes when nobody waits for it any more, and must not be taken for another one. */
+/* Nobody waits for the answer any more: it cannot come, nor can the question if it had not arrived yet. */
 TEST(a_late_answer)
 {
     struct wire wire;
     hf_error err = { 0 };
     hf_lock *lock = NULL;
     wire_serve(&wire, "hello first\nacquire 1 30000 0\nretry\nhello\nrelease 1\ncut\ndone\n"
-                      "use first\ngranted 41\neof\nretry\nhello\nrelease 1\nsend :1\\r\\n\ndone\n");
+                      "use first\ntorn\nretry\nhello\nrelease 1\nsend :1\\r\\n\ndone\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", test_ms(300), &err), &err);
     CHECK_STATUS(HF_UNKNOWN, hf_try_acquire(&lock, wire.client, "job", NULL, &err), &err);
     CHECK(lock == NULL);

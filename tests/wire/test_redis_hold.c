@@ -91,7 +91,7 @@ TEST(a_late_answer_to_a_release)
     hf_error err = { 0 };
     hf_options options = lease(20000, HF_RENEW_OFF);
     hf_lock *lock = hold(&wire, &options, &loss, test_ms(300),
-                         "release 1\nretry\nhello\nrelease 1\ncut\ndone\nuse main\nsend :1\\r\\n\neof\n"
+                         "release 1\nretry\nhello\nrelease 1\ncut\ndone\nuse main\ntorn\n"
                          "retry\nhello\nrelease 1\nsend :0\\r\\n\ndone\n");
     CHECK_STATUS(HF_UNKNOWN, hf_release(lock, &err), &err);
     wire_end(&wire);

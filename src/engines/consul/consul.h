@@ -38,8 +38,6 @@ struct consul_store;
 struct consul_address {
     char host[256];
     char port[8];
-    /* Where it was reached last: for those who must not wait for a name to be looked up. With the store's mutex. */
-    struct sockaddr_storage reached;
 };
 
 struct consul_config {
@@ -74,9 +72,8 @@ struct consul_connection {
     SSL *tls;
     enum consul_phase phase;
     struct hfi_dial dial;
-    bool at_once; /* to where the host was reached last */
-    short wants;  /* what poll() is to wait for before the next step */
-    char *out;    /* the request */
+    short wants; /* what poll() is to wait for before the next step */
+    char *out;   /* the request */
     size_t out_length, out_sent;
     char *in;
     size_t in_used, in_room;
@@ -85,11 +82,12 @@ struct consul_connection {
 };
 
 hf_status hfi_consul_tls_open(struct consul_store *store, hf_error *err);
-/* Starts to connect. `at_once`: to where the host was reached last, without looking up its name. */
-hf_status hfi_consul_connect(struct consul_store *store, size_t host, bool at_once, struct consul_connection **out,
+/* Starts to connect. */
+hf_status hfi_consul_connect(const struct consul_store *store, size_t host, struct consul_connection **out,
                              hf_error *err);
 /* Goes on as far as it can without waiting. HF_OK: connected. HF_TIMEOUT: when connection->wants is there. */
-hf_status hfi_consul_connect_step(struct consul_store *store, struct consul_connection *connection, hf_error *err);
+hf_status hfi_consul_connect_step(const struct consul_store *store, struct consul_connection *connection,
+                                  hf_error *err);
 void hfi_consul_disconnect(struct consul_connection *connection);
 /* Wipes it: the token is in it. */
 void hfi_consul_forget_request(struct consul_connection *connection);
@@ -100,8 +98,7 @@ ssize_t hfi_consul_read(struct consul_connection *connection, char *bytes, size_
 /* A request and its answer. `connection` is NULL unless something is under way. */
 struct consul_exchange {
     struct consul_connection *connection;
-    bool at_once; /* no host's name is looked up, which could take a while */
-    bool locked;  /* … and the caller has the store's mutex */
+    bool locked; /* the caller has the store's mutex */
     hfi_time begun_ns;
     size_t tries;                     /* hosts that were asked in vain */
     const struct consul_reply *reply; /* until hfi_consul_end() */

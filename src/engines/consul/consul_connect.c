@@ -13,7 +13,7 @@
 
 /* --- the socket --- */
 
-hf_status hfi_consul_connect(struct consul_store *store, size_t host, bool at_once, struct consul_connection **out,
+hf_status hfi_consul_connect(const struct consul_store *store, size_t host, struct consul_connection **out,
                              hf_error *err)
 {
     const struct consul_address *address = &store->config.addresses[host];
@@ -23,20 +23,9 @@ hf_status hfi_consul_connect(struct consul_store *store, size_t host, bool at_on
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
     connection->host = host;
     connection->fd = -1;
-    connection->wants = POLLOUT;
-    connection->at_once = at_once;
+    connection->wants = POLLIN | POLLOUT;
     connection->dial.silence_ms = SILENCE_MOST_MS;
-    hf_status status = HF_OK;
-    if (!at_once) {
-        status = hfi_dial_find(&connection->dial, address->host, address->port, false, err);
-    } else if (address->reached.ss_family == AF_UNSPEC) { /* the caller has the mutex */
-        status = hfi_fail(err, HF_UNAVAILABLE, 0, "nobody has connected to %.120s yet", address->host);
-    } else {
-        connection->dial.addresses[0] = address->reached;
-        connection->dial.count = 1;
-    }
-    if (status == HF_OK)
-        status = hfi_dial_begin(&connection->dial, &connection->fd, address->host, address->port, err);
+    const hf_status status = hfi_dial_begin(&connection->dial, &connection->fd, address->host, address->port, err);
     if (status != HF_OK) {
         hfi_consul_disconnect(connection);
         *out = NULL;
@@ -44,24 +33,12 @@ hf_status hfi_consul_connect(struct consul_store *store, size_t host, bool at_on
     return status;
 }
 
-/* Whoever is `at_once` has the mutex already. */
-static void remember_address(struct consul_store *store, const struct consul_connection *connection)
-{
-    const struct hfi_dial *dial = &connection->dial;
-    if (connection->at_once)
-        return;
-    pthread_mutex_lock(&store->mutex);
-    store->config.addresses[connection->host].reached = dial->addresses[dial->tried - 1];
-    pthread_mutex_unlock(&store->mutex);
-}
-
-static hf_status step_connecting(struct consul_store *store, struct consul_connection *connection, hf_error *err)
+static hf_status step_connecting(const struct consul_store *store, struct consul_connection *connection, hf_error *err)
 {
     const struct consul_address *address = &store->config.addresses[connection->host];
     const hf_status status = hfi_dial_step(&connection->dial, &connection->fd, address->host, address->port, err);
     if (status != HF_OK)
         return status;
-    remember_address(store, connection);
     connection->phase = CONSUL_SHAKING_HANDS;
     return HF_OK;
 }
@@ -78,7 +55,8 @@ hf_status hfi_consul_tls_open(struct consul_store *store, hf_error *err)
     return hfi_tls_open(&store->tls, &files, err);
 }
 
-static hf_status step_shaking_hands(struct consul_store *store, struct consul_connection *connection, hf_error *err)
+static hf_status step_shaking_hands(const struct consul_store *store, struct consul_connection *connection,
+                                    hf_error *err)
 {
     const char *host = store->config.addresses[connection->host].host;
     return store->tls ? hfi_tls_shake_hands(&connection->tls, store->tls, connection->fd, host, &connection->wants, err)
@@ -87,7 +65,7 @@ static hf_status step_shaking_hands(struct consul_store *store, struct consul_co
 
 /* --- all of it --- */
 
-hf_status hfi_consul_connect_step(struct consul_store *store, struct consul_connection *connection, hf_error *err)
+hf_status hfi_consul_connect_step(const struct consul_store *store, struct consul_connection *connection, hf_error *err)
 {
     hf_status status = HF_OK;
     if (connection->phase == CONSUL_CONNECTING)
@@ -112,6 +90,9 @@ void hfi_consul_disconnect(struct consul_connection *connection)
 {
     if (!connection)
         return;
+    if (connection->phase == CONSUL_SENDING || connection->phase == CONSUL_RECEIVING)
+        hfi_dial_reset(connection->fd); /* its request was not answered */
+    hfi_dial_end(&connection->dial);
     SSL_free(connection->tls); /* without the farewell, which could block */
     hfi_fd_close(connection->fd);
     hfi_consul_forget_request(connection);

@@ -36,11 +36,15 @@ void hfi_consul_ear_close(struct consul_store *store)
 
 /* --- calls --- */
 
-static void listen_to(struct consul_store *store, struct consul_call *call, int operation)
+static void listen_to(struct consul_store *store, struct consul_call *call)
 {
     const struct consul_connection *connection = call->exchange.connection;
-    struct epoll_event event = { .events = connection->wants == POLLOUT ? EPOLLOUT : EPOLLIN, .data.ptr = call };
-    epoll_ctl(store->ear, operation, connection->fd, &event);
+    struct epoll_event event = { .events = (connection->wants & POLLIN ? EPOLLIN : 0u) |
+                                           (connection->wants & POLLOUT ? EPOLLOUT : 0u),
+                                 .data.ptr = call };
+    /* While it connects, its descriptor may become another one. */
+    if (epoll_ctl(store->ear, EPOLL_CTL_MOD, connection->fd, &event) != 0)
+        epoll_ctl(store->ear, EPOLL_CTL_ADD, connection->fd, &event);
 }
 
 void hfi_consul_call_end(struct consul_store *store, struct consul_call *call)
@@ -63,7 +67,7 @@ static bool await_call(struct consul_store *store, struct consul_call *call, hfi
     call->next = store->calls;
     store->calls = call;
     const hf_status status = hfi_consul_step(store, &call->exchange, NULL); /* no answer can be there yet */
-    listen_to(store, call, EPOLL_CTL_ADD);
+    listen_to(store, call);
     if (status == HF_TIMEOUT) {
         hfi_consul_ear_arm(store);
         return true;
@@ -76,7 +80,7 @@ static void prepare(struct consul_call *call, enum consul_errand errand, struct 
 {
     call->errand = errand;
     call->session = session;
-    call->exchange.at_once = call->exchange.locked = true;
+    call->exchange.locked = true;
 }
 
 hf_status hfi_consul_poll(struct consul_store *store, struct consul_exchange *exchange, const char *key, uint64_t index)
@@ -160,7 +164,7 @@ static void go_on(struct consul_store *store, struct consul_call *call)
         return;
     const hf_status status = hfi_consul_step(store, &call->exchange, NULL);
     if (status == HF_TIMEOUT)
-        listen_to(store, call, EPOLL_CTL_MOD);
+        listen_to(store, call);
     else
         finish(store, call, status);
 }

@@ -351,12 +351,10 @@ hf_status hfi_consul_begin(struct consul_store *store, struct consul_exchange *e
     enter(store, exchange);
     exchange->connection = borrow(store);
     const size_t host = store->preferred;
-    hf_status status = HF_OK;
-    if (!exchange->connection && exchange->at_once)
-        status = hfi_consul_connect(store, host, true, &exchange->connection, err);
     leave(store, exchange);
-    if (!exchange->connection && !exchange->at_once)
-        status = hfi_consul_connect(store, host, false, &exchange->connection, err);
+    hf_status status = HF_OK;
+    if (!exchange->connection)
+        status = hfi_consul_connect(store, host, &exchange->connection, err);
     if (exchange->connection && status == HF_OK)
         status = compose(store, exchange->connection, request, err);
     if (status != HF_OK)
@@ -397,7 +395,7 @@ static hf_status move_on(struct consul_store *store, struct consul_exchange *exc
     size_t host = turn_away(store, old->host);
     while (status == HF_UNAVAILABLE && ++exchange->tries < store->config.address_count) {
         struct consul_connection *fresh;
-        status = hfi_consul_connect(store, host, false, &fresh, err);
+        status = hfi_consul_connect(store, host, &fresh, err);
         if (status == HF_OK) {
             fresh->out = old->out;
             fresh->out_length = old->out_length;
@@ -443,8 +441,8 @@ hf_status hfi_consul_finish(struct consul_store *store, struct consul_exchange *
                 return hfi_fail(err, HF_TIMEOUT, 0, "%.100s did not answer in time",
                                 store->config.addresses[connection->host].host);
             }
-            status = hfi_dial_failed(store->config.addresses[connection->host].host,
-                                     store->config.addresses[connection->host].port, EAGAIN, err);
+            status = hfi_dial_late(&connection->dial, store->config.addresses[connection->host].host,
+                                   store->config.addresses[connection->host].port, err);
         }
         if (status == HF_OK)
             return HF_OK;

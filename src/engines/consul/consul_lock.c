@@ -281,7 +281,7 @@ static bool wait_for_neighbour(struct consul_store *store, struct consul_lock *l
 static bool wait_for_server(struct consul_store *store, const struct consul_lock *lock,
                             const struct hfi_request *request)
 {
-    struct consul_exchange exchange = { .at_once = true };
+    struct consul_exchange exchange = { .locked = false };
     char key[HFI_CONSUL_KEY_MAX];
     hfi_consul_key(key, store, lock->watch_place ? CONSUL_PLACE : CONSUL_LOCK, request->name, lock->watched);
     if (hfi_consul_poll(store, &exchange, key, lock->watch_index) != HF_OK)

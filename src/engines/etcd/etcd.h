@@ -119,8 +119,7 @@ hf_status hfi_etcd_exchange(struct etcd_connection *connection, struct etcd_stre
 
 hf_status hfi_etcd_tls_new(SSL_CTX **out, const struct etcd_config *config, hf_error *err);
 /* In steps that never wait. HF_TIMEOUT: not yet; go on when connection->wants is there. */
-hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address,
-                                 const struct hfi_dial *dial, hf_error *err);
+hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address, hf_error *err);
 hf_status hfi_etcd_connect_step(struct etcd_connection *connection, const struct etcd_address *address, SSL_CTX *tls,
                                 hf_error *err);
 void hfi_etcd_disconnect(struct etcd_connection *connection);
@@ -130,8 +129,7 @@ void hfi_etcd_disconnect(struct etcd_connection *connection);
 /* A server. */
 struct etcd_node {
     const struct etcd_address *address;
-    char authority[300];   /* "host:port" */
-    struct hfi_dial found; /* count 0: not looked up yet */
+    char authority[300]; /* "host:port" */
     struct etcd_connection *idle;
     size_t idle_count;
 };

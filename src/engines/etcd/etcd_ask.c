@@ -156,6 +156,7 @@ static hf_status ask_node(struct etcd_store *store, struct etcd_node *node, stru
         connection->used_ns = hfi_etcd_now_ns();
         hfi_etcd_give_back(store, node, connection);
     } else {
+        hfi_dial_reset(connection->fd);
         hfi_etcd_disconnect(connection);
     }
     return status;

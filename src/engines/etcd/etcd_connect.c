@@ -7,16 +7,14 @@
 
 /* --- the socket --- */
 
-hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address,
-                                 const struct hfi_dial *dial, hf_error *err)
+hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address, hf_error *err)
 {
     struct etcd_connection *connection = hfi_alloc(sizeof *connection);
     *out = NULL;
     if (!connection)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
     connection->fd = -1;
-    connection->wants = POLLOUT;
-    connection->dial = *dial;
+    connection->wants = POLLIN | POLLOUT;
     hf_status status = hfi_dial_begin(&connection->dial, &connection->fd, address->host, address->port, err);
     if (status == HF_OK && !hfi_etcd_session_new(connection))
         status = hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
@@ -73,6 +71,7 @@ void hfi_etcd_disconnect(struct etcd_connection *connection)
 {
     if (!connection)
         return;
+    hfi_dial_end(&connection->dial);
     SSL_free(connection->tls); /* without the farewell, which could block */
     hfi_fd_close(connection->fd);
     nghttp2_session_del(connection->session);

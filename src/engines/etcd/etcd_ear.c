@@ -91,6 +91,8 @@ static void disconnect(struct etcd_ear *ear)
 /* What was asked on it is asked again on the next. */
 static void hang_up(struct etcd_store *store)
 {
+    if (store->ear.connection)
+        hfi_dial_reset(store->ear.connection->fd); /* what was said last may not have been answered */
     disconnect(&store->ear);
     for (struct etcd_lease *lease = store->leases; lease; lease = lease->next)
         lease->asked_ns = 0;
@@ -183,10 +185,7 @@ static void start_connecting(struct etcd_store *store, hfi_time now_ns)
         go_on_connecting(store, now_ns);
         return;
     }
-    /* A name is not looked up here: that could take a while, and whoever asks something does it. */
-    if (node->found.count == 0)
-        hfi_dial_find(&node->found, node->address->host, node->address->port, true, NULL);
-    if (node->found.count == 0 || hfi_etcd_connect_begin(&ear->connection, node->address, &node->found, NULL) != HF_OK)
+    if (hfi_etcd_connect_begin(&ear->connection, node->address, NULL) != HF_OK)
         break_off(store);
     else
         ear->state = ETCD_EAR_CONNECTING;

@@ -64,23 +64,16 @@ static struct etcd_connection *take_idle(struct etcd_store *store, struct etcd_n
 static hf_status connect_to(struct etcd_store *store, struct etcd_node *node, struct etcd_connection **out,
                             hfi_time deadline_ns, hf_error *err)
 {
-    struct hfi_dial found = { .count = 0 };
     struct etcd_connection *connection;
-    /* Each time: a server may have moved. */
-    hf_status status = hfi_dial_find(&found, node->address->host, node->address->port, false, err);
-    if (status != HF_OK)
-        return status;
-    pthread_mutex_lock(&store->mutex);
-    node->found = found;
-    pthread_mutex_unlock(&store->mutex);
-    status = hfi_etcd_connect_begin(&connection, node->address, &found, err);
+    hf_status status = hfi_etcd_connect_begin(&connection, node->address, err);
     if (status != HF_OK)
         return status;
     while ((status = hfi_etcd_connect_step(connection, node->address, store->tls, err)) == HF_TIMEOUT) {
         if (!hfi_etcd_ready_by(connection->fd, connection->wants, deadline_ns)) {
-            status = hfi_fail(err, HF_UNAVAILABLE, 0, "%s %.120s:%s: no answer in time",
-                              connection->phase == ETCD_CONNECTING ? "cannot connect to" : "no TLS with",
-                              node->address->host, node->address->port);
+            status = connection->phase == ETCD_CONNECTING
+                         ? hfi_dial_late(&connection->dial, node->address->host, node->address->port, err)
+                         : hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.120s:%s: no answer in time",
+                                    node->address->host, node->address->port);
             break;
         }
     }

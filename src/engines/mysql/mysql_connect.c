@@ -4,9 +4,10 @@
  *
  * libmariadb opens its sockets by itself, and not close-on-exec. So every step of connecting runs between
  * hfi_fd_begin() and hfi_fd_end(), and a host is looked up before that: libmariadb gets an address, unless it has to
- * compare the name with the server's certificate.
+ * compare the name with the server's certificate; then it gets the name, but only while the resolver answers for it.
  */
 #include "mysql_engine.h"
+#include "resolve.h"
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -274,24 +275,46 @@ static hf_status try_address(struct mysql_store *store, struct mysql_connection 
     return status;
 }
 
-/* Each of a host's addresses in turn. */
+/* Each of a host's addresses in turn, beginning with the one that was good the last time. One that does not answer
+ * costs its share of the time, so that there is some left for the others. */
+static hf_status try_addresses(struct mysql_store *store, struct mysql_connection **out,
+                               const struct hfi_addresses *found, hfi_time deadline_ns, hf_error *err)
+{
+    hf_status status = HF_UNAVAILABLE;
+    pthread_mutex_lock(&store->mutex);
+    const size_t first = store->address;
+    pthread_mutex_unlock(&store->mutex);
+    for (size_t i = 0; i < found->count && status == HF_UNAVAILABLE; i++) {
+        const size_t index = (first + i) % found->count;
+        const hfi_time now = store->env->now_ns();
+        const hfi_time share = (deadline_ns - now) / (hfi_time)(found->count - i);
+        char address[NI_MAXHOST];
+        if (!hfi_address_print(address, sizeof address, &found->list[index]))
+            status = hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s", store->config.host);
+        else
+            status = try_address(store, out, address, now + share, err);
+        if (status != HF_OK)
+            continue;
+        pthread_mutex_lock(&store->mutex);
+        store->address = index;
+        pthread_mutex_unlock(&store->mutex);
+    }
+    return status;
+}
+
 static hf_status try_host(struct mysql_store *store, struct mysql_connection **out, hfi_time deadline_ns, hf_error *err)
 {
     const struct mysql_config *config = &store->config;
-    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
-    struct addrinfo *found = NULL;
-    if (getaddrinfo(config->host, NULL, &hints, &found) != 0)
-        return hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s", config->host);
-    hf_status status = HF_UNAVAILABLE;
-    for (const struct addrinfo *one = found; one && status == HF_UNAVAILABLE; one = one->ai_next) {
-        char address[NI_MAXHOST];
-        if (getnameinfo(one->ai_addr, one->ai_addrlen, address, sizeof address, NULL, 0, NI_NUMERICHOST) != 0)
-            status = hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s", config->host);
-        else
-            status = try_address(store, out, config->by_name ? config->host : address, deadline_ns, err);
-    }
-    freeaddrinfo(found);
-    return status;
+    const char *const hosts[] = { config->host };
+    struct hfi_addresses found;
+    const hf_status status = hfi_resolve(&found, hosts, 1, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    if (!config->by_name)
+        return try_addresses(store, out, &found, deadline_ns, err);
+    if (found.known) /* libmariadb looks it up again, and would hang */
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s: no answer in time", config->host);
+    return try_address(store, out, config->host, deadline_ns, err);
 }
 
 hf_status hfi_mysql_connect(struct mysql_store *store, struct mysql_connection **out, hfi_time deadline_ns,

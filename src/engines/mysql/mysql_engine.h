@@ -290,6 +290,7 @@ struct mysql_store {
     struct mysql_config config;
     pthread_mutex_t mutex; /* guards all below */
     struct hfi_sql_pool pool;
+    size_t address; /* where the last connection was made */
     struct mysql_lock *watched;
     size_t watched_count;
     uint64_t connections; /* how many there were */

@@ -5,7 +5,7 @@
  * for the others.
  */
 #include "postgres_connection.h"
-#include <netdb.h>
+#include "resolve.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -30,37 +30,62 @@ static void add(struct postgres_addresses *addresses, const struct postgres_addr
         addresses->list[addresses->count++] = *one;
 }
 
-/* All addresses of one host. */
-static void look_up(struct postgres_addresses *addresses, struct postgres_address *one)
+/* What the options name, and what is found of it. */
+struct places {
+    struct postgres_address list[HFI_POSTGRES_ADDRESSES_MOST];
+    size_t count;
+    const char *names[HFI_POSTGRES_ADDRESSES_MOST]; /* of those that must be looked up */
+    struct hfi_addresses found[HFI_POSTGRES_ADDRESSES_MOST];
+    size_t name_count;
+};
+
+static bool is_name(const struct postgres_address *one)
 {
-    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
-    struct addrinfo *found = NULL;
-    if (getaddrinfo(one->host, NULL, &hints, &found) != 0)
-        return;
-    for (const struct addrinfo *each = found; each; each = each->ai_next) {
-        if (getnameinfo(each->ai_addr, each->ai_addrlen, one->address, sizeof one->address, NULL, 0, NI_NUMERICHOST) ==
-            0)
-            add(addresses, one);
-    }
-    freeaddrinfo(found);
+    return !*one->address && *one->host && one->host[0] != '/' && one->host[0] != '@';
 }
 
-hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struct postgres_config *config,
-                               hf_error *err)
+static void read_places(struct places *places, const struct postgres_config *config)
 {
     const char *hosts = hfi_postgres_option(config, "host"), *numbers = hfi_postgres_option(config, "hostaddr");
     const char *ports = hfi_postgres_option(config, "port"), *list = *numbers ? numbers : hosts;
-    struct postgres_address one;
     char ignored[256];
-    addresses->count = 0;
-    for (size_t i = 0; pick(ignored, sizeof ignored, list, i); i++) {
-        pick(one.host, sizeof one.host, hosts, i);
-        pick(one.address, sizeof one.address, numbers, i);
-        pick(one.port, sizeof one.port, ports, i);
-        if (*one.address || !*one.host || one.host[0] == '/' || one.host[0] == '@')
-            add(addresses, &one);
-        else
-            look_up(addresses, &one);
+    for (size_t i = 0; i < HFI_POSTGRES_ADDRESSES_MOST && pick(ignored, sizeof ignored, list, i); i++) {
+        struct postgres_address *one = &places->list[places->count++];
+        pick(one->host, sizeof one->host, hosts, i);
+        pick(one->address, sizeof one->address, numbers, i);
+        pick(one->port, sizeof one->port, ports, i);
+        if (is_name(one))
+            places->names[places->name_count++] = one->host;
     }
-    return addresses->count ? HF_OK : hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s", hosts);
+}
+
+/* All addresses of one host. */
+static void add_found(struct postgres_addresses *addresses, struct postgres_address *one,
+                      const struct hfi_addresses *found)
+{
+    for (size_t i = 0; i < found->count; i++) {
+        if (hfi_address_print(one->address, sizeof one->address, &found->list[i]))
+            add(addresses, one);
+    }
+}
+
+hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struct postgres_config *config,
+                               hfi_time deadline_ns, hf_error *err)
+{
+    struct places *places = hfi_alloc(sizeof *places);
+    if (!places)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    read_places(places, config);
+    hf_status status = HF_OK;
+    if (places->name_count)
+        status = hfi_resolve(places->found, places->names, places->name_count, deadline_ns, err);
+    addresses->count = 0;
+    for (size_t i = 0, name = 0; i < places->count; i++) {
+        if (is_name(&places->list[i]))
+            add_found(addresses, &places->list[i], &places->found[name++]);
+        else
+            add(addresses, &places->list[i]);
+    }
+    hfi_free(places);
+    return addresses->count ? HF_OK : status;
 }

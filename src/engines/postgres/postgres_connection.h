@@ -26,7 +26,7 @@ struct postgres_addresses {
 };
 
 hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struct postgres_config *config,
-                               hf_error *err);
+                               hfi_time deadline_ns, hf_error *err);
 
 /* --- postgres_connect.c --- */
 

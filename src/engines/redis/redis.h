@@ -111,8 +111,9 @@ struct redis_connection {
     bool with_auth;  /* the first reply to the log-in is the one to AUTH */
     unsigned logged; /* replies to the log-in so far */
     unsigned expected;
-    unsigned owed;    /* replies that nobody waits for any more, still to come */
-    hfi_time owed_ns; /* since when */
+    unsigned unanswered; /* commands, of which … */
+    unsigned owed;       /* replies that nobody waits for any more, still to come */
+    hfi_time owed_ns;    /* since when */
     hfi_time used_ns;
     hfi_time receive_ns; /* what SO_RCVTIMEO is set to */
 };

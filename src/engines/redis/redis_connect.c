@@ -21,12 +21,10 @@ hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct re
     if (!connection)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
     connection->fd = -1;
-    connection->wants = POLLOUT;
+    connection->wants = POLLIN | POLLOUT;
     hf_status status = HF_OK;
     if (!hfi_redis_create_reader(connection))
         status = hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
-    if (status == HF_OK)
-        status = hfi_dial_find(&connection->dial, address->host, address->port, false, err);
     if (status == HF_OK)
         status = hfi_dial_begin(&connection->dial, &connection->fd, address->host, address->port, err);
     if (status != HF_OK) {
@@ -180,7 +178,7 @@ hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_ad
                          ? hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.100s: no answer in time", address->host)
                      : connection->phase == REDIS_LOGGING_IN
                          ? hfi_fail(err, HF_UNAVAILABLE, 0, "the server did not answer in time")
-                         : hfi_dial_failed(address->host, address->port, EAGAIN, err);
+                         : hfi_dial_late(&connection->dial, address->host, address->port, err);
             break;
         }
     }
@@ -196,6 +194,9 @@ void hfi_redis_disconnect(struct redis_connection *connection)
 {
     if (!connection)
         return;
+    if (connection->unanswered && !connection->owed) /* those who owe are redlock's, which has its own rule for them */
+        hfi_dial_reset(connection->fd);
+    hfi_dial_end(&connection->dial);
     SSL_free(connection->tls); /* without the farewell, which could block */
     hfi_fd_close(connection->fd);
     if (connection->reader)

@@ -181,6 +181,7 @@ hf_status hfi_redis_send(struct redis_connection *connection, const struct redis
     char *all = format(commands, count, &length, &free_it);
     if (!all)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a command");
+    connection->unanswered += (unsigned)count;
     while (sent < length && (step = send_some(connection, all + sent, length - sent, deadline_ns)) > 0)
         sent += step;
     free_it(all);
@@ -199,6 +200,7 @@ hf_status hfi_redis_receive(struct redis_connection *connection, redisReply **ou
             return hfi_fail(err, HF_UNKNOWN, 0, "the server's reply is no Redis protocol (%.60s)",
                             connection->reader->errstr);
         *out = reply;
+        connection->unanswered -= reply && connection->unanswered;
         if (reply && connection->owed == 0)
             return HF_OK;
         if (reply) { /* an answer that nobody waited for */
@@ -245,6 +247,7 @@ hf_status hfi_redis_fetched(struct redis_connection *connection, redisReply **ou
         void *reply = NULL;
         result = redisReaderGetReply(connection->reader, &reply);
         *out = reply;
+        connection->unanswered -= reply && connection->unanswered;
         if (!reply || connection->owed == 0)
             break;
         connection->owed--; /* an answer that nobody waited for */

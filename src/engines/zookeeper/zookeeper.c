@@ -12,6 +12,7 @@
  *                     time-to-live, and a tick; an ensemble that was set back to an older state gives old tokens again.
  */
 #include "zookeeper.h"
+#include "resolve.h"
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -30,19 +31,37 @@ struct found {
     unsigned count;
 };
 
-static int add_addresses(struct found *found, const char *host, const char *port)
+/* The hosts of the configuration, and what they lead to. */
+struct hosts {
+    char list[ADDRESSES_MOST][NI_MAXHOST + NI_MAXSERV + 2];
+    const char *names[ADDRESSES_MOST], *ports[ADDRESSES_MOST];
+    struct hfi_addresses addresses[ADDRESSES_MOST];
+    size_t count;
+};
+
+static void split_hosts(struct hosts *hosts, const char *list)
 {
-    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
-    struct addrinfo *all = NULL;
-    const int failure = getaddrinfo(host, port, &hints, &all);
-    for (const struct addrinfo *one = all; one && found->count < ADDRESSES_MOST; one = one->ai_next) {
-        char number[NI_MAXHOST];
-        if (getnameinfo(one->ai_addr, one->ai_addrlen, number, sizeof number, NULL, 0, NI_NUMERICHOST) == 0)
-            snprintf(found->list[found->count++], sizeof found->list[0], "%s:%s", number, port);
+    while (*list && hosts->count < ADDRESSES_MOST) {
+        const size_t length = strcspn(list, ",");
+        char *host = hosts->list[hosts->count];
+        snprintf(host, sizeof hosts->list[0], "%.*s", (int)length, list);
+        char *colon = strrchr(host, ':');
+        *colon = 0;
+        hosts->names[hosts->count] = host;
+        hosts->ports[hosts->count++] = colon + 1;
+        list += length + (list[length] == ',');
     }
-    if (all)
-        freeaddrinfo(all);
-    return failure;
+}
+
+static void add_addresses(struct found *found, const struct hosts *hosts)
+{
+    for (size_t i = 0; i < hosts->count; i++) {
+        for (size_t j = 0; j < hosts->addresses[i].count && found->count < ADDRESSES_MOST; j++) {
+            char number[NI_MAXHOST];
+            if (hfi_address_print(number, sizeof number, &hosts->addresses[i].list[j]))
+                snprintf(found->list[found->count++], sizeof found->list[0], "%s:%s", number, hosts->ports[i]);
+        }
+    }
 }
 
 /* In random order, so that clients spread over the servers. */
@@ -98,32 +117,23 @@ static hf_status use_addresses(struct zookeeper_store *store, struct found *foun
     return HF_OK;
 }
 
-hf_status hfi_zookeeper_look_up(struct zookeeper_store *store, hf_error *err)
+static hf_status look_up(struct zookeeper_store *store, hfi_time deadline_ns, hf_error *err)
 {
-    char host[NI_MAXHOST];
-    int failure = 0;
     struct found *found = hfi_alloc(sizeof *found);
-    if (!found)
-        return hfi_zookeeper_no_memory(err);
-    for (const char *one = store->config.hosts; *one;) {
-        const size_t length = strcspn(one, ",");
-        snprintf(host, sizeof host, "%.*s", (int)length, one);
-        char *port = strrchr(host, ':');
-        *port++ = 0;
-        const int this_failure = add_addresses(found, host, port);
-        failure = failure ? failure : this_failure;
-        one += length + (one[length] == ',');
+    struct hosts *hosts = hfi_alloc(sizeof *hosts);
+    hf_status status = found && hosts ? HF_OK : hfi_zookeeper_no_memory(err);
+    if (status == HF_OK) {
+        split_hosts(hosts, store->config.hosts);
+        status = hfi_resolve(hosts->addresses, hosts->names, hosts->count, deadline_ns, err);
     }
-    hf_status status = HF_OK;
-    if (found->count == 0) {
-        status = hfi_fail(err, HF_UNAVAILABLE, failure, "cannot find any host of %.120s: %s", store->config.hosts,
-                          gai_strerror(failure));
-    } else {
+    if (status == HF_OK) {
+        add_addresses(found, hosts);
         pthread_mutex_lock(&store->mutex);
         if (use_addresses(store, found) != HF_OK)
             status = hfi_zookeeper_no_memory(err);
         pthread_mutex_unlock(&store->mutex);
     }
+    hfi_free(hosts);
     hfi_free(found);
     return status;
 }
@@ -134,7 +144,8 @@ void hfi_zookeeper_enter(struct zookeeper_store *store)
     if (!store->look_up_again)
         return;
     pthread_mutex_unlock(&store->mutex);
-    hfi_zookeeper_look_up(store, NULL); /* if it fails, the old ones may do */
+    /* If it fails, the old ones may do. */
+    look_up(store, store->env->now_ns() + HFI_RESOLVE_PATIENCE_MS * HFI_MS, NULL);
     pthread_mutex_lock(&store->mutex);
 }
 
@@ -169,15 +180,16 @@ static hf_status zookeeper_open(void *memory, const struct hfi_url *url, const s
     pthread_cond_init(&store->changed, NULL);
     gethostname(host, sizeof host - 1);
     snprintf(store->who, sizeof store->who, "%s %d", host, (int)getpid());
+    const hfi_time deadline = env->now_ns() + env->timeout_ns;
     hf_status status = hfi_zookeeper_config_read(&store->config, url, err);
     if (status == HF_OK)
         status = open_ear(store, err);
     if (status == HF_OK)
-        status = hfi_zookeeper_look_up(store, err);
+        status = look_up(store, deadline, err);
     if (status != HF_OK)
         return status;
     pthread_mutex_lock(&store->mutex);
-    status = hfi_zookeeper_session_borrow(store, 0, &session, env->now_ns() + env->timeout_ns, err);
+    status = hfi_zookeeper_session_borrow(store, 0, &session, deadline, err);
     if (status == HF_OK)
         hfi_zookeeper_session_give_back(session);
     pthread_mutex_unlock(&store->mutex);

@@ -187,8 +187,6 @@ struct zookeeper_store {
     char who[300];     /* "host pid", in the data of our nodes */
 };
 
-/* The addresses of the hosts. Without the mutex: it may take a while. */
-hf_status hfi_zookeeper_look_up(struct zookeeper_store *store, hf_error *err);
 /* Locks the mutex; looks the addresses up again first, if none of them answered the last time. */
 void hfi_zookeeper_enter(struct zookeeper_store *store);
 

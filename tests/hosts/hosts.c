@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * hosts.c: see hosts.h. Nothing here is locked while it hangs, so that a process can fork meanwhile.
+ */
+#include "hosts.h"
+#include "test.h"
+
+#include <dlfcn.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define HOSTS_MOST 128
+#define HANG_NS 30000000000LL
+
+enum answer { ANSWERS, HANGS, FAILS };
+
+static struct host {
+    char name[64], addresses[100];
+    enum answer answer;
+} hosts[HOSTS_MOST];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int hanging;
+
+static struct host *find(const char *name, bool add)
+{
+    for (int i = 0; i < HOSTS_MOST; i++) {
+        if (add && !*hosts[i].name)
+            snprintf(hosts[i].name, sizeof hosts[i].name, "%s", name);
+        if (strcmp(hosts[i].name, name) == 0)
+            return &hosts[i];
+    }
+    return NULL;
+}
+
+static void set(const char *name, enum answer answer, const char *addresses)
+{
+    pthread_mutex_lock(&mutex);
+    struct host *host = find(name, true);
+    REQUIRE(host != NULL);
+    host->answer = answer;
+    if (addresses)
+        snprintf(host->addresses, sizeof host->addresses, "%s", addresses);
+    pthread_mutex_unlock(&mutex);
+}
+
+void hosts_answer(const char *host, const char *addresses)
+{
+    set(host, ANSWERS, addresses);
+}
+
+void hosts_hang(const char *host)
+{
+    set(host, HANGS, NULL);
+}
+
+void hosts_fail(const char *host)
+{
+    set(host, FAILS, NULL);
+}
+
+int hosts_hanging(void)
+{
+    const struct timespec moment = { .tv_nsec = 1000000 };
+    while (atomic_load(&hanging) == 0 && test_now_ns() < test_deadline_ns())
+        nanosleep(&moment, NULL);
+    return atomic_load(&hanging);
+}
+
+typedef int (*lookup)(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found);
+
+/* All of the addresses, in this order. */
+static int answer(lookup real, const char *addresses, const char *service, const struct addrinfo *hints,
+                  struct addrinfo **found)
+{
+    char copy[100], *rest = NULL;
+    int failure = EAI_NONAME;
+    snprintf(copy, sizeof copy, "%s", addresses);
+    for (char *one = strtok_r(copy, " ", &rest); one; one = strtok_r(NULL, " ", &rest)) {
+        failure = real(one, service, hints, found);
+        if (failure)
+            break;
+        while (*found)
+            found = &(*found)->ai_next;
+    }
+    return failure;
+}
+
+static void hang(void)
+{
+    const struct timespec moment = { .tv_nsec = 10000000 };
+    const int64_t end = test_now_ns() + HANG_NS;
+    atomic_fetch_add(&hanging, 1);
+    while (test_now_ns() < end)
+        nanosleep(&moment, NULL);
+    atomic_fetch_sub(&hanging, 1);
+}
+
+__attribute__((visibility("default"))) int getaddrinfo(const char *node, const char *service,
+                                                       const struct addrinfo *hints, struct addrinfo **found)
+{
+    lookup real;
+    void *symbol = dlsym(RTLD_NEXT, "getaddrinfo");
+    memcpy(&real, &symbol, sizeof real);
+    pthread_mutex_lock(&mutex);
+    const struct host *known = node ? find(node, false) : NULL;
+    const struct host host = known ? *known : (struct host){ .name = "" };
+    pthread_mutex_unlock(&mutex);
+    if (!*host.name)
+        return real(node, service, hints, found);
+    if (hints && hints->ai_flags & AI_NUMERICHOST)
+        return EAI_NONAME;
+    if (host.answer == HANGS)
+        hang();
+    return host.answer == ANSWERS ? answer(real, host.addresses, service, hints, found) : EAI_AGAIN;
+}
