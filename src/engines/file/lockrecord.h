@@ -36,8 +36,8 @@ struct lock_slots {
     struct lock_slot slot[2];
 };
 
-/* A copy of the last mark, at this offset of the file: behind the slots and the number of the queue, and at the start of
- * a sector. */
+/* A copy of the last mark, at this offset of the file: behind the slots and the number of the queue, at the start of a
+ * sector. */
 #define HFI_LOCKRECORD_MARK_OFFSET ((off_t)2560)
 
 struct lock_mark {
@@ -52,7 +52,7 @@ _Static_assert(sizeof(struct lock_slot) == 1024, "the layout of lock files is fi
 const struct lock_slot *hfi_lockrecord_current(const struct lock_slots *slots, size_t length);
 /* True if `last`, which may be NULL, need not be the last: the copy of the mark must be looked at. */
 bool hfi_lockrecord_doubts(const struct lock_slot *last);
-/* What comes after `last` (NULL: the first ever, or none is left) and above `floor`, the copy of the mark if that had to
+/* What comes after `last` (NULL: the first ever, or none is left) and above `floor`, the copy of the mark where it had to
  * be looked at. True if it must be on disk before its token is given out, and the copy of its mark with it. */
 bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, uint64_t floor,
                          const struct file_record *record);
