@@ -55,20 +55,26 @@ static _Noreturn void become(const struct hfc_guard *guard, pid_t parent, char *
 }
 
 /* How much of its time the command gets for a clean end. A third at the most, so that a short lease is not all grace;
- * and what is left when SIGKILL is used is a tenth, within reason. False if there is no time left at all: a lock that
- * ended while we were stopped, just after we got it. */
-static bool plan(struct run *run, const struct hfc_guard *guard)
+ * and what is left when SIGKILL is used is a tenth, within reason. */
+static void plan(struct run *run, const struct hfc_guard *guard)
 {
-    int64_t span = guard->lock != NULL ? hf_remaining_ms(guard->lock) : INT64_MAX;
+    const int64_t lasts = guard->lasts_ms;
 
     run->grace_ms = guard->grace_ms;
     run->margin_ms = 0;
-    if (span == INT64_MAX)
-        return true;
-    if (run->grace_ms > span / 3)
-        run->grace_ms = span / 3;
-    run->margin_ms = span / 10 < 20 ? 20 : span / 10 > 1000 ? 1000 : span / 10;
-    return span > 0;
+    if (lasts == INT64_MAX)
+        return;
+    if (run->grace_ms > lasts / 3)
+        run->grace_ms = lasts / 3;
+    run->margin_ms = lasts / 10 < 20 ? 20 : lasts / 10 > 1000 ? 1000 : lasts / 10;
+}
+
+/* Before anything was begun: while we were stopped, say, just after we got it. */
+static bool is_lost(const struct hfc_guard *guard)
+{
+    struct pollfd lost = { .fd = guard->lost_fd, .events = POLLIN };
+
+    return poll(&lost, 1, 0) > 0 || (guard->lock != NULL && hf_remaining_ms(guard->lock) <= 0);
 }
 
 static void reap(struct run *run)
@@ -89,9 +95,10 @@ static void begin_end(struct run *run, int64_t grace_ms)
 {
     run->ending = true;
     run->kill_at = now_ms() + grace_ms;
+    hfc_witness_end(&run->guard->witness);
     if (grace_ms > 0) {
-        hfc_tree_signal(SIGTERM);
-        hfc_tree_signal(SIGCONT);
+        hfc_tree_signal(SIGTERM, run->child);
+        hfc_tree_signal(SIGCONT, run->child);
     }
 }
 
@@ -101,6 +108,7 @@ static void on_loss(struct run *run)
 
     guard->lost = true;
     guard->lost_fd = -1; /* stays readable for ever: polled on, it would turn the loop into a busy one */
+    hfc_witness_end(&guard->witness);
     if (guard->on_lost != HFC_ON_LOST_IGNORE && !run->ending)
         begin_end(run, guard->on_lost == HFC_ON_LOST_KILL ? 0 : run->grace_ms);
 }
@@ -147,8 +155,9 @@ static void supervise(struct run *run)
         }
         struct pollfd fds[] = { { .fd = guard->signals->fd, .events = POLLIN },
                                 { .fd = guard->lost_fd, .events = POLLIN },
-                                { .fd = guard->leash, .events = POLLIN } };
-        if (poll(fds, 3, sleep_ms > 60 * 1000 ? 60 * 1000 : (int)sleep_ms) <= 0)
+                                { .fd = guard->leash, .events = POLLIN },
+                                { .fd = guard->witness.listener, .events = POLLIN } };
+        if (poll(fds, 4, sleep_ms > 60 * 1000 ? 60 * 1000 : (int)sleep_ms) <= 0)
             continue;
         if (fds[0].revents != 0)
             hfc_signals_forward(guard->signals, run->child);
@@ -159,6 +168,11 @@ static void supervise(struct run *run)
             guard->leash = -1;
             if (!run->ending)
                 begin_end(run, run->grace_ms);
+        }
+        if (fds[3].revents != 0) {
+            if (guard->lock != NULL && hf_remaining_ms(guard->lock) <= 0)
+                hfc_witness_end(&guard->witness);
+            hfc_witness_answer(&guard->witness);
         }
     }
 }
@@ -171,7 +185,8 @@ int hfc_child_run(struct hfc_guard *guard, char **argv)
 
     if (keeper)
         hfc_front_ignore_stops();
-    if (!plan(&run, guard)) {
+    plan(&run, guard);
+    if (is_lost(guard)) {
         guard->lost = true;
         return HFC_EXIT_LOST;
     }

@@ -5,11 +5,13 @@
 #include "run.h"
 
 #include <getopt.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define DEFAULT_GRACE_MS 10000
+#define DEFAULT_TTL_MS 30000 /* of the library */
 
 struct run_options {
     struct hfc_acquire acquire;
@@ -149,28 +151,68 @@ static int parse(struct run_options *options, int argc, char **argv)
     return -1;
 }
 
-/* Under the lock of an outer run. */
-static int run_nested(const struct run_options *options, struct hfc_guard *guard, const char *url, uint64_t token)
+static int say_outer_lost(const char *name)
 {
-    if (!hfc_nested_export(url, options->acquire.name, token, false))
-        return HFC_EXIT_INTERNAL;
-    int code = hfc_child_run(guard, options->command);
-    if (!guard->lost)
-        return code;
-    hfc_say("the outer run ended, and with it the lock '%s'", options->acquire.name);
+    hfc_say("the outer run no longer holds the lock '%s'", name);
     return HFC_EXIT_LOST;
 }
 
-static int give_back(hf_lock *lock, const char *name, bool ended_early, int code)
+/* Under the lock of an outer run. */
+static int run_nested(const struct run_options *options, struct hfc_guard *guard, const char *url, uint64_t token)
+{
+    if (!hfc_nested_export(url, options->acquire.name, token, NULL))
+        return HFC_EXIT_INTERNAL;
+    int code = hfc_child_run(guard, options->command);
+    return guard->lost ? say_outer_lost(options->acquire.name) : code;
+}
+
+/* Runs the command under the lock of an outer run, if there is one that holds it. -1: there is none. */
+static int run_if_nested(const struct run_options *options, struct hfc_guard *guard, const char *url)
+{
+    uint64_t token;
+
+    switch (hfc_nested_find(url, options->acquire.name, guard->signals, &token, &guard->lost_fd)) {
+    case HFC_NESTED_HELD:
+        return run_nested(options, guard, url, token);
+    case HFC_NESTED_LOST:
+        return say_outer_lost(options->acquire.name);
+    case HFC_NESTED_NOT:
+        break;
+    }
+    return -1;
+}
+
+/* Called by the library when the lock is lost, before it gives back what it may still have: a store that took the lock
+ * away only in name, as file: does, grants it to nobody before the command is gone. The loss itself is heard from the
+ * descriptor. */
+static void await_end(hf_lock *lock, const char *why, void *arg)
+{
+    struct hfc_guard *guard = arg;
+
+    (void)lock;
+    (void)why;
+    while (sem_wait(&guard->ended) != 0) /* a signal */
+        continue;
+    sem_post(&guard->ended);
+}
+
+static hf_status release(struct hfc_guard *guard, hf_error *err)
+{
+    hfc_witness_end(&guard->witness);
+    sem_post(&guard->ended);
+    return hf_release(guard->lock, err);
+}
+
+static int give_back(struct hfc_guard *guard, const char *name, int code)
 {
     hf_error err;
-    hf_status status = hf_release(lock, &err);
+    hf_status status = release(guard, &err);
 
     if (status == HF_LOST) {
         hfc_say("the lock '%s' was lost: %s", name, err.message);
         return HFC_EXIT_LOST;
     }
-    if (ended_early) {
+    if (guard->lost) {
         hfc_say("the lock '%s' was about to end, so the command was ended", name);
         return HFC_EXIT_LOST;
     }
@@ -178,6 +220,33 @@ static int give_back(hf_lock *lock, const char *name, bool ended_early, int code
     if (status != HF_OK)
         hfc_say("the lock '%s' may stay until its time is over: %s", name, err.message);
     return code;
+}
+
+/* How long the lock lasts by itself. */
+static int64_t lasts_ms(const hf_options *options, uint32_t capabilities)
+{
+    int64_t lasts = INT64_MAX;
+
+    if ((capabilities & HF_CAP_EXPIRY) != 0 || options->renew == HF_RENEW_OFF)
+        lasts = options->ttl_ms != 0 ? options->ttl_ms : DEFAULT_TTL_MS;
+    if (options->max_hold_ms != 0 && options->max_hold_ms < lasts)
+        lasts = options->max_hold_ms;
+    return lasts;
+}
+
+/* A lock that was handed over may last for a moment only, until it is renewed for the first time. The command starts
+ * after that: the grace that it was promised needs the whole. */
+static void make_whole(const struct hfc_guard *guard)
+{
+    int64_t left;
+
+    /* Ends when the lock does, at the latest. */
+    while ((left = hf_remaining_ms(guard->lock)) > 0 && left < guard->lasts_ms - guard->lasts_ms / 10) {
+        hf_status status = hf_renew(guard->lock, 0, NULL);
+        if (status == HF_OK || status == HF_LOST)
+            return;
+        poll(NULL, 0, 20);
+    }
 }
 
 static int run_locked(const struct run_options *options, struct hfc_guard *guard, hf_client *client)
@@ -188,7 +257,7 @@ static int run_locked(const struct run_options *options, struct hfc_guard *guard
 
     hf_status status = hfc_acquire(&guard->lock, client, &options->acquire, guard->signals, &deadly, &err);
     if (deadly != 0) {
-        hf_release(guard->lock, NULL);
+        release(guard, NULL);
         hf_close(client);
         hfc_signals_die(deadly);
     }
@@ -199,11 +268,14 @@ static int run_locked(const struct run_options *options, struct hfc_guard *guard
     if (status != HF_OK)
         return hfc_fail(&err);
     int code = HFC_EXIT_INTERNAL;
-    if (hfc_nested_export(hf_url(client), name, hf_token(guard->lock), true)) {
+    guard->lasts_ms = lasts_ms(&options->acquire.options, hf_capabilities(client));
+    if (guard->lasts_ms != INT64_MAX)
+        make_whole(guard);
+    if (hfc_nested_export(hf_url(client), name, hf_token(guard->lock), &guard->witness)) {
         guard->lost_fd = hf_lost_fd(guard->lock);
         code = hfc_child_run(guard, options->command);
     }
-    return give_back(guard->lock, name, guard->lost, code);
+    return give_back(guard, name, code);
 }
 
 /* Opens the store and decides whether it takes a front to keep a lock there. Returns -1 with *client set, or the exit
@@ -235,16 +307,22 @@ int hfc_run_main(const struct hfc_globals *globals, int argc, char **argv)
                                    .grace_ms = DEFAULT_GRACE_MS,
                                    .conflict_code = HFC_EXIT_BUSY };
     struct hfc_signals signals;
-    struct hfc_guard guard = { .signals = &signals, .lost_fd = -1, .leash = -1 };
+    struct hfc_guard guard = {
+        .signals = &signals, .lost_fd = -1, .leash = -1, .lasts_ms = INT64_MAX, .witness = { -1, { -1, -1 } }
+    };
     hf_client *client;
-    uint64_t token;
 
     int code = parse(&options, argc, argv);
     if (code >= 0)
         return code;
     if (!hfc_signals_take(&signals))
         return HFC_EXIT_INTERNAL;
+    sem_init(&guard.ended, 0, 0);
     options.acquire.options.owner = HF_OWNER_HANDLE;
+    if (options.on_lost != HFC_ON_LOST_IGNORE) {
+        options.acquire.options.on_lost = await_end;
+        options.acquire.options.arg = &guard;
+    }
     guard.on_lost = options.on_lost;
     guard.grace_ms = options.grace_ms;
 
@@ -252,15 +330,16 @@ int hfc_run_main(const struct hfc_globals *globals, int argc, char **argv)
      * there. */
     bool maybe_nested = hfc_nested_maybe(options.acquire.name);
     const char *url = globals->url != NULL ? globals->url : getenv("HOLDFAST_URL");
-    if (maybe_nested && url != NULL && hfc_nested_find(url, options.acquire.name, &token, &guard.lost_fd))
-        return run_nested(&options, &guard, url, token);
-    code = open_store(&client, globals, &signals, &guard);
+    if (maybe_nested && url != NULL)
+        code = run_if_nested(&options, &guard, url);
+    if (code < 0)
+        code = open_store(&client, globals, &signals, &guard);
     if (code >= 0)
         return code;
     options.acquire.leash = guard.leash;
-    if (maybe_nested && hfc_nested_find(hf_url(client), options.acquire.name, &token, &guard.lost_fd))
-        code = run_nested(&options, &guard, hf_url(client), token);
-    else
+    if (maybe_nested)
+        code = run_if_nested(&options, &guard, hf_url(client));
+    if (code < 0)
         code = run_locked(&options, &guard, client);
     hf_close(client);
     return code;

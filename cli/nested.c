@@ -2,19 +2,30 @@
  *
  * nested.c: `holdfast run NAME` inside of `holdfast run NAME`.
  *
- * HOLDFAST_HELD lists what the outer runs hold, as entries of the form token:pid:url:name, percent-encoded and
- * separated by blanks. An entry counts only if the process that holds the lock is an ancestor of this one: then it
- * waits for us, and ends us if the lock is lost. The variable alone proves nothing, because it is also inherited by
- * what outlives the outer run.
+ * HOLDFAST_HELD lists what the outer runs hold, as entries of the form token:number:url:name, percent-encoded and
+ * separated by blanks. The variable alone proves nothing, because it is also inherited by what outlives the outer run,
+ * and can be carried anywhere. So the outer run is asked: it listens on an abstract socket that is named after the
+ * number, which is random and never used again, and the kernel says which process that is. If it is an ancestor of this
+ * one, it waits for us and ends us if the lock is lost. It answers whether it still holds the lock and, if so, with a
+ * descriptor that ends with its hold.
  */
 #include "run.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define VARIABLE "HOLDFAST_HELD"
+
+#define NUMBER_LENGTH 32 /* hexadecimal digits */
+enum { SAYS_HELD = 'H', SAYS_LOST = 'L' };
 
 /* Writes `text` so that it contains neither blank nor colon; returns what follows it. Three bytes for each may be
  * needed. */
@@ -108,36 +119,149 @@ bool hfc_nested_maybe(const char *name)
     return found;
 }
 
-bool hfc_nested_find(const char *url, const char *name, uint64_t *token, int *holder_fd)
+/* --- the outer run's side --- */
+
+static socklen_t address_of(struct sockaddr_un *address, const char number[NUMBER_LENGTH + 1])
+{
+    *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    /* The first byte stays 0: a name that is no file, and gone with the process. */
+    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "holdfast-run-%s", number);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+static bool listen_at(struct hfc_witness *witness, char number[NUMBER_LENGTH + 1])
+{
+    unsigned char bytes[NUMBER_LENGTH / 2];
+    struct sockaddr_un address;
+
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        return false;
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(number + 2 * i, 3, "%02x", bytes[i]);
+    socklen_t length = address_of(&address, number);
+    if (pipe2(witness->hold, O_CLOEXEC) < 0)
+        return false;
+    witness->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    return witness->listener >= 0 && bind(witness->listener, (const struct sockaddr *)&address, length) == 0 &&
+           listen(witness->listener, SOMAXCONN) == 0;
+}
+
+void hfc_witness_end(struct hfc_witness *witness)
+{
+    if (witness->hold[1] >= 0)
+        close(witness->hold[1]);
+    witness->hold[1] = -1;
+}
+
+void hfc_witness_answer(struct hfc_witness *witness)
+{
+    char word = witness->hold[1] >= 0 ? SAYS_HELD : SAYS_LOST;
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = { .room = { 0 } };
+    struct iovec text = { .iov_base = &word, .iov_len = 1 };
+    struct msghdr message = { .msg_iov = &text, .msg_iovlen = 1 };
+
+    if (word == SAYS_HELD) {
+        message.msg_control = control.room;
+        message.msg_controllen = sizeof control.room;
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(rights), &witness->hold[0], sizeof(int));
+    }
+    int peer = accept4(witness->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (peer < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
+        close(witness->listener); /* who asks in vain takes the lock like anybody else */
+        witness->listener = -1;
+    }
+    if (peer < 0)
+        return;
+    /* One that does not wait for the answer does not get it. */
+    if (sendmsg(peer, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno != EPIPE)
+        hfc_say("cannot answer a nested run: %s", strerror(errno));
+    close(peer);
+}
+
+/* --- the inner run's side --- */
+
+/* Connects to whoever listens under that number; -1 unless it is an ancestor of ours. */
+static int connect_to_outer(const char number[NUMBER_LENGTH + 1])
+{
+    struct sockaddr_un address;
+    struct ucred peer;
+    socklen_t length = address_of(&address, number), size = sizeof peer;
+
+    int outer = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (outer >= 0 && connect(outer, (const struct sockaddr *)&address, length) == 0 &&
+        getsockopt(outer, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && is_ancestor(peer.pid))
+        return outer;
+    if (outer >= 0)
+        close(outer);
+    return -1;
+}
+
+/* Reads the answer. *hold_fd is -1 unless one came with it. */
+static enum hfc_nested read_answer(int outer, int *hold_fd)
+{
+    char word = 0;
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec text = { .iov_base = &word, .iov_len = 1 };
+    struct msghdr message = {
+        .msg_iov = &text, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+    };
+
+    /* Nothing: it has just ended. */
+    if (recvmsg(outer, &message, MSG_CMSG_CLOEXEC) != 1)
+        return HFC_NESTED_NOT;
+    const struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    if (word != SAYS_HELD || rights == NULL || rights->cmsg_type != SCM_RIGHTS)
+        return HFC_NESTED_LOST;
+    memcpy(hold_fd, CMSG_DATA(rights), sizeof(int));
+    return HFC_NESTED_HELD;
+}
+
+enum hfc_nested hfc_nested_find(const char *url, const char *name, const struct hfc_signals *signals, uint64_t *token,
+                                int *hold_fd)
 {
     char *end = entry_end(url, name);
     const char *entry = end != NULL ? find_entry(end) : NULL;
-    unsigned long long number;
-    long pid;
+    char number[NUMBER_LENGTH + 1];
+    unsigned long long value;
 
     free(end);
-    if (entry == NULL || sscanf(entry, "%llu:%ld:", &number, &pid) != 2 || pid <= 0)
-        return false;
-    /* First the descriptor, then the question: whatever has that number now, if it is an ancestor it is the holder,
-     * because it was there before us. */
-    *holder_fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
-    if (*holder_fd < 0)
-        return false;
-    if (!is_ancestor((pid_t)pid)) {
-        close(*holder_fd);
-        return false;
+    if (entry == NULL || sscanf(entry, "%llu:%32[0-9a-f]:", &value, number) != 2 || strlen(number) != NUMBER_LENGTH)
+        return HFC_NESTED_NOT;
+    int outer = connect_to_outer(number);
+    if (outer < 0)
+        return HFC_NESTED_NOT;
+    /* As a rule it answers at once; one that is stopped does when it goes on. Each turn consumes a signal. */
+    struct pollfd fds[] = { { .fd = outer, .events = POLLIN }, { .fd = signals->fd, .events = POLLIN } };
+    while (poll(fds, 2, -1) < 0 || fds[0].revents == 0) {
+        int deadly = hfc_signals_next_deadly(signals);
+        if (deadly != 0)
+            hfc_signals_die(deadly);
     }
-    *token = number;
-    return true;
+    enum hfc_nested answer = read_answer(outer, hold_fd);
+    close(outer);
+    *token = value;
+    return answer;
 }
 
-static bool append_held(const char *url, const char *name, const char *token)
+/* --- the environment --- */
+
+static bool append_held(const char *url, const char *name, const char *token, const char *number)
 {
     const char *before = getenv(VARIABLE);
     char *end = entry_end(url, name);
     char *all = NULL;
-    bool done = end != NULL && asprintf(&all, "%s%s%s:%ld%s", before != NULL ? before : "",
-                                        before != NULL && *before != '\0' ? " " : "", token, (long)getpid(), end) >= 0;
+    bool done = end != NULL && asprintf(&all, "%s%s%s:%s%s", before != NULL ? before : "",
+                                        before != NULL && *before != '\0' ? " " : "", token, number, end) >= 0;
 
     done = done && setenv(VARIABLE, all, 1) == 0;
     free(all);
@@ -145,13 +269,17 @@ static bool append_held(const char *url, const char *name, const char *token)
     return done;
 }
 
-bool hfc_nested_export(const char *url, const char *name, uint64_t token, bool held_by_us)
+bool hfc_nested_export(const char *url, const char *name, uint64_t token, struct hfc_witness *witness)
 {
-    char number[24];
+    char text[24], number[NUMBER_LENGTH + 1];
 
-    snprintf(number, sizeof number, "%llu", (unsigned long long)token);
-    if (setenv("HOLDFAST_NAME", name, 1) != 0 || setenv("HOLDFAST_TOKEN", number, 1) != 0 ||
-        setenv("HOLDFAST_URL", url, 1) != 0 || (held_by_us && !append_held(url, name, number))) {
+    snprintf(text, sizeof text, "%llu", (unsigned long long)token);
+    if (witness != NULL && !listen_at(witness, number)) {
+        hfc_say("cannot open a socket for nested runs: %s", strerror(errno));
+        return false;
+    }
+    if (setenv("HOLDFAST_NAME", name, 1) != 0 || setenv("HOLDFAST_TOKEN", text, 1) != 0 ||
+        setenv("HOLDFAST_URL", url, 1) != 0 || (witness != NULL && !append_held(url, name, text, number))) {
         hfc_say("no memory for the environment");
         return false;
     }

@@ -14,6 +14,7 @@
 
 #include "cli.h"
 
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/types.h>
 
@@ -57,14 +58,23 @@ hf_status hfc_acquire(hf_lock **out, hf_client *client, const struct hfc_acquire
 
 /* --- child.c --- */
 
+/* What tells the runs inside of the command whether this one holds its lock (nested.c). */
+struct hfc_witness {
+    int listener; /* where they ask; -1: nowhere */
+    int hold[2];  /* a pipe: each of them gets its first end, and we close the second when the hold ends; or -1 */
+};
+
 struct hfc_guard {
     const struct hfc_signals *signals;
-    hf_lock *lock; /* NULL: an outer run holds it */
-    int lost_fd;   /* readable once it is lost */
-    int leash;     /* readable once the front has died; -1: none */
+    hf_lock *lock;    /* NULL: an outer run holds it */
+    int64_t lasts_ms; /* how long it lasts from one renewal to the next, or at all; INT64_MAX: nothing ends it */
+    int lost_fd;      /* readable once it is lost */
+    int leash;        /* readable once the front has died; -1: none */
+    struct hfc_witness witness;
     enum hfc_on_lost on_lost;
     uint32_t grace_ms;
-    bool lost; /* out: the lock was lost, or the command ended because it was about to be */
+    sem_t ended; /* posted once there is no command, or none any more */
+    bool lost;   /* out: the lock was lost, or the command ended because it was about to be */
 };
 
 /* Runs argv and waits for it; ends it, with all its descendants, before the lock does. Returns its exit code. */
@@ -74,8 +84,9 @@ int hfc_child_exit_code(int wait_status);
 
 /* --- tree.c --- */
 
-/* Sends `number` to every descendant of this process, which must be their subreaper. */
-void hfc_tree_signal(int number);
+/* Sends `number` to `child`, unless it is 0, and to every descendant of this process, which must be their subreaper, as
+ * far as /proc shows them. */
+void hfc_tree_signal(int number, pid_t child);
 /* Kills every descendant and reaps it. *wait_status is set if `child` was among them. */
 void hfc_tree_kill(pid_t child, int *wait_status);
 
@@ -96,13 +107,24 @@ void hfc_front_leave_group(void);
 
 /* --- nested.c --- */
 
-/* What an outer run has left in the environment about `name` in the store `url`: true if it holds it and is an
- * ancestor of this process. *token is its token and *holder_fd a descriptor that becomes readable when the outer run
- * ends. */
-bool hfc_nested_find(const char *url, const char *name, uint64_t *token, int *holder_fd);
-/* True if an outer run holds that name in any store. */
+enum hfc_nested {
+    HFC_NESTED_NOT,  /* no ancestor of this process holds the lock */
+    HFC_NESTED_HELD, /* one does */
+    HFC_NESTED_LOST, /* one did, and is losing it */
+};
+
+/* Asks the outer run that HOLDFAST_HELD names for `name` in the store `url`, if any. *token is its token and *hold_fd a
+ * descriptor that becomes readable when its hold ends. A deadly signal ends this process. */
+enum hfc_nested hfc_nested_find(const char *url, const char *name, const struct hfc_signals *signals, uint64_t *token,
+                                int *hold_fd);
+/* True if HOLDFAST_HELD names that lock in any store. */
 bool hfc_nested_maybe(const char *name);
-/* Writes it into the environment, for the child. False if there is no memory. */
-bool hfc_nested_export(const char *url, const char *name, uint64_t token, bool held_by_us);
+/* Writes it into the environment, for the child, and opens `witness` unless an outer run holds the lock (NULL). False,
+ * with a message, if that cannot be done. */
+bool hfc_nested_export(const char *url, const char *name, uint64_t token, struct hfc_witness *witness);
+/* Answers the next who asks. */
+void hfc_witness_answer(struct hfc_witness *witness);
+/* The hold ends: tells all who have asked. */
+void hfc_witness_end(struct hfc_witness *witness);
 
 #endif

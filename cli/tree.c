@@ -62,15 +62,20 @@ static void add_children(struct pids *pids, pid_t pid)
     closedir(threads);
 }
 
-void hfc_tree_signal(int number)
+void hfc_tree_signal(int number, pid_t child)
 {
     struct pids pids = { NULL, 0, 0 };
+    bool shown = child == 0;
 
     add_children(&pids, getpid());
     for (size_t i = 0; i < pids.count; i++)
         add_children(&pids, pids.pid[i]);
-    for (size_t i = 0; i < pids.count; i++)
+    for (size_t i = 0; i < pids.count; i++) {
         kill(pids.pid[i], number);
+        shown = shown || pids.pid[i] == child;
+    }
+    if (!shown) /* without /proc, or without the lists of children in it, it is the only one that we know of */
+        kill(child, number);
     free(pids.pid);
 }
 
@@ -99,9 +104,7 @@ void hfc_tree_kill(pid_t child, int *wait_status)
      * to us. SIGCHLD is blocked here, so the pause ends as soon as somebody does. The bound is for a process that
      * cannot be killed (one stuck in a dead file system, one that changed its user). */
     for (int turn = 0; turn < 1000; turn++) {
-        if (child > 0)
-            kill(child, SIGKILL);
-        hfc_tree_signal(SIGKILL);
+        hfc_tree_signal(SIGKILL, child);
         if (reap_all(&child, wait_status))
             return;
         sigtimedwait(&chld, NULL, &pause);

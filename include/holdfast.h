@@ -21,7 +21,7 @@
  *  2. What comes out through `out` is yours: hf_close() and hf_release() free it, whatever they return, and take NULL.
  *     Strings that go in are copied before the call returns.
  *  3. In an options struct zero means the default. Start from HF_OPTIONS_INIT; fields are only ever appended.
- *  4. Clients and locks may be used from any thread. A callback runs on the client's keeper thread (or, for a loss
+ *  4. Clients and locks may be used from any thread. A callback runs on a thread of the client's own (or, for a loss
  *     noticed by a call, on that call's thread) with no lock of the library held, so it may call any function but
  *     hf_close().
  *  5. Nothing crosses fork(). The child holds nothing: a client from before the fork answers HF_INVALID, a lock

@@ -33,6 +33,7 @@ static void destroy(hf_client *client)
         next = handle->next;
         hfi_free(handle);
     }
+    pthread_cond_destroy(&client->exchange);
     pthread_cond_destroy(&client->changed);
     pthread_mutex_destroy(&client->mutex);
     hfi_free(client->buckets);
@@ -107,6 +108,7 @@ hf_status hfi_open_engine(hf_client **out, const struct hfi_engine *engine, cons
     };
     pthread_mutex_init(&client->mutex, NULL);
     pthread_cond_init(&client->changed, NULL);
+    pthread_cond_init(&client->exchange, NULL);
     status = open_store(client, split, url, err);
     if (status != HF_OK) {
         destroy(client);
@@ -122,7 +124,7 @@ hf_status hf_open(hf_client **out, const char *url, const hf_client_options *opt
     struct hfi_url split = { .scheme = scheme };
     const struct hfi_engine *engine;
     *out = NULL;
-    const char *named = getenv("HOLDFAST_URL");
+    const char *named = secure_getenv("HOLDFAST_URL");
     if (!url)
         url = named && *named ? named : "file:";
     hf_status status = hfi_url_split(scheme, &split.rest, url, err);

@@ -20,6 +20,8 @@
 #define HFI_MIN_TTL_MS 100u
 #define HFI_DEFAULT_TIMEOUT_MS 5000u
 #define HFI_NOTE_MAX 120
+/* Exchanges in the background at once: one, unless some hang. */
+#define HFI_HELPERS 4
 
 /* --- error.c, clock.c, random.c, name.c, url.c, registry.c --- */
 
@@ -98,7 +100,7 @@ struct hfi_hold {
     bool engaged;    /* the engine may know of it: it must be released there */
     bool doubted;    /* something happened to the store: renew it now, not when it would be time */
     bool renewing;   /* an exchange that renews it is under way: two could answer in the wrong order */
-    bool had_turn;   /* the keeper has asked for it in this round of renewals */
+    bool had_turn;   /* it was asked for it in this round of renewals */
     bool undoing;    /* on the keeper's list of releases to be finished */
     uint64_t teller; /* the thread that is inside of a callback for it; 0: none */
     unsigned undo_failures;
@@ -160,6 +162,14 @@ struct hf_client {
     hfi_time keeper_due_ns; /* when it will look next by itself */
     int keeper_bell;        /* eventfd: look now */
     int keeper_timer;       /* timerfd on CLOCK_BOOTTIME, so that a suspended machine notices losses when it wakes */
+
+    /* those that make exchanges for it */
+    pthread_t helpers[HFI_HELPERS];
+    unsigned helper_count;
+    unsigned idle_helpers;
+    pthread_cond_t exchange; /* one is due, or the keeper stops */
+    hfi_time hangs_at_ns;    /* when the exchange that was begun last is under way for suspiciously long */
+    bool undo_runs;          /* one of them is at the releases to be finished */
 };
 
 /* What one acquire wants, after checks. */
@@ -197,6 +207,8 @@ uint64_t hfi_thread_number(void); /* needs no mutex */
 /* undo.c: releases a hold's engine lock; what cannot be finished now goes to the keeper. Mutex held; let go of in
  * between. */
 hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err);
+/* The same at once, but not on this thread if the store may keep it waiting. */
+void hfi_undo_soon(struct hfi_hold *hold);
 
 /* keeper.c: all with the mutex held. */
 #define HFI_AT_ONCE ((hfi_time)1) /* long past; 0 would switch the timer off */

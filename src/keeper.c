@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * keeper.c: one thread per client that renews, notices losses, hears what the store says by itself and finishes
- * releases whose answer was lost. It is started by the first lock that needs it.
+ * keeper.c: one thread per client, the keeper, that notices losses and hears what the store says by itself. It is
+ * started by the first lock that needs it. It keeps time and makes no exchange, since one can hang: that is for the
+ * helpers, threads that renew and that finish releases whose answer was lost. As a rule there is one; while its
+ * exchange hangs, another takes care of what is due meanwhile.
  */
 #include "core.h"
 #include "waker.h"
@@ -13,6 +15,10 @@
 #include <unistd.h>
 
 #define BATCH 128
+
+/* An exchange that takes longer than this may hang: what is due is not left to its helper. Less than the time between
+ * two renewals of the shortest lease that there is. */
+#define HANG (HFI_MIN_TTL_MS * HFI_MS / 4)
 
 struct batch {
     struct hfi_hold *holds[BATCH];
@@ -32,18 +38,12 @@ static bool is_due(const struct hfi_hold *hold, enum hfi_step step, hfi_time now
     return due == step || (due == HFI_STEP_NONE && step == HFI_STEP_RENEW && hold->doubted);
 }
 
-static bool undo_is_due(const struct hfi_hold *hold, hfi_time now_ns)
-{
-    return hold->undoing && hold->pins == 0 && now_ns >= hold->undo_at_ns;
-}
-
-/* Fills the batch with holds for which `step` is due (HFI_STEP_NONE: a release to be tried again), and pins them. */
-static void collect(hf_client *client, struct batch *batch, enum hfi_step step, hfi_time now_ns, bool early)
+/* Fills the batch with holds for which `step` is due, and pins them. */
+static void collect(hf_client *client, struct batch *batch, enum hfi_step step, hfi_time now_ns)
 {
     batch->count = 0;
     for (struct hfi_hold *hold = client->holds; hold && batch->count < BATCH; hold = hold->next) {
-        const bool wanted = step == HFI_STEP_NONE ? undo_is_due(hold, now_ns) : is_due(hold, step, now_ns, early);
-        if (wanted) {
+        if (is_due(hold, step, now_ns, step == HFI_STEP_RENEW)) {
             hold->pins++;
             batch->holds[batch->count++] = hold;
         }
@@ -57,26 +57,7 @@ static void unpin(struct hfi_hold *hold)
     hfi_hold_settle(hold);
 }
 
-/* How long an exchange may take before the next deadline of any lock must be looked at: a store that does not answer
- * must not keep a holder from learning of its loss. */
-static hfi_time patience(const hf_client *client, hfi_time now_ns)
-{
-    hfi_time end = now_ns + client->timeout_ns;
-    for (const struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
-        if (hold->state == HFI_HOLD_HELD && hold->lease.deadline_ns < end)
-            end = hold->lease.deadline_ns;
-    }
-    return end > now_ns ? end - now_ns : 0;
-}
-
-/* The same for a release: where a store is several servers, one that hangs must leave the time to renew what is held
- * on the others. */
-static hfi_time undo_patience(const hf_client *client)
-{
-    return patience(client, hfi_now_ns()) / 2;
-}
-
-/* --- the three jobs --- */
+/* --- losses: by whoever learns of them --- */
 
 static void lose(struct hfi_hold *hold, const char *why)
 {
@@ -84,7 +65,7 @@ static void lose(struct hfi_hold *hold, const char *why)
         return;
     hfi_hold_lose(hold, why);
     hfi_hold_tell(hold); /* before the store is told, so that the holder knows first */
-    hfi_undo(hold, undo_patience(hold->client), NULL);
+    hfi_undo_soon(hold);
 }
 
 static const char *why_ended(const struct hfi_hold *hold)
@@ -94,35 +75,19 @@ static const char *why_ended(const struct hfi_hold *hold)
     return hold->lease.terms.renew ? "it could not be renewed in time" : "its time-to-live has passed";
 }
 
-static void renew_what_is_due(hf_client *client);
-
 static void end_what_is_over(hf_client *client)
 {
     struct batch batch;
     do {
-        collect(client, &batch, HFI_STEP_END, hfi_now_ns(), false);
+        collect(client, &batch, HFI_STEP_END, hfi_now_ns());
         for (size_t i = 0; i < batch.count; i++) {
             lose(batch.holds[i], why_ended(batch.holds[i]));
             unpin(batch.holds[i]);
-            renew_what_is_due(client); /* telling the store may have taken a while */
         }
     } while (batch.count == BATCH);
 }
 
-static void finish_releases(hf_client *client)
-{
-    struct batch batch;
-    const hfi_time started = hfi_now_ns(); /* so that each gets one turn: what fails is due again soon */
-    do {
-        collect(client, &batch, HFI_STEP_NONE, started, false);
-        for (size_t i = 0; i < batch.count; i++) {
-            hfi_undo(batch.holds[i], undo_patience(client), NULL);
-            unpin(batch.holds[i]);
-            end_what_is_over(client); /* what may have become due meanwhile */
-            renew_what_is_due(client);
-        }
-    } while (batch.count == BATCH && !client->keeper_stops);
-}
+/* --- exchanges: by the helpers --- */
 
 static void take_answer(struct hfi_hold *hold, hf_status status, const struct hfi_renewal *renewal)
 {
@@ -152,40 +117,83 @@ static bool renewal_is_due(hf_client *client, hfi_time now_ns)
     return false;
 }
 
+/* The longest that an exchange for these locks is worth waiting for: until the first of them is lost. */
+static hfi_time exchange_deadline(const hf_client *client, const struct batch *batch, hfi_time now_ns)
+{
+    hfi_time end = now_ns + client->timeout_ns;
+    for (size_t i = 0; i < batch->count; i++) {
+        if (batch->holds[i]->lease.deadline_ns < end)
+            end = batch->holds[i]->lease.deadline_ns;
+    }
+    return end;
+}
+
+static void renew_batch(hf_client *client, const struct batch *batch, hfi_time now_ns)
+{
+    struct hfi_renewal renewals[BATCH];
+    for (size_t i = 0; i < batch->count; i++) {
+        struct hfi_hold *hold = batch->holds[i];
+        hold->renewing = hold->had_turn = true;
+        hold->doubted = false;
+        renewals[i] = (struct hfi_renewal){ .lock = hold->engine_lock,
+                                            .name = hold->name,
+                                            .owner = hold->owner,
+                                            .ttl_ms = hfi_lease_ask_ms(&hold->lease, now_ns),
+                                            .counted_from_ns = now_ns };
+    }
+    const hfi_time deadline = exchange_deadline(client, batch, now_ns);
+    client->hangs_at_ns = now_ns + HANG;
+    pthread_mutex_unlock(&client->mutex);
+    const hf_status status = client->engine->renew(client->store, renewals, batch->count, deadline, NULL);
+    pthread_mutex_lock(&client->mutex);
+    for (size_t i = 0; i < batch->count; i++)
+        batch->holds[i]->renewing = false; /* all before the first callback, which may renew another one */
+    for (size_t i = 0; i < batch->count; i++) {
+        take_answer(batch->holds[i], status == HF_OK ? renewals[i].status : status, &renewals[i]);
+        unpin(batch->holds[i]);
+    }
+}
+
 /* Each gets one turn: what fails is due again soon, and would keep those behind it from theirs. */
 static void renew_what_is_due(hf_client *client)
 {
     struct batch batch;
-    struct hfi_renewal renewals[BATCH];
     const hfi_time started = hfi_now_ns();
     for (struct hfi_hold *hold = client->holds; hold; hold = hold->next)
         hold->had_turn = false;
     while (!client->keeper_stops && renewal_is_due(client, started)) {
         const hfi_time now = hfi_now_ns();
-        collect(client, &batch, HFI_STEP_RENEW, now, true);
+        collect(client, &batch, HFI_STEP_RENEW, now);
         if (batch.count == 0) /* the time of what was due is over by now */
             break;
-        for (size_t i = 0; i < batch.count; i++) {
-            struct hfi_hold *hold = batch.holds[i];
-            hold->renewing = hold->had_turn = true;
-            hold->doubted = false;
-            renewals[i] = (struct hfi_renewal){ .lock = batch.holds[i]->engine_lock,
-                                                .name = hold->name,
-                                                .owner = hold->owner,
-                                                .ttl_ms = hfi_lease_ask_ms(&hold->lease, now),
-                                                .counted_from_ns = now };
-        }
-        const hfi_time deadline = now + patience(client, now);
-        pthread_mutex_unlock(&client->mutex);
-        const hf_status status = client->engine->renew(client->store, renewals, batch.count, deadline, NULL);
-        pthread_mutex_lock(&client->mutex);
-        for (size_t i = 0; i < batch.count; i++)
-            batch.holds[i]->renewing = false; /* all before the first callback, which may renew another one */
-        for (size_t i = 0; i < batch.count; i++) {
-            take_answer(batch.holds[i], status == HF_OK ? renewals[i].status : status, &renewals[i]);
-            unpin(batch.holds[i]);
-        }
+        renew_batch(client, &batch, now);
     }
+}
+
+static struct hfi_hold *next_to_undo(const hf_client *client, hfi_time now_ns)
+{
+    struct hfi_hold *hold = client->holds;
+    while (hold && !(hold->undoing && hold->pins == 0 && now_ns >= hold->undo_at_ns))
+        hold = hold->next;
+    return hold;
+}
+
+/* By one helper at a time: releases that hang must not keep all of them from renewing. */
+static void finish_releases(hf_client *client)
+{
+    const hfi_time started = hfi_now_ns(); /* so that each gets one turn: what fails is due again soon */
+    struct hfi_hold *hold;
+    if (client->undo_runs)
+        return;
+    client->undo_runs = true;
+    while (!client->keeper_stops && (hold = next_to_undo(client, started)) != NULL) {
+        hold->pins++;
+        client->hangs_at_ns = hfi_now_ns() + HANG;
+        hfi_undo(hold, client->timeout_ns / 2, NULL);
+        unpin(hold);
+        renew_what_is_due(client); /* what may have become due meanwhile */
+    }
+    client->undo_runs = false;
 }
 
 void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why)
@@ -214,21 +222,97 @@ void hfi_keeper_recheck(void *core)
     hfi_client_unlock(client);
 }
 
-/* --- the thread --- */
+/* --- the helpers --- */
 
-static hfi_time next_due(const hf_client *client)
+/* The first moment at which an exchange is due for what nobody is taking care of. */
+static hfi_time exchange_due(const hf_client *client, hfi_time now_ns)
 {
     hfi_time due = HFI_NEVER;
     for (const struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
         hfi_time mine = HFI_NEVER;
-        if (hold->state == HFI_HOLD_HELD)
-            mine = hold->doubted && !hold->renewing ? HFI_AT_ONCE : hfi_lease_due(&hold->lease);
-        else if (hold->undoing)
+        if (hold->state == HFI_HOLD_HELD && !hold->renewing && now_ns < hold->lease.deadline_ns)
+            mine = hold->doubted ? HFI_AT_ONCE : hold->lease.renew_at_ns;
+        else if (hold->undoing && hold->pins == 0 && !client->undo_runs)
             mine = hold->undo_at_ns;
         if (mine < due)
             due = mine;
     }
     return due;
+}
+
+static void *help(void *argument)
+{
+    hf_client *client = argument;
+    pthread_mutex_lock(&client->mutex);
+    while (!client->keeper_stops) {
+        renew_what_is_due(client);
+        finish_releases(client);
+        const hfi_time now = hfi_now_ns(), due = exchange_due(client, now);
+        if (client->keeper_stops || due <= now)
+            continue;
+        hfi_keeper_expect(client, due);
+        client->idle_helpers++;
+        pthread_cond_wait(&client->exchange, &client->mutex);
+        client->idle_helpers--;
+    }
+    pthread_mutex_unlock(&client->mutex);
+    return NULL;
+}
+
+/* The user's signals are for the user's threads. Returns an errno value. */
+static int start_thread(pthread_t *thread, void *(*body)(void *), hf_client *client)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failure = pthread_create(thread, NULL, body, client);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failure;
+}
+
+static int start_helper(hf_client *client)
+{
+    const int failure = start_thread(&client->helpers[client->helper_count], help, client);
+    client->helper_count += failure == 0;
+    return failure;
+}
+
+/* Has what is due done by a helper that is idle; or by a new one, if those at work seem to hang. Returns when to look
+ * again whether somebody takes care of it; HFI_NEVER: whoever is at work does so before it is idle. */
+static hfi_time call_helper(hf_client *client, hfi_time now_ns)
+{
+    if (client->idle_helpers > 0)
+        pthread_cond_signal(&client->exchange);
+    else if (now_ns < client->hangs_at_ns)
+        return client->hangs_at_ns;
+    else if (client->helper_count == HFI_HELPERS)
+        return HFI_NEVER;
+    else
+        start_helper(client); /* if that fails, then later */
+    return now_ns + HANG;
+}
+
+/* --- the keeper --- */
+
+static hfi_time first_deadline(const hf_client *client)
+{
+    hfi_time first = HFI_NEVER;
+    for (const struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
+        if (hold->state == HFI_HOLD_HELD && hold->lease.deadline_ns < first)
+            first = hold->lease.deadline_ns;
+    }
+    return first;
+}
+
+/* When the keeper must look again. */
+static hfi_time next_due(hf_client *client)
+{
+    const hfi_time now = hfi_now_ns();
+    const hfi_time deadline = first_deadline(client);
+    hfi_time exchange = exchange_due(client, now);
+    if (exchange <= now)
+        exchange = call_helper(client, now);
+    return exchange < deadline ? exchange : deadline;
 }
 
 /* Sleeps until the timer, the bell or the store; without the mutex. */
@@ -261,10 +345,6 @@ static void *keep(void *argument)
     pthread_mutex_lock(&client->mutex);
     while (!client->keeper_stops) {
         end_what_is_over(client);
-        finish_releases(client);
-        renew_what_is_due(client);
-        if (client->keeper_stops)
-            break;
         const hfi_time due = next_due(client);
         client->keeper_due_ns = due;
         pthread_mutex_unlock(&client->mutex);
@@ -277,30 +357,27 @@ static void *keep(void *argument)
 
 bool hfi_keeper_start(hf_client *client, hf_error *err)
 {
-    if (client->keeper_runs)
-        return true;
-    if (client->closing)
-        return false;
-    client->keeper_bell = HFI_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    client->keeper_timer = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
-    int failure = client->keeper_bell < 0 || client->keeper_timer < 0 ? errno : 0;
-    if (!failure) {
-        /* The user's signals are for the user's threads. */
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        failure = pthread_create(&client->keeper, NULL, keep, client);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failure = 0;
+    if (!client->keeper_runs) {
+        if (client->closing)
+            return false;
+        client->keeper_due_ns = HFI_NEVER;
+        client->keeper_bell = HFI_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        client->keeper_timer = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+        failure = client->keeper_bell < 0 || client->keeper_timer < 0 ? errno : 0;
+        if (!failure)
+            failure = start_thread(&client->keeper, keep, client);
+        client->keeper_runs = !failure;
+        if (failure) {
+            hfi_fd_close(client->keeper_bell);
+            hfi_fd_close(client->keeper_timer);
+        }
     }
-    if (failure) {
-        hfi_fd_close(client->keeper_bell);
-        hfi_fd_close(client->keeper_timer);
+    if (!failure && !client->engine->immediate && client->helper_count == 0)
+        failure = start_helper(client);
+    if (failure)
         hfi_fail_errno(err, failure, "start", "the keeper thread");
-        return false;
-    }
-    client->keeper_due_ns = HFI_NEVER;
-    client->keeper_runs = true;
-    return true;
+    return !failure;
 }
 
 void hfi_keeper_expect(hf_client *client, hfi_time due_ns)
@@ -317,8 +394,11 @@ void hfi_keeper_stop(hf_client *client)
         return;
     client->keeper_stops = true;
     hfi_bell_ring(client->keeper_bell);
+    pthread_cond_broadcast(&client->exchange);
     pthread_mutex_unlock(&client->mutex);
-    pthread_join(client->keeper, NULL);
+    pthread_join(client->keeper, NULL); /* first: it may start helpers */
+    for (unsigned i = 0; i < client->helper_count; i++)
+        pthread_join(client->helpers[i], NULL);
     pthread_mutex_lock(&client->mutex);
     client->keeper_runs = false;
     hfi_fd_close(client->keeper_bell);

@@ -5,29 +5,27 @@
  */
 #include "core.h"
 
-static void finish_later(struct hfi_hold *hold)
+static void finish_later(struct hfi_hold *hold, hfi_time at_ns)
 {
     hf_client *client = hold->client;
-    const hfi_time now = hfi_now_ns();
     if (!hold->undoing) {
         hold->undoing = true;
-        hold->undo_failures = 0;
         const bool ends = client->caps & HF_CAP_EXPIRY && !client->engine->lingers;
-        hold->undo_until_ns = ends ? now + hold->lease.terms.ttl_ms * HFI_MS : HFI_NEVER;
+        hold->undo_until_ns = ends ? hfi_now_ns() + hold->lease.terms.ttl_ms * HFI_MS : HFI_NEVER;
     }
-    hold->undo_at_ns = now + hfi_backoff_ns(++hold->undo_failures, client->env.random());
+    hold->undo_at_ns = at_ns;
     /* Without a keeper it is tried once more by hf_close(). */
     if (hfi_keeper_start(client, NULL))
-        hfi_keeper_expect(client, hold->undo_at_ns);
+        hfi_keeper_expect(client, at_ns);
 }
 
-/* What is refused today, for want of rights or memory, may be done tomorrow; and a lock that lingers would be held by
- * nobody, and in everybody's way, for as long as this client lives. */
+/* What is refused today, for want of rights, may be done tomorrow; and a lock that lingers would be held by nobody, and
+ * in everybody's way, for as long as this client lives. */
 static bool is_unfinished(const hf_client *client, hf_status status)
 {
     if (client->engine->lingers)
         return status != HF_OK && status != HF_LOST;
-    return status == HF_UNAVAILABLE || status == HF_UNKNOWN;
+    return status == HF_UNAVAILABLE || status == HF_UNKNOWN || status == HF_NOMEM;
 }
 
 hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)
@@ -44,10 +42,18 @@ hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)
     hold->pins--;
 
     if (is_unfinished(client, status) && !client->closing && !(hold->undoing && hfi_now_ns() >= hold->undo_until_ns)) {
-        finish_later(hold);
+        finish_later(hold, hfi_now_ns() + hfi_backoff_ns(++hold->undo_failures, client->env.random()));
     } else {
         hold->engaged = false;
         hold->undoing = false;
     }
     return status;
+}
+
+void hfi_undo_soon(struct hfi_hold *hold)
+{
+    if (hold->client->engine->immediate)
+        hfi_undo(hold, 0, NULL);
+    else if (hold->engaged && !hold->undoing)
+        finish_later(hold, HFI_AT_ONCE);
 }

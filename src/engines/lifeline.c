@@ -24,13 +24,24 @@ static void lifeline_name(char out[32], char kind, uint64_t id)
     snprintf(out, 32, ".%c-%016llx", kind, (unsigned long long)id);
 }
 
+int hfi_fifo_open(int folder, const char *name, int access)
+{
+    struct stat stat;
+    const int fd = HFI_FD(openat(folder, name, access | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    if (fd < 0 || (fstat(fd, &stat) == 0 && S_ISFIFO(stat.st_mode) && stat.st_nlink <= 1))
+        return fd;
+    hfi_fd_close(fd);
+    errno = ENOENT;
+    return -1;
+}
+
 /* -1 with errno; ENOENT if somebody tidied it away before it was open. */
 static int make(int folder, mode_t mode, const char *hidden, const char *name)
 {
     /* Only an open FIFO may be seen: one without a reader means a dead client, and is removed. */
     if (mkfifoat(folder, hidden, 0600) != 0)
         return -1;
-    const int fd = HFI_FD(openat(folder, hidden, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    const int fd = hfi_fifo_open(folder, hidden, O_RDWR);
     if (fd >= 0 && fchmod(fd, mode) == 0 && renameat(folder, hidden, folder, name) == 0)
         return fd;
     const int failure = errno;
@@ -85,7 +96,7 @@ int hfi_lifeline_watch(int folder, uint64_t id)
 {
     char name[32];
     lifeline_name(name, 'c', id);
-    const int fd = HFI_FD(openat(folder, name, O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    const int fd = hfi_fifo_open(folder, name, O_WRONLY);
     if (fd < 0 && errno == ENXIO) {
         unlinkat(folder, name, 0); /* nobody reads: its client is dead, and no other will ever have this name */
         errno = ENXIO;             /* also if we may not remove it */
@@ -103,7 +114,7 @@ bool hfi_lifeline_tell(int folder, uint64_t id, const struct hfi_message *messag
     /* A client that dies now costs a SIGPIPE only if nobody reads: keep a reader until the write is done. */
     char name[32];
     lifeline_name(name, 'c', id);
-    const int reader = HFI_FD(openat(folder, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    const int reader = hfi_fifo_open(folder, name, O_RDONLY);
     const bool sent = reader >= 0 && write(fd, &copy, sizeof copy) == (ssize_t)sizeof copy;
     hfi_fd_close(reader);
     hfi_fd_close(fd);

@@ -16,6 +16,9 @@ struct hfi_lifeline {
     uint64_t id;
 };
 
+/* Opens a FIFO that anybody may have put there. -1 with errno: ENOENT also for what is no FIFO or has a second name. */
+int hfi_fifo_open(int folder, const char *name, int access);
+
 /* Puts the lifeline of client `id` into a folder. False with errno. */
 bool hfi_lifeline_open(struct hfi_lifeline *lifeline, int folder, mode_t mode, uint64_t id);
 void hfi_lifeline_close(struct hfi_lifeline *lifeline, int folder);

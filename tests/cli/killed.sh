@@ -26,3 +26,20 @@ for victim in front keeper; do
     wait $front || code=$?
     if [ $victim = front ]; then same "$code" 137; else same "$code" 76; fi
 done
+
+# A command that becomes another user does not die with its parent by itself; with a front it is ended.
+if [ "$(id -u)" -eq 0 ]; then
+    rm -f ready pid
+    HOLDFAST_FRONT=1 "$HOLDFAST" run x -- setpriv --reuid 65534 sh -c 'exec sleep 1000' 2>err &
+    front=$!
+    until_true '"$HOLDFAST" status x --json >out 2>&1 && [ -s out ]'
+    keeper=$(python3 -c 'import json; print(json.load(open("out"))["pid"])')
+    until_true '[ -n "$(cat /proc/$keeper/task/$keeper/children)" ]'
+    command=$(cat /proc/$keeper/task/$keeper/children)
+    until_true '[ "$(sed -n "s/^Uid:[[:space:]]*\([0-9]*\).*/\1/p" /proc/${command% }/status)" = 65534 ]'
+    kill -KILL "$keeper"
+    until_true 'gone "${command% }"'
+    code=0
+    wait $front || code=$?
+    same "$code" 76
+fi

@@ -25,6 +25,11 @@ free x || fail "x is still held"
 until_true '[ -e started ]'
 HOLDFAST_HELD=$(cat stale) expect 75 "$HOLDFAST" run -n x -- true
 HOLDFAST_HELD=$(cat held) expect 75 "$HOLDFAST" run -n x -- true
+# Nor does the number of a process, which may be an ancestor of ours by chance: numbers are used again, and 1 is in
+# every container.
+for pid in $$ 1; do
+    HOLDFAST_HELD=$(sed "s/^\([0-9]*\):[^:]*:/\1:$pid:/" held) expect 75 "$HOLDFAST" run -n x -- true
+done
 HOLDFAST_HELD="garbage :: 1:1 $(cat stale) :" expect 75 "$HOLDFAST" run -n x -- true
 touch done
 wait
@@ -37,3 +42,20 @@ until_true '[ -s inner.code ]'
 same "$(cat inner.code)" 76
 gone "$(cat pid)" || fail "the inner command is still there"
 grep -q '^holdfast: .*outer run' inner.err || fail "not said why: $(cat inner.err)"
+
+# What the outer run has lost is not entered, and is lost to those who are in.
+rm -f inner
+"$HOLDFAST" run --on-lost ignore x -- sh -c '
+    { "$HOLDFAST" run x -- sh -c "touch early; exec sleep 1000" 2>early.err; echo $? >early.code; } &
+    until [ -e broken ]; do sleep 0.02; done
+    "$HOLDFAST" run -n x -- touch inner 2>late.err; echo $? >late.code; wait' 2>/dev/null &
+until_true '[ -e early ]'
+expect 0 "$HOLDFAST" break x
+until_true 'free x'
+until_true '[ -s early.code ]'
+touch broken
+until_true '[ -s late.code ]'
+same "$(cat early.code) $(cat late.code)" "76 76"
+[ ! -e inner ] || fail "the command was started without the lock"
+grep -q '^holdfast: .*outer run' late.err || fail "not said why: $(cat late.err)"
+wait

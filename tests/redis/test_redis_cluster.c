@@ -288,6 +288,34 @@ TEST_LIMIT(a_node_that_stands_still_costs_no_lock_at_another_node, 60)
     hf_close(client);
 }
 
+/* Nor one that is taken while the renewal of those at the node hangs. */
+TEST_LIMIT(a_lock_taken_while_a_renewal_hangs_is_renewed, 60)
+{
+    struct redis_group *group = cluster();
+    hf_client *client = open_client();
+    const uint32_t long_ms = test_ms(9000);
+    unsigned number = 0;
+    const struct name there = name_at(group, group->server[0], &number);
+    const struct name here = name_at(group, group->server[1], &number);
+    for (int i = 0; i < group->count; i++) /* so that nobody takes its place */
+        redis_server_do(group->server[i], "CONFIG SET cluster-node-timeout 60000");
+    struct held *hung = hold(client, there.text, long_ms);
+    redis_server_pause(group->server[0]);
+    while (hf_remaining_ms(hung->lock) > long_ms * 2 / 3 - 200) /* by then the renewal is under way */
+        pause_ms(10);
+    struct held *held = hold(client, here.text, test_ms(900));
+    for (int i = 0; i < 3; i++) {
+        held_mark(held);
+        await_renewal(held);
+    }
+    CHECK(hf_remaining_ms(hung->lock) > 0);
+    redis_server_continue(group->server[0]);
+    await_renewal(hung);
+    held_finish(held, HF_OK);
+    held_finish(hung, HF_OK);
+    hf_close(client);
+}
+
 TEST_LIMIT(a_cluster_that_has_lost_its_majority_refuses_in_words_and_held_locks_end_in_time, 60)
 {
     struct redis_group *group = cluster();

@@ -39,9 +39,11 @@ void tear_down(bool after_kills)
 
 const char *in_directory(const char *name)
 {
-    static char path[600];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    return path;
+    static char paths[2][600]; /* link(2) takes two */
+    static int turn;
+    turn = !turn;
+    snprintf(paths[turn], sizeof paths[turn], "%s/%s", directory, name);
+    return paths[turn];
 }
 
 hf_client *open_client(void)

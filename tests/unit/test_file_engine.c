@@ -48,6 +48,88 @@ TEST(links_and_strange_files_are_not_followed)
     tear_down(false);
 }
 
+/* A file of the user's that somebody has given a second name in the directory. */
+static void check_untouched(int victim)
+{
+    struct stat stat;
+    REQUIRE_INT(0, fstat(victim, &stat));
+    CHECK_INT(0, stat.st_size);
+}
+
+TEST(nothing_is_written_to_what_stands_in_for_a_fifo)
+{
+    hf_error err = { 0 };
+    set_up();
+    const int victim = open(in_directory("victim"), O_CREAT | O_RDWR, 0600);
+    /* In place of the FIFO of a queue that the lock file names. */
+    CHECK_STATUS(HF_OK, try_once("x", &err), &err);
+    const uint64_t number = 0x1234, words[2] = { number, number ^ 0x686f6c6466617374u };
+    const int file = open(in_directory("x"), O_RDWR);
+    REQUIRE_INT(sizeof words, pwrite(file, words, sizeof words, 2048));
+    REQUIRE_INT(0, link(in_directory("victim"), in_directory(".k-0000000000001234")));
+    CHECK_STATUS(HF_OK, try_once("x", &err), &err);
+    check_untouched(victim);
+    unlink(in_directory(".k-0000000000001234"));
+
+    /* In place of the FIFO of a holder that is asked to let go. */
+    hf_client *client = open_client();
+    hf_lock *lock = take(client, "x");
+    char name[NAME_MAX + 1] = "";
+    DIR *stream = opendir(directory);
+    for (const struct dirent *entry; (entry = readdir(stream)) != NULL;)
+        if (strncmp(entry->d_name, ".c-", 3) == 0)
+            snprintf(name, sizeof name, "%s", entry->d_name);
+    closedir(stream);
+    REQUIRE_INT(0, unlink(in_directory(name)));
+    REQUIRE_INT(0, link(in_directory("victim"), in_directory(name)));
+    hf_client_options options = HF_CLIENT_OPTIONS_INIT;
+    hf_client *other = NULL;
+    options.timeout_ms = 200;
+    REQUIRE_STATUS(HF_OK, hf_open(&other, url, &options, &err), &err);
+    CHECK_STATUS(HF_UNAVAILABLE, hf_break(other, "x", &err), &err);
+    check_untouched(victim);
+    hf_close(other);
+    hf_release(lock, NULL);
+    hf_close(client);
+    close(file);
+    close(victim);
+    tear_down(false);
+}
+
+TEST(a_symbolic_link_of_another_user_on_the_way_to_the_directory_is_refused)
+{
+    char way[600];
+    hf_client *client = NULL;
+    hf_error err = { 0 };
+    set_up();
+    REQUIRE_INT(0, mkdir(in_directory("real"), 0700));
+    REQUIRE_INT(0, mkdir(in_directory("real/locks"), 0700));
+    REQUIRE_INT(0, symlink("real", in_directory("relative")));
+    REQUIRE_INT(0, symlink(in_directory("relative"), in_directory("absolute")));
+    REQUIRE_INT(0, symlink("absolute/locks/../locks", in_directory("last")));
+    static const char *const ways[] = { "relative/locks", "absolute/locks", "last" };
+    for (int i = 0; i < 3; i++) {
+        snprintf(way, sizeof way, "file://%s", in_directory(ways[i]));
+        CHECK_STATUS(HF_OK, hf_open(&client, way, NULL, &err), &err);
+        CHECK(strstr(hf_url(client), "/real/locks") != NULL);
+        hf_close(client);
+    }
+    if (geteuid() == 0) {
+        REQUIRE_INT(0, lchown(in_directory("relative"), 12345, 12345));
+        for (int i = 0; i < 3; i++) {
+            snprintf(way, sizeof way, "file://%s", in_directory(ways[i]));
+            CHECK_STATUS(HF_DENIED, hf_open(&client, way, NULL, &err), &err);
+            CHECK(strstr(err.message, "symbolic link") != NULL);
+        }
+    }
+    REQUIRE_INT(0, symlink("round", in_directory("round")));
+    snprintf(way, sizeof way, "file://%s", in_directory("round"));
+    CHECK(hf_open(&client, way, NULL, &err) != HF_OK);
+    rmdir(in_directory("real/locks"));
+    rmdir(in_directory("real"));
+    tear_down(false);
+}
+
 TEST(no_name_leaves_the_directory)
 {
     static const char *const names[] = { "../escaped", "/etc/escaped", "a/../../escaped", ".", ".." };

@@ -25,14 +25,19 @@ static void on_lost(hf_lock *lock, const char *why, void *arg)
     gate_pass(&lost);
 }
 
-static hf_lock *take(hf_client *client, const char *name, hf_options *options)
+static hf_lock *take_for(uint32_t ttl_ms, hf_client *client, const char *name, hf_options *options)
 {
     hf_lock *lock = NULL;
     hf_error err;
-    options->ttl_ms = TTL;
+    options->ttl_ms = ttl_ms;
     options->on_lost = on_lost;
     REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, name, options, &err), &err);
     return lock;
+}
+
+static hf_lock *take(hf_client *client, const char *name, hf_options *options)
+{
+    return take_for(TTL, client, name, options);
 }
 
 static void await_at_least(_Atomic int *value, int wanted)
@@ -166,6 +171,68 @@ TEST(a_stalled_exchange_does_not_delay_the_news_of_a_loss)
     hf_close(client);
 }
 
+/* A lock whose renewal hangs for as long as it can: until the end of its lease, which is far away. */
+static hf_lock *take_and_hang(hf_client *client, int count)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *lock = take_for(20 * TTL, client, "long", &options);
+    script_set(&script_renew, count, HF_UNKNOWN, true);
+    await_at_least(&script_renewing, 1);
+    return lock;
+}
+
+TEST(what_is_taken_while_an_exchange_hangs_is_renewed)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(60000);
+    hf_lock *slow = take_and_hang(client, 1);
+    hf_lock *lock = take(client, "short", &options);
+    await_at_least(&script_renewed, 5);
+    CHECK_INT(1, script_renewing); /* the first one is still out */
+    CHECK_INT(0, gate_count(&lost));
+    CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
+    CHECK_STATUS(HF_OK, hf_release(slow, NULL), NULL);
+    hf_close(client);
+}
+
+TEST(what_is_taken_while_an_exchange_hangs_is_lost_in_time)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(60000);
+    hf_lock *slow = take_and_hang(client, SCRIPT_FOREVER);
+    hf_lock *lock = take(client, "short", &options);
+    gate_await(&lost, 1);
+    CHECK(hf_remaining_ms(slow) > TTL); /* the other one has time, and its exchange too */
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_release(slow, NULL);
+    hf_close(client);
+}
+
+/* Releases that hang do not take the time of renewals. */
+TEST(releases_that_hang_leave_the_rest_to_be_renewed)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(2000);
+    hf_lock *lock = take(client, "x", &options);
+    hf_lock *left[8];
+    for (int i = 0; i < 8; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "lock-%d", i);
+        left[i] = take_for(60000, client, name, &options);
+    }
+    script_set(&script_release, 8, HF_UNAVAILABLE, false);
+    for (int i = 0; i < 8; i++)
+        CHECK_STATUS(HF_UNAVAILABLE, hf_release(left[i], NULL), NULL);
+    script_set(&script_release, SCRIPT_FOREVER, HF_UNKNOWN, true);
+    await_at_least(&script_release.calls, 10);
+    const int renewed = script_renewed;
+    await_at_least(&script_renewed, renewed + 10);
+    CHECK_INT(0, gate_count(&lost));
+    script_set(&script_release, 0, HF_OK, false);
+    CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
+
 TEST(a_silence_shorter_than_the_lease_is_not_noticed)
 {
     hf_options options = HF_OPTIONS_INIT;
@@ -213,6 +280,21 @@ TEST(a_release_without_answer_is_finished_in_the_background)
     hf_lock *lock = take(client, "x", &options);
     script_set(&script_release, 2, HF_UNAVAILABLE, false);
     CHECK_STATUS(HF_UNAVAILABLE, hf_release(lock, &err), &err);
+    CHECK_INT(1, script_held);
+    await_equal(&script_held, 0);
+    CHECK_INT(3, script_release.calls);
+    hf_close(client);
+}
+
+/* No descriptor for a connection, say. */
+TEST(a_release_without_means_is_finished_in_the_background)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take(client, "x", &options);
+    script_set(&script_release, 2, HF_NOMEM, false);
+    CHECK_STATUS(HF_NOMEM, hf_release(lock, &err), &err);
     CHECK_INT(1, script_held);
     await_equal(&script_held, 0);
     CHECK_INT(3, script_release.calls);

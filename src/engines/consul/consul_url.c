@@ -151,8 +151,8 @@ static hf_status read_prefix(struct consul_config *config, const char *path, siz
 
 static hf_status read_environment(struct consul_config *config, hf_error *err)
 {
-    const char *token = getenv("CONSUL_HTTP_TOKEN");
-    const char *file = getenv("CONSUL_HTTP_TOKEN_FILE");
+    const char *token = secure_getenv("CONSUL_HTTP_TOKEN");
+    const char *file = secure_getenv("CONSUL_HTTP_TOKEN_FILE");
     if (*config->token)
         return HF_OK;
     if (token && *token)

@@ -176,7 +176,7 @@ static hf_status read_all(struct etcd_config *config, const char *rest, hf_error
 
 static hf_status check(struct etcd_config *config, hf_error *err)
 {
-    const char *password = getenv("HOLDFAST_PASSWORD");
+    const char *password = secure_getenv("HOLDFAST_PASSWORD");
     if (*config->user && !*config->password && password && *password &&
         hfi_url_keep(&config->password, password, err) != HF_OK)
         return HF_NOMEM;

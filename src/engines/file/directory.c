@@ -15,7 +15,7 @@
 
 static bool home(char *out, size_t size)
 {
-    const char *directory = getenv("HOME");
+    const char *directory = secure_getenv("HOME");
     struct passwd user, *found = NULL;
     char buffer[4096];
     if (!directory || *directory != '/') {
@@ -27,7 +27,7 @@ static bool home(char *out, size_t size)
 
 static hf_status default_path(char *out, size_t size, hf_error *err)
 {
-    const char *state = getenv("XDG_STATE_HOME");
+    const char *state = secure_getenv("XDG_STATE_HOME");
     char mine[PATH_MAX];
     int length;
     if (geteuid() == 0)
@@ -40,6 +40,83 @@ static hf_status default_path(char *out, size_t size, hf_error *err)
         return hfi_fail(err, HF_INVALID, 0, "there is no home directory for lock files; name one as file:///DIRECTORY");
     return length < (int)size ? HF_OK
                               : hfi_fail(err, HF_INVALID, ENAMETOOLONG, "the home directory's path is too long");
+}
+
+/* --- the way to it --- */
+
+#define LINKS_MOST 40 /* as the kernel */
+
+struct way {
+    int at;              /* how far we have come; -1 */
+    char rest[PATH_MAX]; /* where to go from there; from the root if it starts with a slash */
+    int links;           /* followed so far */
+};
+
+static bool go_to(struct way *way, int fd)
+{
+    const int failure = errno;
+    hfi_fd_close(way->at);
+    way->at = fd;
+    errno = failure;
+    return fd >= 0;
+}
+
+/* `name` is a symbolic link, or no directory: puts what it leads to in front of `rest`. Fails with EPERM if it is
+ * somebody else's, who could change it at any time. */
+static bool follow_link(struct way *way, const char *name, const char *rest)
+{
+    struct stat stat;
+    char longer[PATH_MAX];
+    const ssize_t length = readlinkat(way->at, name, longer, sizeof longer);
+    if (length < 0 || fstatat(way->at, name, &stat, AT_SYMLINK_NOFOLLOW) != 0) {
+        errno = errno == EINVAL ? ENOTDIR : errno;
+        return false;
+    }
+    if (stat.st_uid != geteuid() && stat.st_uid != 0) {
+        errno = EPERM;
+        return false;
+    }
+    errno = ++way->links > LINKS_MOST ? ELOOP : ENAMETOOLONG;
+    const size_t room = sizeof longer - (size_t)length;
+    if (way->links > LINKS_MOST || snprintf(longer + length, room, "/%s", rest) >= (int)room)
+        return false;
+    memcpy(way->rest, longer, sizeof longer);
+    return true;
+}
+
+/* One part of the path further. */
+static bool step(struct way *way)
+{
+    char name[NAME_MAX + 1];
+    if (way->rest[0] == '/' && !go_to(way, HFI_FD(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC))))
+        return false;
+    const char *start = way->rest + strspn(way->rest, "/");
+    const size_t length = strcspn(start, "/");
+    errno = ENAMETOOLONG;
+    if (length >= sizeof name)
+        return false;
+    memcpy(name, start, length);
+    name[length] = 0;
+    const char *rest = start + length + strspn(start + length, "/");
+    const int fd = HFI_FD(openat(way->at, length ? name : ".", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (fd < 0 && (errno == ENOTDIR || errno == ELOOP)) /* a link may be either */
+        return follow_link(way, name, rest);
+    memmove(way->rest, rest, strlen(rest) + 1);
+    return go_to(way, fd);
+}
+
+/* Opens a directory as open(2) does, but follows no symbolic link of another user: -1 with EPERM. */
+static int open_path(const char *path)
+{
+    struct way way = { .at = -1 };
+    snprintf(way.rest, sizeof way.rest, "%s", path);
+    bool good = true;
+    do
+        good = step(&way);
+    while (good && way.rest[0]);
+    const int fd = good ? HFI_FD(openat(way.at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : -1;
+    go_to(&way, -1);
+    return fd;
 }
 
 /* Makes the directory; with `parents`, those above it too. Failures show when it is opened. */
@@ -89,11 +166,14 @@ hf_status hfi_file_directory_open(struct file_directory *directory, const char *
         status = hfi_fail(err, HF_INVALID, ENAMETOOLONG, "the directory's path is too long");
     if (status != HF_OK)
         return status;
-    directory->fd = HFI_FD(open(buffer, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    directory->fd = open_path(buffer);
     if (directory->fd < 0 && errno == ENOENT) {
         make(buffer, !path);
-        directory->fd = HFI_FD(open(buffer, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        directory->fd = open_path(buffer);
     }
+    if (directory->fd < 0 && errno == EPERM)
+        return hfi_fail(err, HF_DENIED, EPERM, "a symbolic link on the way to directory %s belongs to another user",
+                        buffer);
     if (directory->fd < 0 || fstat(directory->fd, &stat) != 0)
         return hfi_fail_errno(err, errno, "open directory", buffer);
     status = check_owner(&stat, buffer, err);

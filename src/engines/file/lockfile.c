@@ -216,30 +216,52 @@ hf_status hfi_file_read_record(int fd, struct file_record *record, const char *n
     return HF_OK;
 }
 
-/* A new file must survive a power failure too, or its tokens would start again at 1. */
-static int make_durable(int fd, const struct file_directory *directory, bool new_file)
+static uint64_t read_mark(int fd)
 {
-    if (fdatasync(fd) != 0)
+    struct lock_mark copy;
+    const bool read = pread(fd, &copy, sizeof copy, HFI_LOCKRECORD_MARK_OFFSET) == (ssize_t)sizeof copy;
+    return read ? hfi_lockrecord_read_copy(&copy) : 0;
+}
+
+/* A new file must survive a power failure too, or its tokens would start again at 1. */
+static int make_durable(int fd, const struct file_directory *directory, const struct lock_slot *slot, bool new_file)
+{
+    const struct lock_mark copy = hfi_lockrecord_copy(slot);
+    errno = ENOSPC; /* what a short write means */
+    if (pwrite(fd, &copy, sizeof copy, HFI_LOCKRECORD_MARK_OFFSET) != (ssize_t)sizeof copy || fdatasync(fd) != 0)
         return -1;
     return new_file ? fsync(directory->fd) : 0;
+}
+
+/* What the new record comes after: *last, or NULL; and *floor. */
+static hf_status find_last(const struct lock_slots *slots, size_t length, int fd, const char *name,
+                           const struct lock_slot **last, uint64_t *floor, hf_error *err)
+{
+    *last = hfi_lockrecord_current(slots, length);
+    *floor = hfi_lockrecord_doubts(*last) ? read_mark(fd) : 0;
+    if (!*last && *floor == 0 && !is_blank(slots, length))
+        return hfi_fail(err, HF_INTERNAL, 0, "the lock file of %.120s is damaged; remove it when nobody uses the lock",
+                        name);
+    if (*last && strcmp((*last)->name, name) != 0)
+        return hfi_fail(err, HF_INTERNAL, 0, "its lock file belongs to the lock %.120s", (*last)->name);
+    return HF_OK;
 }
 
 hf_status hfi_file_write_record(int fd, const struct file_directory *directory, struct file_record *record,
                                 hf_error *err)
 {
     struct lock_slots slots = { 0 };
+    const struct lock_slot *last;
+    uint64_t floor;
     const ssize_t length = pread(fd, &slots, sizeof slots, 0);
     if (length < 0)
         return hfi_fail_errno(err, errno, "read the lock file of", record->name);
-    const struct lock_slot *last = hfi_lockrecord_current(&slots, (size_t)length);
-    if (!last && !is_blank(&slots, (size_t)length))
-        return hfi_fail(err, HF_INTERNAL, 0, "the lock file of %.120s is damaged; remove it when nobody uses the lock",
-                        record->name);
-    if (last && strcmp(last->name, record->name) != 0)
-        return hfi_fail(err, HF_INTERNAL, 0, "its lock file belongs to the lock %.120s", last->name);
+    const hf_status status = find_last(&slots, (size_t)length, fd, record->name, &last, &floor, err);
+    if (status != HF_OK)
+        return status;
 
     struct lock_slot next;
-    const bool must_sync = hfi_lockrecord_next(&next, last, record);
+    const bool must_sync = hfi_lockrecord_next(&next, last, floor, record);
     record->token = next.token;
     /* Over the older of the two, so that a write cut short by a power failure leaves the newer one. A new file gets
      * both at once: later writes then need no new block, and a full disk can refuse only the first. */
@@ -251,7 +273,7 @@ hf_status hfi_file_write_record(int fd, const struct file_directory *directory, 
     errno = ENOSPC; /* what a short write means */
     if (pwrite(fd, from, size, offset) != (ssize_t)size)
         return hfi_fail_errno(err, errno, "write the lock file of", record->name);
-    if (must_sync && make_durable(fd, directory, !last) != 0) {
+    if (must_sync && make_durable(fd, directory, &next, !last) != 0) {
         const int failure = errno;
         hfi_lockrecord_unmark(&slots.slot[index]); /* or the next grant would believe that it is on disk */
         if (pwrite(fd, &slots.slot[index], sizeof next, (off_t)(index * sizeof next)) != (ssize_t)sizeof next &&

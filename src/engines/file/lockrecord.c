@@ -11,6 +11,7 @@
 #define AHEAD ((uint64_t)1 << 20)
 
 static const char slot_magic[8] = { 'h', 'o', 'l', 'd', 'f', 's', 't', '1' };
+static const char mark_magic[8] = { 'h', 'o', 'l', 'd', 'm', 'a', 'r', 'k' };
 static pthread_once_t boot_once = PTHREAD_ONCE_INIT;
 static char boot_name[40];
 
@@ -61,9 +62,15 @@ const struct lock_slot *hfi_lockrecord_current(const struct lock_slots *slots, s
     return best;
 }
 
-bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, const struct file_record *record)
+bool hfi_lockrecord_doubts(const struct lock_slot *last)
 {
-    const bool rebooted = last && !hfi_lockrecord_this_boot(last);
+    return !last || !hfi_lockrecord_this_boot(last);
+}
+
+bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, uint64_t floor,
+                         const struct file_record *record)
+{
+    const bool doubted = hfi_lockrecord_doubts(last);
     pthread_once(&boot_once, read_boot_name);
     memset(next, 0, sizeof *next);
     memcpy(next->magic, slot_magic, sizeof slot_magic);
@@ -71,9 +78,11 @@ bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, c
     next->sequence = last ? last->sequence + 1 : 1;
     next->token = last ? last->token + 1 : 1;
     next->mark = last ? last->mark : 0;
-    if (rebooted && next->mark >= next->token)
+    if (next->mark < floor)
+        next->mark = floor;
+    if (doubted && next->mark >= next->token)
         next->token = next->mark + 1;
-    const bool must_sync = !last || rebooted || next->token > next->mark;
+    const bool must_sync = doubted || next->token > next->mark;
     if (must_sync)
         next->mark = next->token + AHEAD;
     next->client = record->client;
@@ -91,4 +100,17 @@ void hfi_lockrecord_unmark(struct lock_slot *slot)
 {
     slot->mark = 0;
     slot->checksum = checksum(slot);
+}
+
+struct lock_mark hfi_lockrecord_copy(const struct lock_slot *slot)
+{
+    struct lock_mark copy = { .mark = slot->mark, .check = ~slot->mark };
+    memcpy(copy.magic, mark_magic, sizeof copy.magic);
+    return copy;
+}
+
+uint64_t hfi_lockrecord_read_copy(const struct lock_mark *copy)
+{
+    const bool good = memcmp(copy->magic, mark_magic, sizeof mark_magic) == 0 && copy->check == ~copy->mark;
+    return good ? copy->mark : 0;
 }

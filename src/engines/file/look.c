@@ -111,8 +111,10 @@ static hf_status say_deaf(const struct victim *victim, hf_error *err)
     if (record->client != victim->holder) /* the record is the last holder's */
         return hfi_fail(err, HF_UNAVAILABLE, 0, "%.120s is on its way to a process that does not run; end that one",
                         victim->name);
-    return hfi_fail(err, HF_UNAVAILABLE, 0, "the holder of %.100s does not answer; end process %lld on %s to free it",
-                    victim->name, (long long)record->pid, record->host[0] ? record->host : "this machine");
+    return hfi_fail(
+        err, HF_UNAVAILABLE, 0,
+        "the holder of %.100s was asked and has not let go of it yet; if it does not, end process %lld on %s",
+        victim->name, (long long)record->pid, record->host[0] ? record->host : "this machine");
 }
 
 /* One look and, from time to time, one request. True: it is free, or has changed hands. */

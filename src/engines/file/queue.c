@@ -74,6 +74,27 @@ static int queue_socket(struct sockaddr_un *address, const struct file_directory
     return HFI_FD(socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
+/* True if others may put something of theirs into the directory. */
+static bool is_shared(const struct file_directory *directory)
+{
+    return directory->mode & 0066;
+}
+
+/* False with errno. connect(2) would follow a symbolic link. */
+static bool connect_to(int fd, const struct sockaddr_un *address, const struct file_directory *directory,
+                       uint64_t number)
+{
+    struct stat stat;
+    char name[32];
+    queue_name(name, 'q', number);
+    if (is_shared(directory) &&
+        (fstatat(directory->fd, name, &stat, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(stat.st_mode))) {
+        errno = ENOENT;
+        return false;
+    }
+    return connect(fd, (const struct sockaddr *)address, sizeof *address) == 0;
+}
+
 static int close_with(int fd, int number)
 {
     hfi_fd_close(fd);
@@ -87,7 +108,7 @@ static int join_number(const struct file_directory *directory, uint64_t number)
     const int place = queue_socket(&address, directory, number, SOCK_SEQPACKET);
     if (place < 0)
         return -1;
-    if (connect(place, (const struct sockaddr *)&address, sizeof address) == 0)
+    if (connect_to(place, &address, directory, number))
         return place;
     return close_with(place, errno == ECONNREFUSED ? ENOENT : errno);
 }
@@ -109,8 +130,8 @@ static bool is_alive(const struct file_directory *directory, uint64_t number)
     if (!number)
         return false;
     const int probe = queue_socket(&address, directory, number, SOCK_STREAM);
-    const bool dead = probe >= 0 && connect(probe, (const struct sockaddr *)&address, sizeof address) != 0 &&
-                      (errno == ECONNREFUSED || errno == ENOENT);
+    const bool dead =
+        probe >= 0 && !connect_to(probe, &address, directory, number) && (errno == ECONNREFUSED || errno == ENOENT);
     hfi_fd_close(probe);
     return !dead;
 }
@@ -138,14 +159,14 @@ static bool set_up(struct file_queue *queue, const struct file_directory *direct
     queue_name(name, 'k', queue->number);
     if (mkfifoat(directory->fd, name, 0600) != 0)
         return false;
-    queue->knocks = HFI_FD(openat(directory->fd, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    queue->knocks = hfi_fifo_open(directory->fd, name, O_RDWR);
     if (queue->knocks < 0 || fchmod(queue->knocks, directory->mode) != 0)
         return false;
     queue_name(name, 'q', queue->number);
     queue->line = queue_socket(&address, directory, queue->number, SOCK_SEQPACKET);
     return queue->line >= 0 && bind(queue->line, (const struct sockaddr *)&address, sizeof address) == 0 &&
-           fchmodat(directory->fd, name, directory->mode, 0) == 0 && listen(queue->line, SOMAXCONN) == 0 &&
-           set_number(lock_fd, queue->number);
+           fchmodat(directory->fd, name, directory->mode, is_shared(directory) ? AT_SYMLINK_NOFOLLOW : 0) == 0 &&
+           listen(queue->line, SOMAXCONN) == 0 && set_number(lock_fd, queue->number);
 }
 
 bool hfi_file_queue_found(struct file_queue *queue, const struct file_directory *directory, int lock_fd,
@@ -210,7 +231,7 @@ int hfi_file_queue_door(const struct file_directory *directory, uint64_t number)
     char name[32];
     queue_name(name, 'k', number);
     /* For reading too, so that a knock on the door of a dead queue raises no SIGPIPE. */
-    return HFI_FD(openat(directory->fd, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    return hfi_fifo_open(directory->fd, name, O_RDWR);
 }
 
 void hfi_file_queue_knock(int door)

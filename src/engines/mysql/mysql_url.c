@@ -204,12 +204,12 @@ static hf_status read_choice(const char *given, const char *name, bool otherwise
 static hf_status read_password(struct mysql_config *config, hf_error *err)
 {
     char *const *given = config->settings;
-    const char *password = getenv("HOLDFAST_PASSWORD");
+    const char *password = secure_getenv("HOLDFAST_PASSWORD");
     if (config->password)
         return HF_OK;
     if (given[SET_PASSWORD_FILE])
         return hfi_url_keep_secret(&config->password, "read", given[SET_PASSWORD_FILE], err);
-    if (!password || !*password || given[SET_DEFAULT_FILE] || given[SET_GROUP] || getenv("MYSQL_PWD"))
+    if (!password || !*password || given[SET_DEFAULT_FILE] || given[SET_GROUP] || secure_getenv("MYSQL_PWD"))
         return HF_OK;
     return hfi_url_keep(&config->password, password, err);
 }

@@ -233,7 +233,7 @@ static hf_status read_libpq(struct postgres_config *config, const char *url, hf_
     hf_error trouble = { .status = HF_OK };
     char *why = NULL;
     bool found_password = false;
-    const char *password = getenv("HOLDFAST_PASSWORD");
+    const char *password = secure_getenv("HOLDFAST_PASSWORD");
     PQconninfoOption *given = PQconninfoParse(url, &why);
     PQfreemem(why); /* unread: it may quote a password that should have been percent-encoded */
     if (!given)

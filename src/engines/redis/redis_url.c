@@ -284,7 +284,7 @@ static hf_status check(struct redis_config *config, hf_error *err)
     } secrets[] = { { "HOLDFAST_PASSWORD", &config->access.password },
                     { "HOLDFAST_SENTINEL_PASSWORD", &config->sentinel.password } };
     for (size_t i = 0; i < 2; i++) {
-        const char *password = getenv(secrets[i].variable);
+        const char *password = secure_getenv(secrets[i].variable);
         if (!**secrets[i].password && password && *password &&
             hfi_url_keep(secrets[i].password, password, err) != HF_OK)
             return HF_NOMEM;

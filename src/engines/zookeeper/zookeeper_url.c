@@ -199,7 +199,7 @@ hf_status hfi_zookeeper_config_read(struct zookeeper_config *config, const struc
         status = read_prefix(config, path, path_length, err);
     if (status == HF_OK && path[path_length] == '?')
         status = read_options(config, &given, path + path_length + 1, err);
-    const char *password = getenv("HOLDFAST_PASSWORD");
+    const char *password = secure_getenv("HOLDFAST_PASSWORD");
     if (status == HF_OK)
         status = add_password(config, password ? password : "", err);
     if (status == HF_OK && !given.acl)
