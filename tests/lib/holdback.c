@@ -114,11 +114,8 @@ static void hear_server(struct state *state, struct line *line)
     } else if (line->client >= 0) {
         (void)!send(line->client, bytes, (size_t)length, MSG_NOSIGNAL);
     }
-    if (line == state->held && state->delivered) {
-        if (line->client < 0)
-            close_one(&line->server);
+    if (line == state->held && state->delivered)
         end_held(state);
-    }
 }
 
 static void send_kept(struct state *state)

@@ -28,8 +28,8 @@ void holdback_close(const struct holdback *relay);
 void holdback_arm(struct holdback *relay, const char *text);
 /* Waits until it has come. */
 void holdback_await(struct holdback *relay);
-/* Sends it to the server, and waits until that has answered, or shown that it no longer listens. A client that is still
- * there gets the answer. */
+/* Sends it to the server, and waits until that has said something, or shown that it no longer listens. A client that is
+ * still there gets the answer. */
 void holdback_deliver(struct holdback *relay);
 
 #endif
