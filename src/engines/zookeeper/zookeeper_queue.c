@@ -200,8 +200,8 @@ static void say_holder(struct hfi_grant *grant, const char *data)
         snprintf(grant->holder, sizeof grant->holder, "%.150s", data);
 }
 
-/* Watches the one before us at `path`; and in the same exchange our own node, if the other's end is to tell us by itself
- * that it is our turn. *call: the answer of the former; its rc. */
+/* Watches the one before us at `path`; and in the same exchange our own node, if the other's end is to tell us that it
+ * is our turn. *call: the answer of the former; its rc. */
 static int watch(const struct errand *errand, const char *path, bool behind_holder, struct zookeeper_call **call)
 {
     struct zookeeper_lock *lock = errand->lock;
