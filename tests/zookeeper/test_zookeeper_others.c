@@ -115,7 +115,7 @@ TEST_LIMIT(the_style_of_kazoo_and_the_place_in_the_tree, 60)
     raw_close(raw);
 }
 
-/* -------------------------------------------------------------------------------------------------- whose turn it is */
+/* ------------------------------------------------------------------------------------------------- whose turn it is */
 
 /* The waiter lines up behind all others, or believes that it holds the lock. */
 static void check_waits_among(struct raw *raw, struct waiter *waiter, const char *name, int count)
