@@ -7,6 +7,7 @@
 #include "zookeeper_support.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A client that gives a silent server up soon, behind the relays. */
@@ -102,6 +103,48 @@ TEST_LIMIT(a_renewal_and_a_release_that_come_late_change_nothing, 60)
     must_release(lock);
     hf_close(client);
     hf_close(other);
+    holdback_close(relay);
+    raw_close(raw);
+}
+
+struct
+try {
+    hf_client *client;
+    hf_lock *lock;
+};
+
+static void *try_x(void *arg)
+{
+    struct try *try = arg;
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_OK, hf_try_acquire(&try->lock, try->client, "x", NULL, &err), &err);
+    return NULL;
+}
+
+/* A try in vain deletes its node. Whether that was done is not known, when the lock comes free: it must not be held by a
+ * node that may go at any moment. */
+TEST_LIMIT(a_node_that_was_to_be_deleted_holds_nothing, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    struct holdback *relay = holdback_open(server->port);
+    struct try try = { .client = open_behind(relay, relay) };
+    pthread_t thread;
+    char holder[300], own[40];
+    must_release(must_acquire(try.client, "x", NULL));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL_SEQUENTIAL, "", "/holdfast/x/a-lock-"));
+    snprintf(holder, sizeof holder, "%.299s", raw->text);
+    snprintf(own, sizeof own, "-lock-%010d", atoi(holder + strlen(holder) - 10) + 1);
+    holdback_arm(relay, own);
+    REQUIRE_INT(0, pthread_create(&thread, NULL, try_x, &try));
+    holdback_await(relay);
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "", "/holdfast/x/now"));
+    const int64_t now = raw->stat.czxid;
+    REQUIRE_INT(ZOK, raw_delete(raw, "%s", holder));
+    pthread_join(thread, NULL);
+    CHECK(hf_token(try.lock) > (uint64_t)now);
+    must_release(try.lock);
+    hf_close(try.client);
     holdback_close(relay);
     raw_close(raw);
 }

@@ -11,11 +11,13 @@
 
 /* ------------------------------------------------------------------------------------------------------- foreigners */
 
-static const char *const styles[] = {
-    "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-lock-",    "_c_6f5a7c2e0d0e4f0a-lock-",
-    "6f5a7c2e0d0e4f0a9a5b0c1d2e3f4a5b__lock__",         "6f5a7c2e0d0e4f0a9a5b0c1d2e3f4a5b__rlock__",
-    "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-__WRIT__", "x-72057594037927936-"
-};
+static const char *const styles[] = { "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-lock-",
+                                      "_c_6f5a7c2e0d0e4f0a-lock-",
+                                      "6f5a7c2e0d0e4f0a9a5b0c1d2e3f4a5b__lock__",
+                                      "6f5a7c2e0d0e4f0a9a5b0c1d2e3f4a5b__rlock__",
+                                      "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-__WRIT__",
+                                      "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-__READ__",
+                                      "x-72057594037927936-" };
 
 TEST_LIMIT(every_style_of_node_is_respected, 60)
 {

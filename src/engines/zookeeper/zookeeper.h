@@ -142,6 +142,7 @@ struct zookeeper_lock {
     /* What was asked for when a deadline came. The answer is taken when it is there: a client in a hurry would
      * otherwise ask for ever, and never wait long enough. */
     struct zookeeper_call *search[2], *removal;
+    bool leaves;        /* its node was to be deleted, and may be at any moment: it holds nothing by it any more */
     char *watched;      /* the path of the node before it; allocated */
     bool behind_holder; /* … which is the first */
     bool news;          /* something happened to it */

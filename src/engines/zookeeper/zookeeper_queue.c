@@ -287,7 +287,7 @@ static void lose_place(struct zookeeper_lock *lock)
     lock->state = ZOOKEEPER_NEW;
     lock->node[0] = 0;
     lock->incarnation++;
-    lock->gone = false;
+    lock->gone = lock->leaves = false;
 }
 
 static int delete_node(const struct errand *errand)
@@ -295,6 +295,7 @@ static int delete_node(const struct errand *errand)
     struct zookeeper_lock *lock = errand->lock;
     char path[HFI_ZOOKEEPER_PATH_MAX];
     hfi_zookeeper_path(path, &errand->store->config, errand->request->name, lock->node);
+    lock->leaves = true;
     if (!lock->removal)
         lock->removal = hfi_zookeeper_delete(lock->session, path);
     const int rc = hfi_zookeeper_answer(lock->removal, errand->request->deadline_ns);
@@ -320,7 +321,7 @@ static hf_status ask(struct errand *errand)
     struct zookeeper_lock *lock = errand->lock;
     hf_status status = HF_BUSY;
     bool again = true;
-    const int removed = lock->removal ? delete_node(errand) : ZOK;
+    const int removed = lock->leaves ? delete_node(errand) : ZOK;
     if (removed != ZOK && removed != ZNONODE)
         return no_answer(errand, removed, "delete a node");
     for (unsigned tries = 0; again && tries < TRIES; tries++) {
