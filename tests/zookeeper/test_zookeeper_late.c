@@ -121,8 +121,8 @@ static void *try_x(void *arg)
     return NULL;
 }
 
-/* A try in vain deletes its node. Whether that was done is not known, when the lock comes free: it must not be held by a
- * node that may go at any moment. */
+/* A try in vain deletes its node. Whether that was done is not known when the lock comes free: it must not be held by
+ * a node that may go at any moment. */
 TEST_LIMIT(a_node_that_was_to_be_deleted_holds_nothing, 60)
 {
     struct zookeeper_server *server = serve("");
@@ -134,7 +134,7 @@ TEST_LIMIT(a_node_that_was_to_be_deleted_holds_nothing, 60)
     must_release(must_acquire(try.client, "x", NULL));
     REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL_SEQUENTIAL, "", "/holdfast/x/a-lock-"));
     snprintf(holder, sizeof holder, "%.299s", raw->text);
-    snprintf(own, sizeof own, "-lock-%010d", atoi(holder + strlen(holder) - 10) + 1);
+    snprintf(own, sizeof own, "-lock-%010d", (int)strtol(holder + strlen(holder) - 10, NULL, 10) + 1);
     holdback_arm(relay, own);
     REQUIRE_INT(0, pthread_create(&thread, NULL, try_x, &try));
     holdback_await(relay);
