@@ -4,6 +4,7 @@
  * them any more. Whatever the caller was told stays true, and nothing is left behind.
  */
 #include "consul_support.h"
+#include "holdback.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -226,4 +227,62 @@ TEST_LIMIT(a_release_that_comes_late_frees_nobody_elses_lock, 30)
     must_release(lock);
     hf_close(client);
     hf_close(other);
+}
+
+static void *break_it(void *client)
+{
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_OK, hf_break(client, NAME, &err), &err);
+    return NULL;
+}
+
+/* Its holder, whom the break was meant for, has released the lock meanwhile; and the request is sent again when it was
+ * not answered. */
+TEST_LIMIT(a_break_that_comes_late_breaks_nobody_else, 30)
+{
+    struct consul_server *server = start_store("");
+    struct holdback *relay = holdback_open(server->port);
+    hf_client_options options = HF_CLIENT_OPTIONS_INIT;
+    hf_client *breaker = NULL, *client = open_client();
+    struct waiter waiter;
+    char url[60];
+    pthread_t thread;
+    options.timeout_ms = test_ms(3000);
+    snprintf(url, sizeof url, "consul://127.0.0.1:%d", relay->port);
+    REQUIRE_STATUS(HF_OK, hf_open(&breaker, url, &options, NULL), NULL);
+    hf_lock *lock = must_acquire(client, NAME, NULL);
+    waiter_start(&waiter, client, NAME, NULL);
+    await_waiters(client, NAME, 1);
+    holdback_arm(relay, "\"delete\"");
+    REQUIRE_INT(0, pthread_create(&thread, NULL, break_it, breaker));
+    holdback_await(relay);
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    pthread_join(thread, NULL);
+    CHECK_STATUS(HF_OK, hf_renew(waiter.lock, 0, NULL), NULL);
+    holdback_deliver(relay);
+    CHECK_STATUS(HF_OK, hf_renew(waiter.lock, 0, NULL), NULL);
+    must_release(waiter.lock);
+    hf_close(breaker);
+    hf_close(client);
+    holdback_close(relay);
+}
+
+TEST_LIMIT(a_break_whose_answer_is_lost_breaks_nobody_else, 30)
+{
+    struct consul_server *server = start_store("");
+    struct meddler *meddler = meddler_start(server);
+    hf_client *breaker = open_through(meddler, 3000), *client = open_client();
+    struct waiter waiter;
+    hf_lock *lock = must_acquire(client, NAME, NULL);
+    waiter_start(&waiter, client, NAME, NULL);
+    await_waiters(client, NAME, 1);
+    meddler_expect(meddler, 2, MEDDLE_LOSE_REPLY);
+    break_it(breaker);
+    waiter_join(&waiter, HF_OK);
+    CHECK_STATUS(HF_OK, hf_renew(waiter.lock, 0, NULL), NULL);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    must_release(waiter.lock);
+    hf_close(breaker);
+    hf_close(client);
 }

@@ -290,3 +290,43 @@ TEST_LIMIT(certificates_that_are_trusted_and_others, 40)
     snprintf(url, sizeof url, "%s?verify=no", server->tls_url);
     check_open(url, HF_UNAVAILABLE, ""); /* without a certificate of our own */
 }
+
+/* As docs/FENCING.md has it: 200 if the transaction was done. */
+static int write_guarded(struct consul_server *server, uint64_t token)
+{
+    char body[400], answer[4000];
+    snprintf(body, sizeof body,
+             "[{\"KV\": {\"Verb\": \"check-index\", \"Key\": \"holdfast/x/.lock\", \"Index\": %llu}},"
+             "{\"KV\": {\"Verb\": \"set\", \"Key\": \"stock/7\", \"Value\": \"NDA=\"}}]",
+             (unsigned long long)token);
+    return consul_server_ask(server, "PUT", "/v1/txn", body, answer, sizeof answer);
+}
+
+TEST_LIMIT(the_index_of_the_key_is_the_token_after_every_renewal, 30)
+{
+    struct consul_server *server = start_store("");
+    hf_client *client = open_client(), *other = open_client();
+    hf_options options = stranger(2000);
+    struct waiter waiter;
+    options.renew = HF_RENEW_OFF;
+    hf_lock *lock = must_acquire(client, "x", &options);
+    const uint64_t token = hf_token(lock);
+    const uint32_t times[] = { 0, 60000, 1000, 120000 };
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        REQUIRE_STATUS(HF_OK, hf_renew(lock, times[i], NULL), NULL);
+        CHECK_INT(token, hf_token(lock));
+        CHECK_INT(200, write_guarded(server, token));
+    }
+    check_busy(other, "x");
+    waiter_start(&waiter, other, "x", &options);
+    await_waiters(client, "x", 1);
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    CHECK_INT(409, write_guarded(server, token));
+    REQUIRE_STATUS(HF_OK, hf_renew(waiter.lock, 60000, NULL), NULL);
+    CHECK_INT(200, write_guarded(server, waiter.token));
+    must_release(waiter.lock);
+    CHECK_INT(409, write_guarded(server, waiter.token));
+    hf_close(client);
+    hf_close(other);
+}

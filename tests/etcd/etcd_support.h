@@ -13,7 +13,7 @@
 
 /* Starts a cluster and makes it the store of open_client(). */
 struct etcd_cluster *start_store(int members, const char *options);
-/* Waits until there are so many keys of locks. */
+/* Waits until there are so many keys of locks, without the marks of what was undone. */
 void await_keys(struct etcd_cluster *cluster, int count);
 /* Waits until the server has so many watches. */
 void await_watches(const struct etcd_server *server, int64_t count);

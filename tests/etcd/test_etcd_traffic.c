@@ -100,8 +100,8 @@ TEST_LIMIT(a_release_wakes_one_waiter_however_many_there_are, 90)
         const struct figures cost = relay(server, counts[i]);
         test_note("%u waiters: %d transactions, %d events", counts[i], (int)cost.transactions, (int)cost.events);
         /* One event for each, of the key before its own; one transaction to see that it is its turn, and one to
-         * release. */
-        CHECK_INT(counts[i], cost.events);
+         * release. The first holder watches its own key if all have lined up only after a second. */
+        CHECK(cost.events == counts[i] || cost.events == counts[i] + 1);
         CHECK_INT(2 * counts[i] + 1, cost.transactions);
         CHECK_INT(0, cost.reads);
         CHECK_INT(0, cost.watches);

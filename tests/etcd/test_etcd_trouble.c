@@ -261,3 +261,64 @@ TEST_LIMIT(a_full_server_takes_no_locks_but_gives_them_back, 60)
     must_release(lock);
     hf_close(client);
 }
+
+/* --- a server that takes few operations in one transaction --- */
+
+#define MANY 40
+
+TEST_LIMIT(many_locks_are_kept_by_a_server_that_takes_few_operations, 60)
+{
+    start_store(1, QUICK " --max-txn-ops=3");
+    hf_client *client = open_client(), *other = open_client();
+    hf_lock *locks[MANY];
+    struct loss loss = { 0 };
+    struct waiter waiter;
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = 2000;
+    record_loss(&options, &loss);
+    for (unsigned i = 0; i < MANY; i++)
+        locks[i] = must_acquire(client, numbered_name("x", i).text, &options);
+    CHECK(!gate_await_for(&loss.told, 1, 3 * options.ttl_ms));
+    waiter_start(&waiter, other, numbered_name("x", 0).text, NULL);
+    await_waiters(other, numbered_name("x", 0).text, 1);
+    for (unsigned i = 0; i < MANY; i++)
+        must_release(locks[i]);
+    waiter_join(&waiter, HF_OK);
+    CHECK_STATUS(HF_OK, hf_break(client, numbered_name("x", 0).text, NULL), NULL);
+    CHECK_STATUS(HF_LOST, hf_release(waiter.lock, NULL), NULL);
+    hf_close(client);
+    hf_close(other);
+}
+
+TEST_LIMIT(a_server_that_takes_too_few_operations_is_named, 60)
+{
+    start_store(1, QUICK " --max-txn-ops=1");
+    hf_client *client = open_client();
+    hf_lock *none = NULL;
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_INVALID, hf_acquire(&none, client, "x", NULL, &err), &err);
+    check_error(&err, HF_INVALID, "max-txn-ops");
+    hf_close(client);
+}
+
+/* Rights that are taken away from a holder: what it cannot give back is asked for again until it can. */
+TEST_LIMIT(a_release_that_is_refused_is_made_again, 60)
+{
+    char url[300];
+    struct etcd_cluster *cluster = start_store(1, QUICK " --bcrypt-cost 4");
+    add_users(cluster);
+    etcd_ctl(cluster, "auth enable");
+    snprintf(cluster->ctl, sizeof cluster->ctl, "--user root:keeper");
+    snprintf(url, sizeof url, "etcd://guest:open-sesame@%s", cluster->hosts);
+    use_url(url);
+    hf_client *client = open_client();
+    hf_lock *kept = must_acquire(client, "kept", NULL), *lock = must_acquire(client, "x", NULL); /* of one lease */
+    etcd_ctl(cluster, "role revoke-permission locker --prefix=true holdfast/");
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_DENIED, hf_release(lock, &err), &err);
+    CHECK_INT(1, etcd_ctl_keys(cluster, "holdfast/x/"));
+    etcd_ctl(cluster, "role grant-permission locker --prefix=true readwrite holdfast/");
+    await_keys(cluster, 1);
+    must_release(kept);
+    hf_close(client);
+}

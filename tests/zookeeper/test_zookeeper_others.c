@@ -11,11 +11,13 @@
 
 /* ------------------------------------------------------------------------------------------------------- foreigners */
 
-static const char *const styles[] = {
-    "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-lock-",    "_c_6f5a7c2e0d0e4f0a-lock-",
-    "6f5a7c2e0d0e4f0a9a5b0c1d2e3f4a5b__lock__",         "6f5a7c2e0d0e4f0a9a5b0c1d2e3f4a5b__rlock__",
-    "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-__WRIT__", "x-72057594037927936-"
-};
+static const char *const styles[] = { "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-lock-",
+                                      "_c_6f5a7c2e0d0e4f0a-lock-",
+                                      "6f5a7c2e0d0e4f0a9a5b0c1d2e3f4a5b__lock__",
+                                      "6f5a7c2e0d0e4f0a9a5b0c1d2e3f4a5b__rlock__",
+                                      "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-__WRIT__",
+                                      "_c_6f5a7c2e-0d0e-4f0a-9a5b-0c1d2e3f4a5b-__READ__",
+                                      "x-72057594037927936-" };
 
 TEST_LIMIT(every_style_of_node_is_respected, 60)
 {
@@ -112,6 +114,102 @@ TEST_LIMIT(the_style_of_kazoo_and_the_place_in_the_tree, 60)
     CHECK(strstr(raw->text, " the note") != NULL);
     must_release(lock);
     hf_close(client);
+    raw_close(raw);
+}
+
+/* ------------------------------------------------------------------------------------------------- whose turn it is */
+
+/* The waiter lines up behind all others, or believes that it holds the lock. */
+static void check_waits_among(struct raw *raw, struct waiter *waiter, const char *name, int count)
+{
+    while (contenders(raw, name) != count && gate_count(&waiter->ended) == 0) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        pause_ms(2);
+    }
+    CHECK_INT(0, gate_count(&waiter->ended));
+    CHECK_INT(count, contenders(raw, name));
+}
+
+/* Somebody deletes the waiter's node, and then the holder's: the lock is that of whoever came after the waiter. */
+TEST_LIMIT(a_waiter_whose_node_is_deleted_lines_up_again, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client();
+    struct waiter waiter;
+    char holder[300], other[300], own[300];
+    must_release(must_acquire(client, "x", NULL));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL_SEQUENTIAL, "", "/holdfast/x/a-lock-"));
+    snprintf(holder, sizeof holder, "%.299s", raw->text);
+    waiter_start(&waiter, client, "x", NULL);
+    await_contenders(raw, "x", 2);
+    await_watch(server);
+    snprintf(own, sizeof own, "%.*s", (int)strcspn(strstr(raw->text, "_c_"), " "), strstr(raw->text, "_c_"));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL_SEQUENTIAL, "", "/holdfast/x/b-lock-"));
+    snprintf(other, sizeof other, "%.299s", raw->text);
+    REQUIRE_INT(ZOK, raw_delete(raw, "/holdfast/x/%s", own));
+    REQUIRE_INT(ZOK, raw_delete(raw, "%s", holder));
+    check_waits_among(raw, &waiter, "x", 2);
+    REQUIRE_INT(ZOK, raw_delete(raw, "%s", other));
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(client);
+    raw_close(raw);
+}
+
+/* Curator, since 5.5: who holds the write lock takes the read lock too, with a node of the same number, and gives the
+ * write lock back. */
+TEST_LIMIT(a_write_lock_that_becomes_a_read_lock_is_still_before_us, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client();
+    struct waiter waiter;
+    char writer[300], reader[300];
+    must_release(must_acquire(client, "x", NULL));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL_SEQUENTIAL, "", "/holdfast/x/%s", styles[4]));
+    snprintf(writer, sizeof writer, "%.299s", raw->text);
+    waiter_start(&waiter, client, "x", NULL);
+    await_contenders(raw, "x", 2);
+    await_watch(server);
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL, "", "/holdfast/x/_c_0-__READ__%s", writer + strlen(writer) - 10));
+    snprintf(reader, sizeof reader, "%.299s", raw->text);
+    REQUIRE_INT(ZOK, raw_delete(raw, "%s", writer));
+    while (zookeeper_server_number(server, "zk_watch_count") < 1 && gate_count(&waiter.ended) == 0)
+        pause_ms(2);
+    CHECK_INT(0, gate_count(&waiter.ended));
+    check_refused(client, "x", HF_BUSY, "");
+    REQUIRE_INT(ZOK, raw_delete(raw, "%s", reader));
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(client);
+    raw_close(raw);
+}
+
+/* One transaction may delete all nodes, the holder's first: its successor then believes, if only for a moment. The next
+ * renewal is after the end of this test. */
+TEST_LIMIT(a_holder_that_has_waited_is_told_at_once_that_its_node_is_gone, 30)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client(), *other = open_client();
+    hf_options options = with_ttl(300000);
+    struct waiter waiter;
+    struct loss loss = { 0 };
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(other, "x", NULL);
+    waiter_start(&waiter, client, "x", &options);
+    await_waiters(other, "x", 1);
+    await_watch(server);
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    REQUIRE_STATUS(HF_OK, hf_break(other, "x", NULL), NULL);
+    gate_await(&loss.told, 1);
+    CHECK(hf_remaining_ms(waiter.lock) <= 0);
+    CHECK_STATUS(HF_LOST, hf_release(waiter.lock, NULL), NULL);
+    check_free(other, "x");
+    hf_close(client);
+    hf_close(other);
     raw_close(raw);
 }
 

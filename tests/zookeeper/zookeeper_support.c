@@ -203,6 +203,14 @@ void await_contenders(struct raw *raw, const char *name, int count)
     }
 }
 
+void await_watch(struct zookeeper_server *server)
+{
+    while (zookeeper_server_number(server, "zk_watch_count") < 1) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        pause_ms(2);
+    }
+}
+
 /* The servers make a session's password of its number, with the random numbers of Java. */
 static void password_of(clientid_t *session)
 {

@@ -47,6 +47,9 @@ int raw_get(struct raw *raw, const char *format, ...) __attribute__((format(prin
 int contenders(struct raw *raw, const char *name);
 /* Waits until it has so many. */
 void await_contenders(struct raw *raw, const char *name, int count);
+/* Waits until somebody watches something. */
+void await_watch(struct zookeeper_server *server);
+
 /* --- a valve --- */
 
 enum valve_request { VALVE_CREATE = 15, VALVE_DELETE = 2, VALVE_LIST = 8, VALVE_GET = 4, VALVE_CHECK = 14 };

@@ -165,7 +165,8 @@ hf_status hfi_consul_txn(struct consul_store *store, const struct consul_operati
                          struct consul_answer *answer, hfi_time deadline_ns, hf_error *err);
 void hfi_consul_answer_free(struct consul_answer *answer);
 
-/* What an entry's value says of its owner, "client.serial since ttl token host pid note". */
+/* What an entry's value says of its owner, "client.serial since ttl token host pid note". The token is 0, and was
+ * something else in version 0.1 after a renewal for longer. */
 struct consul_holder {
     struct hfi_owner owner; /* { 0, 0 }: not one of ours */
     int64_t since_s;        /* by the agent's clock */
@@ -176,9 +177,9 @@ struct consul_holder {
     char note[128];
 };
 
-/* The same as a text; `token` 0 if it is not known yet. */
+/* The same as a text. */
 void hfi_consul_describe(char out[HFI_CONSUL_VALUE_MAX], struct consul_store *store, struct hfi_owner owner,
-                         uint32_t ttl_ms, uint64_t token, const char *note);
+                         uint32_t ttl_ms, const char *note);
 
 struct consul_entry {
     const char *key, *session; /* "" if there is none; as long as the answer */
@@ -325,7 +326,6 @@ struct consul_lock {
     struct hfi_owner watched;
     uint64_t watch_index;
     char busy[160];
-    const char *note;
     enum consul_asked asked; /* what exchange is about */
     struct consul_exchange exchange;
     /* with the store's mutex */
@@ -341,8 +341,6 @@ hf_status hfi_consul_wait(void *memory, void *lock_memory, const struct hfi_requ
 hf_status hfi_consul_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err);
 hf_status hfi_consul_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
                            hf_error *err);
-/* The lock has got another session of ours, by its id. With the mutex. */
-void hfi_consul_follow(struct consul_store *store, struct consul_lock *lock, const char *id);
 
 /* --- consul_work.c --- */
 

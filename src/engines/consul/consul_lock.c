@@ -229,7 +229,6 @@ hf_status hfi_consul_attempt(void *memory, void *lock_memory, const struct hfi_r
     struct consul_lock *lock = lock_memory;
     struct consul_work work;
     hfi_consul_work_start(&work, store, lock, request, err);
-    lock->note = request->note;
     hf_status status = hfi_consul_catch_up(&work);
     if (status == HF_OK && !lock->held)
         status = contend(&work);

@@ -166,6 +166,18 @@ static void tell_holder(struct consul_store *store, const char *session, hfi_tim
         hfi_consul_answer_free(&answer);
 }
 
+/* Tells this grant from every other, though somebody may write another value into the key meanwhile. */
+struct grant {
+    char session[64];
+    uint64_t created, locked;
+};
+
+static bool is_same(const struct grant *grant, const struct consul_entry *lock)
+{
+    return grant->created == lock->created && grant->locked == lock->locked &&
+           strcmp(grant->session, lock->session) == 0;
+}
+
 /* Deletes the lock and its holder's place, if they are as they were seen. Deleted, not only unlocked: a key that stays
  * would show the value of somebody who holds nothing. */
 static hf_status evict_holder(struct consul_store *store, const char *name, const struct consul_entry *lock, bool *done,
@@ -183,7 +195,7 @@ static hf_status evict_holder(struct consul_store *store, const char *name, cons
         return status;
     *done = answer.failed == 0;
     hfi_consul_answer_free(&answer);
-    if (*done && lock->holder.owner.client)
+    if (lock->holder.owner.client) /* whether it was done now, or by a request whose answer was lost */
         tell_holder(store, session, deadline_ns);
     return HF_OK;
 }
@@ -193,6 +205,7 @@ hf_status hfi_consul_evict(void *memory, const char *name, hfi_time deadline_ns,
     struct consul_store *store = memory;
     char key[HFI_CONSUL_KEY_MAX];
     const struct hfi_owner nobody = { 0, 0 };
+    struct grant first = { .created = 0 };
     hfi_consul_key(key, store, CONSUL_LOCK, name, nobody);
     for (unsigned tries = 0; tries < TRIES_MOST; tries++) {
         struct consul_answer answer;
@@ -202,13 +215,18 @@ hf_status hfi_consul_evict(void *memory, const char *name, hfi_time deadline_ns,
         if (status != HF_OK)
             return status;
         hfi_consul_view(&view, &answer, store, name, nobody);
-        if (!view.free)
+        if (tries == 0 && !view.free) {
+            first = (struct grant){ .created = view.lock.created, .locked = view.lock.locked };
+            snprintf(first.session, sizeof first.session, "%s", view.lock.session);
+        }
+        /* Another one has it rightly: the first was broken by a request whose answer was lost, or has let go. */
+        if (!view.free && is_same(&first, &view.lock))
             status = evict_holder(store, name, &view.lock, &done, deadline_ns, err);
         hfi_consul_answer_free(&answer);
         if (status != HF_OK || done)
             return status;
     }
-    return hfi_fail(err, HF_UNAVAILABLE, 0, "the holders of %.100s change faster than they can be broken", name);
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "the value of %.100s changes faster than it can be broken", key);
 }
 
 /* --- fencing --- */

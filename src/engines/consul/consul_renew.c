@@ -2,6 +2,9 @@
  *
  * consul_renew.c: keeping locks. What lives is the session: one renewal is good for all locks that have it, and most of
  * the time the keeper has sent it already. What is asked here is whether the locks are still there.
+ *
+ * A lock keeps its session, and its key is not written to: whoever checks the key's index against the token would shut
+ * the holder out. For longer than the session lasts it is therefore renewed in parts.
  */
 #include "consul.h"
 #include <stdio.h>
@@ -11,24 +14,8 @@
 struct kept {
     struct consul_session *session; /* NULL: not held any more */
     uint64_t index;
-    bool dead, placed;
+    bool dead;
 };
-
-void hfi_consul_follow(struct consul_store *store, struct consul_lock *lock, const char *id)
-{
-    if (lock->refused || strcmp(lock->session->id, id) == 0)
-        return;
-    struct consul_session *session = store->sessions;
-    while (session && strcmp(session->id, id) != 0)
-        session = session->next;
-    if (!session)
-        return;
-    lock->session->users--;
-    lock->session->holds -= lock->held;
-    session->users++;
-    session->holds += lock->held;
-    lock->session = session;
-}
 
 static void pin(struct consul_store *store, const struct consul_lock *lock, struct kept *kept)
 {
@@ -38,52 +25,8 @@ static void pin(struct consul_store *store, const struct consul_lock *lock, stru
         kept->session->users++;
         kept->index = lock->index;
         kept->dead = kept->session->dead;
-        kept->placed = lock->placed;
     }
     pthread_mutex_unlock(&store->mutex);
-}
-
-/* --- a longer time-to-live than the session has --- */
-
-static hf_status move(struct consul_store *store, struct hfi_renewal *renewal, struct kept *kept, hfi_time deadline_ns,
-                      hf_error *err)
-{
-    char key[HFI_CONSUL_KEY_MAX], place[HFI_CONSUL_KEY_MAX], value[HFI_CONSUL_VALUE_MAX];
-    struct consul_lock *lock = renewal->lock;
-    struct consul_session *longer;
-    struct consul_answer answer;
-    hf_status status = hfi_consul_session_get(store, renewal->ttl_ms, &longer, deadline_ns, err);
-    if (status != HF_OK)
-        return status;
-    if (longer == kept->session) { /* there is none that lasts longer */
-        hfi_consul_session_put(store, longer);
-        return HF_OK;
-    }
-    hfi_consul_key(key, store, CONSUL_LOCK, renewal->name, renewal->owner);
-    hfi_consul_key(place, store, CONSUL_PLACE, renewal->name, renewal->owner);
-    hfi_consul_describe(value, store, renewal->owner, renewal->ttl_ms, lock->token, lock->note);
-    const struct consul_operation operations[] = {
-        { .verb = "check-index", .key = key, .index = kept->index },
-        { .verb = "unlock", .key = key, .session = kept->session->id, .flags = HFI_CONSUL_LOCK_FLAGS },
-        { .verb = "lock", .key = key, .session = longer->id, .value = value, .flags = HFI_CONSUL_LOCK_FLAGS },
-        { .verb = "unlock", .key = place, .session = kept->session->id },
-        { .verb = "lock", .key = place, .session = longer->id, .value = value },
-    };
-    status = hfi_consul_txn(store, operations, kept->placed ? 5 : 3, &answer, deadline_ns, err);
-    if (status == HF_OK && !answer.failed) {
-        struct consul_entry entry;
-        pthread_mutex_lock(&store->mutex);
-        if (hfi_consul_entry(&answer, 1, &entry) && lock->held && lock->index == kept->index) {
-            lock->index = kept->index = entry.modified;
-            hfi_consul_follow(store, lock, longer->id);
-        }
-        pthread_mutex_unlock(&store->mutex);
-    }
-    if (status == HF_OK)
-        hfi_consul_answer_free(&answer);
-    hfi_consul_session_put(store, kept->session);
-    kept->session = longer; /* pinned by having been got */
-    return status;
 }
 
 /* --- whether they are still there --- */
@@ -107,10 +50,8 @@ static hf_status look_after(struct consul_store *store, struct hfi_renewal *rene
     const bool touched = lock->session && view.lock.key && !view.lock.holder.owner.client &&
                          strcmp(view.lock.session, lock->session->id) == 0;
     renewal->status = view.mine || touched ? HF_OK : HF_LOST;
-    if (renewal->status == HF_OK && lock->held) {
+    if (renewal->status == HF_OK && lock->held)
         lock->index = view.lock.modified;
-        hfi_consul_follow(store, lock, view.lock.session);
-    }
     pthread_mutex_unlock(&store->mutex);
     hfi_consul_answer_free(&answer);
     return HF_OK;
@@ -148,8 +89,8 @@ static hf_status check_some(struct consul_store *store, struct hfi_renewal *rene
 
 /* --- all of it --- */
 
-static hf_status renew_some(struct consul_store *store, struct hfi_renewal *renewals, struct kept *kept, size_t count,
-                            hfi_time deadline_ns, hf_error *err)
+static hf_status renew_some(struct consul_store *store, struct hfi_renewal *renewals, const struct kept *kept,
+                            size_t count, hfi_time deadline_ns, hf_error *err)
 {
     hf_status status = HF_OK;
     for (size_t i = 0; i < count && status == HF_OK; i++) {
@@ -157,8 +98,6 @@ static hf_status renew_some(struct consul_store *store, struct hfi_renewal *rene
         if (renewals[i].status != HF_OK)
             continue;
         status = hfi_consul_session_keep(store, kept[i].session, deadline_ns, err);
-        if (status == HF_OK && renewals[i].ttl_ms > kept[i].session->ttl_ms)
-            status = move(store, &renewals[i], &kept[i], deadline_ns, err);
         if (status == HF_LOST) {
             renewals[i].status = HF_LOST;
             status = HF_OK;

@@ -165,13 +165,13 @@ hf_status hfi_consul_txn(struct consul_store *store, const struct consul_operati
 /* --- entries --- */
 
 void hfi_consul_describe(char out[HFI_CONSUL_VALUE_MAX], struct consul_store *store, struct hfi_owner owner,
-                         uint32_t ttl_ms, uint64_t token, const char *note)
+                         uint32_t ttl_ms, const char *note)
 {
     pthread_mutex_lock(&store->mutex);
     const int64_t since = store->clock_s + (store->env->now_ns() - store->clock_ns) / HFI_SECOND;
     pthread_mutex_unlock(&store->mutex);
-    snprintf(out, HFI_CONSUL_VALUE_MAX, "%016" PRIx64 ".%" PRIu64 " %" PRId64 " %" PRIu32 " %" PRIu64 " %s %d %s",
-             owner.client, owner.serial, since, ttl_ms, token, store->host, store->pid, note);
+    snprintf(out, HFI_CONSUL_VALUE_MAX, "%016" PRIx64 ".%" PRIu64 " %" PRId64 " %" PRIu32 " 0 %s %d %s", owner.client,
+             owner.serial, since, ttl_ms, store->host, store->pid, note);
 }
 
 size_t hfi_consul_entries(const struct consul_answer *answer)

@@ -20,7 +20,7 @@ void hfi_consul_work_start(struct consul_work *work, struct consul_store *store,
     hfi_consul_key(work->place, store, CONSUL_PLACE, request->name, request->owner);
     hfi_consul_key(work->marker, store, CONSUL_MARKER, request->name, request->owner);
     hfi_consul_key(work->all, store, CONSUL_ALL, request->name, request->owner);
-    hfi_consul_describe(work->value, store, request->owner, request->ttl_ms, 0, request->note);
+    hfi_consul_describe(work->value, store, request->owner, request->ttl_ms, request->note);
 }
 
 bool hfi_consul_same(struct hfi_owner a, struct hfi_owner b)
@@ -43,13 +43,12 @@ void hfi_consul_set_held(struct consul_work *work, const struct consul_entry *en
     struct consul_lock *lock = work->lock;
     pthread_mutex_lock(&work->store->mutex);
     if (!lock->held) {
-        lock->token = entry->holder.token ? entry->holder.token : entry->modified;
+        lock->token = entry->modified;
         if (lock->session->holds++ == 0)
             hfi_consul_ear_arm(work->store);
     }
     lock->held = true;
     lock->index = entry->modified;
-    hfi_consul_follow(work->store, lock, entry->session);
     pthread_mutex_unlock(&work->store->mutex);
 }
 

@@ -138,6 +138,7 @@ static void line_up(struct etcd_store *store, struct etcd_lock *lock, struct etc
 static void note_unsure(struct etcd_store *store, struct etcd_lock *lock)
 {
     pthread_mutex_lock(&store->mutex);
+    lock->late = true;
     if (lock->place == ETCD_NOWHERE)
         lock->place = ETCD_UNSURE;
     pthread_mutex_unlock(&store->mutex);
@@ -220,7 +221,7 @@ static hf_status etcd_attempt(void *memory, void *lock_memory, const struct hfi_
         status = HF_BUSY;
     }
     hfi_etcd_view_free(&view);
-    if (status == HF_BUSY && !request->queue) /* it left no trace, and needs no lease */
+    if (status == HF_BUSY && !request->queue && !lock->late) /* it left no trace, and needs no lease */
         hfi_etcd_lease_drop(store, lock);
     hfi_etcd_tell_losses(store);
     return status;
@@ -241,12 +242,16 @@ static hf_status etcd_release(void *memory, void *lock_memory, const struct hfi_
     stop_watching(store, lock);
     const bool was_held = lock->place == ETCD_HELD;
     hf_status status = HF_OK;
-    if (lock->place != ETCD_NOWHERE)
+    if (lock->place != ETCD_NOWHERE || lock->late)
         status = hfi_etcd_ask_to_delete(store, lock, request, err);
+    if (status != HF_OK && hfi_etcd_lease_has_ended(store, lock->lease)) /* and the key with it */
+        status = hfi_fail(err, HF_LOST, 0, "the lease has ended");
     if (status == HF_UNAVAILABLE || status == HF_UNKNOWN)
         return status;
-    if (status != HF_OK && status != HF_LOST) /* refused: the key may outlive the lock, and must not for ever */
-        lock->haunted = true;
+    if (status != HF_OK && status != HF_LOST) {
+        hfi_etcd_lease_refuse(store, lock);
+        return status;
+    }
     hfi_etcd_lease_drop(store, lock);
     return status == HF_LOST && !was_held ? HF_OK : status;
 }

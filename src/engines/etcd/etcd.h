@@ -28,7 +28,7 @@
 #define HFI_ETCD_PREFIX_MAX 64
 #define HFI_ETCD_HOSTS_MOST 32
 /* P, '/', the encoded name, '/', a lease in hexadecimal. */
-#define HFI_ETCD_KEY_MAX (HFI_ETCD_PREFIX_MAX + 1 + HFI_NAME_ENCODED_MAX + 1 + 16)
+#define HFI_ETCD_KEY_MAX (HFI_ETCD_PREFIX_MAX + 1 + 8 + HFI_NAME_ENCODED_MAX + 1 + 16)
 #define HFI_ETCD_VALUE_MAX 256
 #define HFI_ETCD_WHO_MAX 96
 
@@ -148,6 +148,7 @@ hf_status hfi_etcd_outcome(const struct etcd_stream *stream, bool writes, hf_err
 /* The server refuses the token: it is too old, or the server has forgotten it. */
 bool hfi_etcd_is_stale_token(const struct etcd_stream *stream);
 bool hfi_etcd_is_lease_missing(const struct etcd_stream *stream);
+bool hfi_etcd_is_too_many(const struct etcd_stream *stream);
 
 /* --- etcd_ask.c --- */
 
@@ -170,6 +171,7 @@ struct etcd_question {
     uint64_t login;     /* set: after which log-in */
     bool unsure;        /* set: what a server that did not answer was asked may have been done, or be done yet */
     bool lease_missing; /* set: there is no such lease */
+    bool too_many;      /* set: the server takes fewer operations in one transaction */
 };
 
 /* HF_OK: all calls were answered. */
@@ -214,7 +216,8 @@ hf_status hfi_etcd_ask_to_line_up(struct etcd_store *store, struct etcd_lock *lo
 /* Reads again: whether the own key is still there, and who is before it. */
 hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
                                   struct etcd_view *view, hf_error *err);
-/* HF_OK: deleted, or was never there. HF_LOST: it was gone. */
+/* HF_OK: deleted, or was never there; and what was asked for it before does nothing any more, however late it arrives.
+ * HF_LOST: it was gone. */
 hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
                                  hf_error *err);
 /* What is said of a contender in its key: "host pid note", or "host pid:token note" if there is a token to be told. Its
@@ -243,24 +246,18 @@ struct etcd_lease {
     hfi_time asked_ns;   /* when the ear asked to keep it; 0: there is no answer to come */
     hfi_time used_ns;    /* when a lock last came or went */
     unsigned users;
+    unsigned refused;    /* … of which the server does not let go: it is not kept for them */
     hfi_time revoked_ns; /* when that was asked for; 0: it was not */
     bool retired;        /* no lock is to come any more */
-};
-
-/* A key that a request may make after it was given up: it is deleted until its lease has ended. */
-struct etcd_ghost {
-    struct etcd_ghost *next;
-    struct etcd_lease *lease;
-    hfi_time due_ns, pause_ns; /* when to delete it again, and how long since the last time */
-    size_t length;
-    char key[];
 };
 
 /* Gives the lock a lease on which no other lock has its name. */
 hf_status hfi_etcd_lease_take(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
                               hf_error *err);
-/* The lock has no key any more, as far as we know. */
+/* The lock has no key any more. */
 void hfi_etcd_lease_drop(struct etcd_store *store, struct etcd_lock *lock);
+/* The server does not let its key be deleted: the lease is revoked as soon as no other lock needs it. */
+void hfi_etcd_lease_refuse(struct etcd_store *store, struct etcd_lock *lock);
 /* The lease is known to have ended: whoever holds by it has lost. Whoever calls this tells the losses later. */
 void hfi_etcd_lease_gone(struct etcd_store *store, struct etcd_lease *lease);
 bool hfi_etcd_lease_has_ended(struct etcd_store *store, const struct etcd_lease *lease);
@@ -321,7 +318,7 @@ void hfi_etcd_ear_expect(struct etcd_store *store, hfi_time due_ns);
 void hfi_etcd_ear_say(struct etcd_store *store, struct etcd_stream *stream, const ProtobufCMessage *message);
 /* There is a new token: its streams still have the old one. */
 void hfi_etcd_ear_outdated(struct etcd_store *store);
-/* Deletes ghosts and revokes leases that nobody needs, when it is time; when it is so next. */
+/* Revokes leases that nobody needs, when it is time; when it is so next. */
 hfi_time hfi_etcd_errands_send(struct etcd_store *store, hfi_time now_ns);
 void hfi_etcd_errands_take(struct etcd_store *store);
 /* Writes the token of a lock that is held into its key. */
@@ -366,7 +363,7 @@ struct etcd_store {
     uint64_t logins;       /* how many there were */
     pthread_cond_t granted;
     struct etcd_lease *leases;
-    struct etcd_ghost *ghosts;
+    size_t together;                           /* so many locks are renewed in one transaction */
     struct etcd_lock *locks[HFI_ETCD_BUCKETS]; /* those that have a lease, by name */
     struct etcd_ear ear;
 };
@@ -385,7 +382,8 @@ struct etcd_lock {
     struct hfi_owner owner;
     struct etcd_lease *lease; /* NULL: none */
     enum etcd_place place;
-    bool haunted;         /* a request to make the key was given up, and may still be done */
+    bool late;            /* a request to make the key was given up, and may still arrive */
+    bool refused;         /* it is one of lease->refused */
     int64_t own_revision; /* in which the key was made; 0: not known */
     int64_t token;        /* while it is held */
 

@@ -31,6 +31,7 @@ static const struct {
     { "invalid auth token", HF_DENIED, "the server does not accept the log-in" },
     { "lease not found", HF_UNAVAILABLE, "the lease has ended" },
     { "request is too large", HF_INVALID, "the server takes no request of this size (max-request-bytes)" },
+    { "too many operations", HF_INVALID, "the server takes too few operations in one transaction (max-txn-ops)" },
     { "learner", HF_UNAVAILABLE, "the server is a learner, which takes no such requests" },
 };
 
@@ -80,4 +81,9 @@ bool hfi_etcd_is_stale_token(const struct etcd_stream *stream)
 bool hfi_etcd_is_lease_missing(const struct etcd_stream *stream)
 {
     return stream->code == NOT_FOUND && strstr(stream->reason, "lease not found");
+}
+
+bool hfi_etcd_is_too_many(const struct etcd_stream *stream)
+{
+    return stream->code == INVALID_ARGUMENT && strstr(stream->reason, "too many operations");
 }

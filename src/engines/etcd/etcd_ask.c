@@ -179,19 +179,10 @@ static void note_outcome(struct etcd_store *store, size_t index, bool answered)
     pthread_mutex_unlock(&store->mutex);
 }
 
-static bool is_token_refused(const struct etcd_store *store, const struct etcd_question *question)
+static bool is_any(const struct etcd_question *question, bool (*is)(const struct etcd_stream *stream))
 {
     for (size_t i = 0; i < question->count; i++) {
-        if (hfi_etcd_is_stale_token(&question->calls[i].stream))
-            return *store->config.user;
-    }
-    return false;
-}
-
-static bool is_lease_missing(const struct etcd_question *question)
-{
-    for (size_t i = 0; i < question->count; i++) {
-        if (hfi_etcd_is_lease_missing(&question->calls[i].stream))
+        if (is(&question->calls[i].stream))
             return true;
     }
     return false;
@@ -226,8 +217,9 @@ hf_status hfi_etcd_ask(struct etcd_store *store, struct etcd_question *question,
             return HF_OK;
         }
         question->unsure = question->unsure || status == HF_UNKNOWN;
-        question->lease_missing = is_lease_missing(question);
-        const bool refused = is_token_refused(store, question);
+        question->lease_missing = is_any(question, hfi_etcd_is_lease_missing);
+        question->too_many = is_any(question, hfi_etcd_is_too_many);
+        const bool refused = *store->config.user && is_any(question, hfi_etcd_is_stale_token);
         hfi_etcd_answers_free(question);
         if (refused && !logged_in_again) {
             logged_in_again = true;

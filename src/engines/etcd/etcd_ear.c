@@ -228,7 +228,7 @@ static hfi_time keep_leases(struct etcd_store *store, hfi_time now_ns, bool *sil
     const bool ready = store->ear.state == ETCD_EAR_READY;
     hfi_etcd_leases_tidy(store, now_ns);
     for (struct etcd_lease *lease = store->leases; lease; lease = lease->next) {
-        if (lease->state != ETCD_LEASE_ALIVE || (lease->retired && lease->users == 0))
+        if (lease->state != ETCD_LEASE_ALIVE || (lease->retired && lease->users == lease->refused))
             continue;
         if (ready && !lease->asked_ns && now_ns >= lease->kept_ns + keep_pause(lease))
             keep_lease(store, lease, now_ns);

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * etcd_errand.c: what the ear does on the side, with the mutex: calls that nobody waits for. A request to make a key
- * that was given up may be done late, by a server that was only slow; nobody would know of that key. So it is deleted
- * until its lease is gone, and the lease is revoked as soon as no lock needs it. And a holder that had to wait, and
- * stays, writes its token into its key, for whoever looks: it is in nothing else that the server knows.
+ * etcd_errand.c: what the ear does on the side, with the mutex: calls that nobody waits for. A lease that no lock is to
+ * use any more is revoked as soon as none does. And a holder that had to wait, and stays, writes its token into its
+ * key, for whoever looks: it is in nothing else that the server knows.
  */
 #include "etcd.h"
 
-#define SWEEP_FIRST (50 * HFI_MS)
-#define SWEEP_MOST (5 * HFI_SECOND)
 #define REVOKE_AGAIN HFI_SECOND
 #define ERRAND_PATIENCE (2 * HFI_SECOND)
 #define NOT_FOUND 5
@@ -16,7 +13,7 @@
 struct etcd_errand {
     struct etcd_errand *next;
     struct etcd_stream stream;
-    int64_t revokes; /* a lease; 0: it deletes a key */
+    int64_t revokes; /* a lease; 0: it tells a token */
 };
 
 static hfi_time earlier(hfi_time a, hfi_time b)
@@ -40,37 +37,12 @@ static void send_errand(struct etcd_store *store, const char *path, const Protob
         errand->stream.closed = true;
 }
 
-/* Does it if the key was made in a revision that compares so. */
-static void send_txn(struct etcd_store *store, ProtobufCBinaryData key, Etcd__Compare__Result result, int64_t revision,
-                     Etcd__RequestOp *operation)
-{
-    Etcd__TxnRequest request = ETCD__TXN_REQUEST__INIT;
-    Etcd__Compare compare = ETCD__COMPARE__INIT, *compares[] = { &compare };
-    compare.target = ETCD__COMPARE__TARGET__CREATE;
-    compare.result = result;
-    compare.key = key;
-    compare.target_union_case = ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
-    compare.create_revision = revision;
-    request.compare = compares;
-    request.success = &operation;
-    request.n_compare = request.n_success = 1;
-    send_errand(store, "/etcdserverpb.KV/Txn", &request.base, 0);
-}
-
-static void delete_ghost(struct etcd_store *store, const struct etcd_ghost *ghost)
-{
-    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT;
-    Etcd__DeleteRangeRequest remove = ETCD__DELETE_RANGE_REQUEST__INIT;
-    remove.key = (ProtobufCBinaryData){ .len = ghost->length, .data = (uint8_t *)(uintptr_t)ghost->key };
-    operation.request_case = ETCD__REQUEST_OP__REQUEST_DELETE_RANGE;
-    operation.delete_range = &remove;
-    send_txn(store, remove.key, ETCD__COMPARE__RESULT__NOT_EQUAL, 0, &operation);
-}
-
 void hfi_etcd_errand_tell(struct etcd_store *store, const struct etcd_lock *lock)
 {
     char key[HFI_ETCD_KEY_MAX + 1], value[HFI_ETCD_VALUE_MAX];
-    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT;
+    Etcd__TxnRequest request = ETCD__TXN_REQUEST__INIT;
+    Etcd__Compare compare = ETCD__COMPARE__INIT, *compares[] = { &compare };
+    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT, *operations[] = { &operation };
     Etcd__PutRequest put = ETCD__PUT_REQUEST__INIT;
     put.key.len = hfi_etcd_key(key, store, lock->name, lock->lease->id);
     put.key.data = (uint8_t *)key;
@@ -79,31 +51,21 @@ void hfi_etcd_errand_tell(struct etcd_store *store, const struct etcd_lock *lock
     put.lease = lock->lease->id;
     operation.request_case = ETCD__REQUEST_OP__REQUEST_PUT;
     operation.put = &put;
-    send_txn(store, put.key, ETCD__COMPARE__RESULT__EQUAL, lock->own_revision, &operation);
+    compare.target = ETCD__COMPARE__TARGET__CREATE;
+    compare.key = put.key;
+    compare.target_union_case = ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
+    compare.create_revision = lock->own_revision;
+    request.compare = compares;
+    request.success = operations;
+    request.n_compare = request.n_success = 1;
+    send_errand(store, "/etcdserverpb.KV/Txn", &request.base, 0);
 }
 
-/* Sooner at first: most of what comes late is late by little. */
-static hfi_time sweep(struct etcd_store *store, hfi_time now_ns)
-{
-    hfi_time due = HFI_NEVER;
-    for (struct etcd_ghost *ghost = store->ghosts; ghost; ghost = ghost->next) {
-        if (ghost->lease->users == 0) /* its lease is revoked, and it with it */
-            continue;
-        if (now_ns >= ghost->due_ns && store->ear.state == ETCD_EAR_READY) {
-            delete_ghost(store, ghost);
-            ghost->pause_ns = ghost->pause_ns ? earlier(2 * ghost->pause_ns, SWEEP_MOST) : SWEEP_FIRST;
-            ghost->due_ns = now_ns + ghost->pause_ns;
-        }
-        due = earlier(due, ghost->due_ns);
-    }
-    return due;
-}
-
-static hfi_time revoke(struct etcd_store *store, hfi_time now_ns)
+hfi_time hfi_etcd_errands_send(struct etcd_store *store, hfi_time now_ns)
 {
     hfi_time due = HFI_NEVER;
     for (struct etcd_lease *lease = store->leases; lease; lease = lease->next) {
-        if (!lease->retired || lease->users || lease->state != ETCD_LEASE_ALIVE)
+        if (!lease->retired || lease->users > lease->refused || lease->state != ETCD_LEASE_ALIVE)
             continue;
         const hfi_time mine = lease->revoked_ns ? lease->revoked_ns + REVOKE_AGAIN : now_ns;
         if (now_ns >= mine && store->ear.state == ETCD_EAR_READY) {
@@ -117,17 +79,14 @@ static hfi_time revoke(struct etcd_store *store, hfi_time now_ns)
     return due;
 }
 
-hfi_time hfi_etcd_errands_send(struct etcd_store *store, hfi_time now_ns)
-{
-    return earlier(sweep(store, now_ns), revoke(store, now_ns));
-}
-
 static void take_revoked(struct etcd_store *store, int64_t id)
 {
     struct etcd_lease *lease = store->leases;
     while (lease && lease->id != id)
         lease = lease->next;
-    if (lease)
+    if (lease && lease->users)
+        hfi_etcd_lease_mark_gone(store, lease);
+    else if (lease)
         hfi_etcd_lease_forget(store, lease);
 }
 

@@ -40,19 +40,6 @@ static struct etcd_lease *find(struct etcd_store *store, uint32_t ttl_ms, const 
     return lease;
 }
 
-static void forget_ghosts(struct etcd_store *store, const struct etcd_lease *lease)
-{
-    for (struct etcd_ghost **link = &store->ghosts; *link;) {
-        struct etcd_ghost *ghost = *link;
-        if (ghost->lease == lease) {
-            *link = ghost->next;
-            hfi_free(ghost);
-        } else {
-            link = &ghost->next;
-        }
-    }
-}
-
 /* One that is not kept any more ends by itself. */
 void hfi_etcd_lease_forget(struct etcd_store *store, struct etcd_lease *lease)
 {
@@ -60,7 +47,6 @@ void hfi_etcd_lease_forget(struct etcd_store *store, struct etcd_lease *lease)
     while (*link != lease)
         link = &(*link)->next;
     *link = lease->next;
-    forget_ghosts(store, lease);
     hfi_free(lease);
 }
 
@@ -274,24 +260,21 @@ hf_status hfi_etcd_lease_take(struct etcd_store *store, struct etcd_lock *lock, 
     return status;
 }
 
-/* A request to make the key was sent and given up: it may still be done, and there would be a key that nobody knows of,
- * for as long as the lease lives. So the lease is not used for anything new and revoked as soon as nobody needs it;
- * until then the key is deleted again and again. */
-static void haunt(struct etcd_store *store, const struct etcd_lock *lock)
+/* It is not used for anything new: a late request may have left a mark on it, or its key cannot be deleted. */
+static void retire(struct etcd_store *store, struct etcd_lease *lease)
 {
-    char key[HFI_ETCD_KEY_MAX + 1];
-    const size_t length = hfi_etcd_key(key, store, lock->name, lock->lease->id);
-    struct etcd_ghost *ghost = hfi_alloc(sizeof *ghost + length);
-    lock->lease->retired = true;
-    if (!ghost)
-        return;
-    ghost->lease = lock->lease;
-    ghost->length = length;
-    memcpy(ghost->key, key, length);
-    ghost->due_ns = store->env->now_ns();
-    ghost->next = store->ghosts;
-    store->ghosts = ghost;
-    hfi_etcd_ear_expect(store, ghost->due_ns);
+    lease->retired = true;
+    hfi_etcd_ear_expect(store, store->env->now_ns());
+}
+
+void hfi_etcd_lease_refuse(struct etcd_store *store, struct etcd_lock *lock)
+{
+    pthread_mutex_lock(&store->mutex);
+    if (!lock->refused)
+        lock->lease->refused++;
+    lock->refused = true;
+    retire(store, lock->lease);
+    pthread_mutex_unlock(&store->mutex);
 }
 
 void hfi_etcd_lease_drop(struct etcd_store *store, struct etcd_lock *lock)
@@ -302,12 +285,13 @@ void hfi_etcd_lease_drop(struct etcd_store *store, struct etcd_lock *lock)
         while (*link != lock)
             link = &(*link)->next;
         *link = lock->next;
-        if (lock->haunted)
-            haunt(store, lock);
+        if (lock->late)
+            retire(store, lock->lease);
+        lock->lease->refused -= lock->refused;
         stop_using(store, lock->lease);
     }
     lock->lease = NULL;
-    lock->haunted = lock->lost = false;
+    lock->late = lock->refused = lock->lost = false;
     lock->own_revision = 0;
     lock->place = ETCD_NOWHERE;
     pthread_mutex_unlock(&store->mutex);

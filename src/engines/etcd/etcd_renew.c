@@ -6,7 +6,7 @@
 #include "etcd.h"
 #include <string.h>
 
-/* A server takes 128 operations in one transaction unless it was told otherwise (max-txn-ops). */
+/* A server takes 128 operations in one transaction unless it was told otherwise (max-txn-ops): then fewer. */
 #define TOGETHER_MOST 100
 #define LEASES_MOST 30
 
@@ -121,7 +121,23 @@ static void take_answer(struct etcd_store *store, struct renewal *all, struct hf
     }
 }
 
-/* As many as go into one question; how many. */
+static size_t together(struct etcd_store *store)
+{
+    pthread_mutex_lock(&store->mutex);
+    const size_t most = store->together ? store->together : TOGETHER_MOST;
+    pthread_mutex_unlock(&store->mutex);
+    return most;
+}
+
+/* That many are too many for the server. */
+static void take_fewer(struct etcd_store *store, size_t count)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->together = count / 2;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+/* As many as go into one question; how many. 0: they were too many, and fewer are asked for from now on. */
 static size_t renew_some(struct etcd_store *store, struct renewal *all, struct hfi_renewal *renewals, size_t count,
                          hfi_time deadline_ns, hf_error *err)
 {
@@ -133,9 +149,13 @@ static size_t renew_some(struct etcd_store *store, struct renewal *all, struct h
                                         .request = &all->request.base,
                                         .type = &etcd__txn_response__descriptor };
     all->question = (struct etcd_question){ .calls = all->calls, .count = 1, .deadline_ns = deadline_ns };
-    while (all->count < count && all->count < TOGETHER_MOST && all->question.count <= LEASES_MOST)
+    const size_t most = together(store);
+    while (all->count < count && all->count < most && all->question.count <= LEASES_MOST)
         add_part(store, all, &renewals[all->count]);
     hf_status status = hfi_etcd_ask(store, &all->question, err);
+    const bool too_many = all->question.too_many && all->count > 1;
+    if (too_many)
+        take_fewer(store, all->count);
     if (status == HF_OK && !makes_sense(all, (const Etcd__TxnResponse *)all->calls[0].answer))
         status = hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
     for (size_t i = 0; i < all->count && status != HF_OK; i++)
@@ -147,7 +167,7 @@ static size_t renew_some(struct etcd_store *store, struct renewal *all, struct h
         if (all->parts[i].lease)
             hfi_etcd_lease_unuse(store, all->parts[i].lease);
     }
-    return all->count;
+    return too_many ? 0 : all->count;
 }
 
 hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err)

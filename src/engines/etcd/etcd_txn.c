@@ -30,6 +30,15 @@ size_t hfi_etcd_value(char out[HFI_ETCD_VALUE_MAX], const struct etcd_store *sto
     return (size_t)(length < HFI_ETCD_VALUE_MAX ? length : HFI_ETCD_VALUE_MAX - 1);
 }
 
+/* Below no lock's name, which has no dot at its beginning. */
+static size_t mark_of(char out[HFI_ETCD_KEY_MAX + 1], const struct etcd_store *store, const char *name, int64_t lease)
+{
+    char encoded[HFI_NAME_ENCODED_MAX];
+    hfi_name_encode(encoded, name);
+    return (size_t)snprintf(out, HFI_ETCD_KEY_MAX + 1, "%s/.undone/%s/%llx", store->config.prefix, encoded,
+                            (unsigned long long)lease);
+}
+
 static ProtobufCBinaryData bytes(const char *text, size_t length)
 {
     return (ProtobufCBinaryData){ .len = length, .data = (uint8_t *)(uintptr_t)text };
@@ -38,6 +47,7 @@ static ProtobufCBinaryData bytes(const char *text, size_t length)
 /* --- a transaction --- */
 
 #define OPERATIONS_MOST 3
+#define COMPARES_MOST 2
 
 struct txn {
     const struct etcd_store *store;
@@ -45,12 +55,13 @@ struct txn {
     char key[HFI_ETCD_KEY_MAX + 1];   /* the own one */
     char group[HFI_ETCD_KEY_MAX + 1]; /* "P/NAME/", below which all contenders are */
     char end[HFI_ETCD_KEY_MAX + 1];   /* behind the last of them */
-    size_t key_length, group_length;
+    char mark[HFI_ETCD_KEY_MAX + 1];  /* if it is there, the own key is not to be made any more */
+    size_t key_length, group_length, mark_length;
     char value[HFI_ETCD_VALUE_MAX];
-    Etcd__Compare compare, *compares[1];
+    Etcd__Compare conditions[COMPARES_MOST], *compares[COMPARES_MOST];
     Etcd__RequestOp operations[2][OPERATIONS_MOST], *pointers[2][OPERATIONS_MOST];
     Etcd__RangeRequest ranges[2][OPERATIONS_MOST];
-    Etcd__PutRequest put;
+    Etcd__PutRequest put; /* of the own key, or of the mark */
     Etcd__DeleteRangeRequest remove;
     Etcd__TxnRequest request;
     Etcd__LeaseRequest keep;
@@ -66,11 +77,9 @@ static void begin(struct txn *txn, const struct etcd_store *store, struct etcd_l
     txn->group_length = hfi_etcd_key(txn->group, store, lock->name, 0);
     memcpy(txn->end, txn->group, txn->group_length + 1);
     txn->end[txn->group_length - 1] = '/' + 1;
-    etcd__compare__init(&txn->compare);
+    txn->mark_length = mark_of(txn->mark, store, lock->name, lock->lease->id);
     etcd__txn_request__init(&txn->request);
-    txn->compares[0] = &txn->compare;
     txn->request.compare = txn->compares;
-    txn->request.n_compare = 1;
     txn->request.success = txn->pointers[0];
     txn->request.failure = txn->pointers[1];
     txn->calls[0] = (struct etcd_call){ .path = "/etcdserverpb.KV/Txn",
@@ -79,16 +88,29 @@ static void begin(struct txn *txn, const struct etcd_store *store, struct etcd_l
     txn->question = (struct etcd_question){ .calls = txn->calls, .count = 1, .deadline_ns = deadline_ns };
 }
 
-/* The one condition: the revision in which the own key was made, or of all of the group. */
+/* A condition: the revision in which a key was made, 0 if it is not there. */
+static Etcd__Compare *add_condition(struct txn *txn, ProtobufCBinaryData key, Etcd__Compare__Result result,
+                                    int64_t revision)
+{
+    Etcd__Compare *compare = &txn->conditions[txn->request.n_compare];
+    etcd__compare__init(compare);
+    compare->target = ETCD__COMPARE__TARGET__CREATE;
+    compare->result = result;
+    compare->key = key;
+    compare->target_union_case = ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
+    compare->create_revision = revision;
+    txn->compares[txn->request.n_compare++] = compare;
+    return compare;
+}
+
+/* … of the own key, or of all of the group. */
 static void only_if(struct txn *txn, bool group, Etcd__Compare__Result result, int64_t revision)
 {
-    txn->compare.target = ETCD__COMPARE__TARGET__CREATE;
-    txn->compare.result = result;
-    txn->compare.key = group ? bytes(txn->group, txn->group_length) : bytes(txn->key, txn->key_length);
     if (group)
-        txn->compare.range_end = bytes(txn->end, txn->group_length);
-    txn->compare.target_union_case = ETCD__COMPARE__TARGET_UNION_CREATE_REVISION;
-    txn->compare.create_revision = revision;
+        add_condition(txn, bytes(txn->group, txn->group_length), result, revision)->range_end =
+            bytes(txn->end, txn->group_length);
+    else
+        add_condition(txn, bytes(txn->key, txn->key_length), result, revision);
 }
 
 /* What to do if the condition holds (0), and if not (1). */
@@ -123,17 +145,24 @@ static Etcd__RangeRequest *add_end_of_queue(struct txn *txn, int branch, Etcd__R
     return range;
 }
 
-static void add_put(struct txn *txn, const char *note)
+/* Goes with the lease. */
+static void add_put(struct txn *txn, int branch, ProtobufCBinaryData key, size_t value_length)
 {
-    Etcd__RequestOp *operation = add_operation(txn, 0);
-    const size_t length = hfi_etcd_value(txn->value, txn->store, 0, note);
+    Etcd__RequestOp *operation = add_operation(txn, branch);
     etcd__put_request__init(&txn->put);
-    txn->put.key = bytes(txn->key, txn->key_length);
-    txn->put.value = bytes(txn->value, length);
+    txn->put.key = key;
+    txn->put.value = bytes(txn->value, value_length);
     txn->put.lease = txn->lock->lease->id;
     operation->request_case = ETCD__REQUEST_OP__REQUEST_PUT;
     operation->put = &txn->put;
     txn->question.writes = true;
+}
+
+/* Makes the own key, unless it was undone: then this is a request that comes late. */
+static void add_own(struct txn *txn, const char *note)
+{
+    add_condition(txn, bytes(txn->mark, txn->mark_length), ETCD__COMPARE__RESULT__EQUAL, 0);
+    add_put(txn, 0, bytes(txn->key, txn->key_length), hfi_etcd_value(txn->value, txn->store, 0, note));
 }
 
 static void add_delete(struct txn *txn)
@@ -260,10 +289,10 @@ hf_status hfi_etcd_ask_if_free(struct etcd_store *store, struct etcd_lock *lock,
     const Etcd__TxnResponse *answer;
     begin(&txn, store, lock, request->deadline_ns);
     only_if(&txn, true, ETCD__COMPARE__RESULT__EQUAL, 0);
-    add_put(&txn, request->note);
+    add_own(&txn, request->note);
     add_end_of_queue(&txn, 1, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
     hf_status status = run(&txn, store, true, &answer, err);
-    lock->haunted = lock->haunted || txn.question.unsure;
+    lock->late = lock->late || txn.question.unsure;
     if (status == HF_OK)
         status = note_revision(view, answer, err);
     if (status == HF_OK) {
@@ -292,11 +321,11 @@ hf_status hfi_etcd_ask_to_line_up(struct etcd_store *store, struct etcd_lock *lo
     only_if(&txn, false, ETCD__COMPARE__RESULT__EQUAL, 0);
     add_end_of_queue(&txn, 0, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
     add_end_of_queue(&txn, 0, ETCD__RANGE_REQUEST__SORT_ORDER__DESCEND)->keys_only = true;
-    add_put(&txn, request->note);
+    add_own(&txn, request->note);
     add_end_of_queue(&txn, 1, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
     add_range(&txn, 1)->key = bytes(txn.key, txn.key_length);
     hf_status status = run(&txn, store, true, &answer, err);
-    lock->haunted = lock->haunted || txn.question.unsure;
+    lock->late = lock->late || txn.question.unsure;
     if (status == HF_OK)
         status = note_revision(view, answer, err);
     if (status == HF_OK) {
@@ -359,6 +388,8 @@ hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *loc
     else
         only_if(&txn, false, ETCD__COMPARE__RESULT__NOT_EQUAL, 0);
     add_delete(&txn);
+    for (int branch = 0; branch < 2 && lock->late; branch++)
+        add_put(&txn, branch, bytes(txn.mark, txn.mark_length), 0);
     hf_status status = run(&txn, store, false, &answer, err);
     /* Whether it was gone before, or by this very request whose first answer was lost, nobody can tell. */
     if (status == HF_OK && !answer->succeeded && !txn.question.unsure && lock->own_revision)

@@ -75,6 +75,10 @@ struct zookeeper_children {
     char **names; /* one allocation, texts included */
 };
 
+/* Whether another node may come to stand in its place, with the same number: a write lock of Curator's becomes a read
+ * lock in that way. Whoever else comes in later has a greater number. */
+bool hfi_zookeeper_may_be_replaced(const char *node);
+
 /* Keeps those who wait for the lock, of whatever client, in the order in which they are served. */
 void hfi_zookeeper_line_up(struct zookeeper_children *children);
 
@@ -138,11 +142,15 @@ struct zookeeper_lock {
     /* What was asked for when a deadline came. The answer is taken when it is there: a client in a hurry would
      * otherwise ask for ever, and never wait long enough. */
     struct zookeeper_call *search[2], *removal;
+    bool leaves;        /* its node was to be deleted, and may be at any moment: it holds nothing by it any more */
     char *watched;      /* the path of the node before it; allocated */
     bool behind_holder; /* … which is the first */
     bool news;          /* something happened to it */
-    bool waits;         /* is counted in session->waiting */
-    bool told;          /* its loss was reported */
+    /* Its own node is watched too, by the connection that was introduced then; 0: it is not. The server tells in order,
+     * so whoever hears that the holder has gone would have heard before that its own node has. */
+    hfi_time own_watched_ns;
+    bool gone; /* somebody has deleted its node */
+    bool told; /* its loss was reported */
     struct hfi_waker *waker;
 };
 

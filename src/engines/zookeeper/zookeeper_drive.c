@@ -180,13 +180,14 @@ int hfi_zookeeper_ear(void *memory)
     return store->ear;
 }
 
-/* Takes one lock that is lost, and not reported yet, of a session that has ended; serial 0: there is none. */
-static struct hfi_owner next_lost(struct zookeeper_store *store)
+/* Takes one lock that is lost, and not reported yet, with its node or its session; serial 0: there is none. */
+static struct hfi_owner next_lost(struct zookeeper_store *store, const char **why)
 {
     for (struct zookeeper_session *one = store->sessions; one; one = one->next) {
-        for (struct zookeeper_lock *lock = one->dead ? one->locks : NULL; lock; lock = lock->next) {
-            if (lock->state == ZOOKEEPER_HELD && !lock->told) {
+        for (struct zookeeper_lock *lock = one->locks; lock; lock = lock->next) {
+            if ((one->dead || lock->gone) && lock->state == ZOOKEEPER_HELD && !lock->told) {
                 lock->told = true;
+                *why = one->dead ? "its session has expired" : "its node was deleted";
                 return lock->owner;
             }
         }
@@ -199,6 +200,7 @@ void hfi_zookeeper_hear(void *memory)
     struct zookeeper_store *store = memory;
     uint64_t rings;
     struct hfi_owner owner;
+    const char *why;
     pthread_mutex_lock(&store->mutex);
     if (read(store->timer, &rings, sizeof rings) == sizeof rings)
         store->timer_ns = HFI_NEVER;
@@ -206,9 +208,9 @@ void hfi_zookeeper_hear(void *memory)
         look_after_all(store);
         go_on_duty(store, false); /* what the sockets are listened to for may have changed */
     }
-    while ((owner = next_lost(store)).serial) {
+    while ((owner = next_lost(store, &why)).serial) {
         pthread_mutex_unlock(&store->mutex);
-        store->env->lost(store->env->core, owner, "its session has expired");
+        store->env->lost(store->env->core, owner, why);
         pthread_mutex_lock(&store->mutex);
     }
     pthread_mutex_unlock(&store->mutex);

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EVICTIONS_MOST 16
-
 /* --- one lock --- */
 
 /* The contenders' data in order: the first holds the lock. */
@@ -172,8 +170,9 @@ hf_status hfi_zookeeper_inspect(void *memory, const char *prefix, hf_inspect_fn 
 
 /* --- forced release --- */
 
-/* Deletes the first one in line. ZNONODE: it was gone already, and another one may be the first. */
-static int delete_first(struct zookeeper_session *session, const char *directory, hfi_time deadline_ns, bool *nobody)
+/* Deletes the first one in line. If it has gone in the meantime, that is what was wanted: whoever comes after it holds
+ * the lock rightly. */
+static int delete_first(struct zookeeper_session *session, const char *directory, hfi_time deadline_ns)
 {
     struct zookeeper_call *calls[2] = { hfi_zookeeper_sync(session, directory),
                                         hfi_zookeeper_list(session, directory) };
@@ -181,8 +180,7 @@ static int delete_first(struct zookeeper_session *session, const char *directory
     int rc = calls[0] && calls[1] ? calls[1]->rc : ZSYSTEMERROR;
     if (rc == ZOK)
         hfi_zookeeper_line_up(&calls[1]->children);
-    *nobody = rc == ZNONODE || (rc == ZOK && calls[1]->children.count == 0);
-    if (rc == ZOK && !*nobody) {
+    if (rc == ZOK && calls[1]->children.count > 0) {
         char path[2 * HFI_ZOOKEEPER_PATH_MAX];
         snprintf(path, sizeof path, "%s/%s", directory, calls[1]->children.names[0]);
         struct zookeeper_call *removal = hfi_zookeeper_delete(session, path);
@@ -191,7 +189,7 @@ static int delete_first(struct zookeeper_session *session, const char *directory
     }
     hfi_zookeeper_call_free(calls[0]);
     hfi_zookeeper_call_free(calls[1]);
-    return *nobody ? ZOK : rc;
+    return rc == ZNONODE ? ZOK : rc;
 }
 
 hf_status hfi_zookeeper_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
@@ -203,10 +201,7 @@ hf_status hfi_zookeeper_evict(void *memory, const char *name, hfi_time deadline_
     hfi_zookeeper_enter(store);
     hf_status status = hfi_zookeeper_session_borrow(store, 0, &session, deadline_ns, err);
     if (status == HF_OK) {
-        bool nobody = false;
-        int rc = ZNONODE;
-        for (unsigned tries = 0; rc == ZNONODE && !nobody && tries < EVICTIONS_MOST; tries++)
-            rc = delete_first(session, directory, deadline_ns, &nobody);
+        const int rc = delete_first(session, directory, deadline_ns);
         if (rc != ZOK)
             status = hfi_zookeeper_refusal(store, rc, "delete a node", err);
         hfi_zookeeper_session_give_back(session);

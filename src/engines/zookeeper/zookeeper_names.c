@@ -150,6 +150,11 @@ bool hfi_zookeeper_is_before(int32_t a, int32_t b)
     return (int32_t)((uint32_t)a - (uint32_t)b) < 0;
 }
 
+bool hfi_zookeeper_may_be_replaced(const char *node)
+{
+    return strstr(node, "__WRIT__") != NULL;
+}
+
 static int by_sequence(const void *a, const void *b)
 {
     int32_t first = 0, second = 0;

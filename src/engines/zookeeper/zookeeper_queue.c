@@ -63,7 +63,8 @@ static void take_place(struct zookeeper_lock *lock, const char *node, int64_t cz
     snprintf(lock->node, sizeof lock->node, "%s", node);
     lock->czxid = czxid;
     lock->state = ZOOKEEPER_QUEUED;
-    lock->behind_holder = false;
+    lock->behind_holder = lock->gone = false;
+    lock->own_watched_ns = 0;
 }
 
 /* The node and the list go out together: the server answers in order, so our node is in it. */
@@ -199,14 +200,32 @@ static void say_holder(struct hfi_grant *grant, const char *data)
         snprintf(grant->holder, sizeof grant->holder, "%.150s", data);
 }
 
-/* From now on the library tells of `path`. */
-static bool watch(struct zookeeper_lock *lock, const char *path, bool behind_holder)
+/* Watches the one before us at `path`; and in the same exchange our own node, if the other's end is to tell us that it
+ * is our turn. *call: the answer of the former; its rc. */
+static int watch(const struct errand *errand, const char *path, bool behind_holder, struct zookeeper_call **call)
 {
+    struct zookeeper_lock *lock = errand->lock;
+    struct zookeeper_session *session = lock->session;
+    const hfi_time introduced = session->introduced_ns;
+    const bool own = behind_holder && lock->own_watched_ns != introduced;
+    char own_path[HFI_ZOOKEEPER_PATH_MAX];
     hfi_free(lock->watched);
     lock->watched = hfi_strdup(path);
-    lock->behind_holder = behind_holder;
-    lock->news = false;
-    return lock->watched != NULL;
+    lock->behind_holder = lock->news = false;
+    if (!lock->watched)
+        return ZSYSTEMERROR;
+    hfi_zookeeper_path(own_path, &errand->store->config, errand->request->name, lock->node);
+    struct zookeeper_call *calls[2] = { own ? hfi_zookeeper_get(session, own_path, true) : NULL, NULL };
+    calls[1] = *call = hfi_zookeeper_get(session, path, true);
+    hfi_zookeeper_await_calls(errand->store, calls, 2, errand->request->deadline_ns);
+    const int own_rc = calls[0] ? calls[0]->rc : ZSYSTEMERROR;
+    hfi_zookeeper_call_free(calls[0]);
+    if (own && own_rc == ZOK)
+        lock->own_watched_ns = introduced;
+    lock->gone = lock->gone || (own && own_rc == ZNONODE);
+    /* Without the other watch the end of the holder only says that it is worth looking again. */
+    lock->behind_holder = behind_holder && *call && (*call)->rc == ZOK && lock->own_watched_ns == introduced;
+    return *call ? (*call)->rc : ZSYSTEMERROR;
 }
 
 /* Watches the one before us, or, if we are not going to wait, tells who holds the lock. ZNONODE: it has just gone. */
@@ -214,19 +233,22 @@ static int look_at(const struct errand *errand, const struct zookeeper_children 
 {
     const struct hfi_request *request = errand->request;
     const char *name = request->queue ? line->names[place - 1] : line->names[0];
+    struct zookeeper_call *call = NULL;
     const size_t room = strlen(errand->directory) + strlen(name) + 2;
     char *path = hfi_alloc(room); /* another client's node may have a name of any length */
     if (!path)
         return ZSYSTEMERROR;
     snprintf(path, room, "%s/%s", errand->directory, name);
-    int rc = ZSYSTEMERROR;
-    if (!request->queue || watch(errand->lock, path, place == 1)) {
-        struct zookeeper_call *call = hfi_zookeeper_get(errand->lock->session, path, request->queue);
+    int rc;
+    if (request->queue) {
+        rc = watch(errand, path, place == 1 && !hfi_zookeeper_may_be_replaced(name), &call);
+    } else {
+        call = hfi_zookeeper_get(errand->lock->session, path, false);
         rc = hfi_zookeeper_answer(call, request->deadline_ns);
-        if (rc == ZOK && (place == 1 || !request->queue))
-            say_holder(errand->grant, call->text);
-        hfi_zookeeper_call_free(call);
     }
+    if (rc == ZOK && (place == 1 || !request->queue))
+        say_holder(errand->grant, call->text);
+    hfi_zookeeper_call_free(call);
     hfi_free(path);
     return rc;
 }
@@ -251,6 +273,8 @@ static hf_status look_once(struct errand *errand, bool *again)
         rc = look_at(errand, &call->children, place);
         *again = rc == ZNONODE;
         status = rc == ZOK || *again ? HF_BUSY : no_answer(errand, rc, "watch a node");
+        if (lock->gone)
+            status = HF_LOST;
     } else if (place == 0 && call->children.count > 0) {
         status = give(errand);
     }
@@ -263,6 +287,7 @@ static void lose_place(struct zookeeper_lock *lock)
     lock->state = ZOOKEEPER_NEW;
     lock->node[0] = 0;
     lock->incarnation++;
+    lock->gone = lock->leaves = false;
 }
 
 static int delete_node(const struct errand *errand)
@@ -270,6 +295,7 @@ static int delete_node(const struct errand *errand)
     struct zookeeper_lock *lock = errand->lock;
     char path[HFI_ZOOKEEPER_PATH_MAX];
     hfi_zookeeper_path(path, &errand->store->config, errand->request->name, lock->node);
+    lock->leaves = true;
     if (!lock->removal)
         lock->removal = hfi_zookeeper_delete(lock->session, path);
     const int rc = hfi_zookeeper_answer(lock->removal, errand->request->deadline_ns);
@@ -295,7 +321,7 @@ static hf_status ask(struct errand *errand)
     struct zookeeper_lock *lock = errand->lock;
     hf_status status = HF_BUSY;
     bool again = true;
-    const int removed = lock->removal ? delete_node(errand) : ZOK;
+    const int removed = lock->leaves ? delete_node(errand) : ZOK;
     if (removed != ZOK && removed != ZNONODE)
         return no_answer(errand, removed, "delete a node");
     for (unsigned tries = 0; again && tries < TRIES; tries++) {
@@ -310,7 +336,10 @@ static hf_status ask(struct errand *errand)
                 return status;
         }
         again = false;
-        status = lock->state == ZOOKEEPER_QUEUED ? look_once(errand, &again) : give(errand);
+        if (lock->gone)
+            status = HF_LOST;
+        else
+            status = lock->state == ZOOKEEPER_QUEUED ? look_once(errand, &again) : give(errand);
         if (is_only_late(errand, status)) {
             lock->news = true; /* look again before sleeping */
             status = HF_BUSY;

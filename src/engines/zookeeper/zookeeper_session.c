@@ -143,6 +143,22 @@ static void take_state(struct zookeeper_session *session, int state)
     pthread_cond_broadcast(&session->store->changed);
 }
 
+static void hear_of_own(const struct zookeeper_session *session, struct zookeeper_lock *lock, bool deleted)
+{
+    lock->own_watched_ns = 0;
+    lock->gone = deleted && !lock->removal; /* else by ourselves */
+    if (lock->gone && lock->state == ZOOKEEPER_HELD)
+        hfi_zookeeper_call_keeper(session->store);
+}
+
+/* What was watched by an earlier connection may be told in any order. */
+static void hear_of_other(const struct zookeeper_session *session, struct zookeeper_lock *lock, bool deleted)
+{
+    if (deleted && lock->behind_holder && lock->own_watched_ns == session->introduced_ns &&
+        lock->state == ZOOKEEPER_QUEUED)
+        lock->state = ZOOKEEPER_NEXT_UP;
+}
+
 static void hear_library(zhandle_t *zh, int type, int state, const char *path, void *context)
 {
     struct zookeeper_session *session = context;
@@ -152,12 +168,14 @@ static void hear_library(zhandle_t *zh, int type, int state, const char *path, v
         return;
     }
     for (struct zookeeper_lock *lock = session->locks; lock; lock = lock->next) {
-        if (!lock->watched || strcmp(lock->watched, path) != 0)
+        const bool own = strcmp(strrchr(path, '/') + 1, lock->node) == 0;
+        if (own)
+            hear_of_own(session, lock, type == ZOO_DELETED_EVENT);
+        else if (lock->watched && strcmp(lock->watched, path) == 0)
+            hear_of_other(session, lock, type == ZOO_DELETED_EVENT);
+        else
             continue;
         lock->news = true;
-        /* Nobody comes in before us: who arrives later has a greater number. */
-        if (type == ZOO_DELETED_EVENT && lock->behind_holder && lock->state == ZOOKEEPER_QUEUED)
-            lock->state = ZOOKEEPER_NEXT_UP;
         if (lock->waker)
             hfi_waker_wake(lock->waker);
     }
@@ -484,6 +502,7 @@ void hfi_zookeeper_session_leave(struct zookeeper_lock *lock)
     lock->state = ZOOKEEPER_NEW;
     lock->incarnation++;
     lock->node[0] = 0;
+    lock->leaves = false;
     struct zookeeper_call **const calls[] = { &lock->search[0], &lock->search[1], &lock->removal };
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         hfi_zookeeper_call_free(*calls[i]);

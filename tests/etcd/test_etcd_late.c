@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_etcd_late.c: requests that arrive when they were given up long ago, and done anew on another connection. The
+ * server does nothing for them: its revision stays as it is.
+ */
+#include "etcd_support.h"
+#include "holdback.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct scene {
+    struct etcd_cluster *cluster;
+    struct holdback *relay, *other_relay; /* both to the same server */
+    hf_client *client, *other;            /* behind the relays; and not */
+    hf_lock *kept;                        /* keeps the client's lease alive */
+};
+
+static void begin(struct scene *scene)
+{
+    char url[200];
+    hf_client_options hurry = HF_CLIENT_OPTIONS_INIT;
+    scene->cluster = start_store(1, QUICK);
+    scene->relay = holdback_open(scene->cluster->servers[0].port);
+    scene->other_relay = holdback_open(scene->cluster->servers[0].port);
+    snprintf(url, sizeof url, "etcd://127.0.0.1:%d,127.0.0.1:%d", scene->relay->port, scene->other_relay->port);
+    hurry.timeout_ms = test_ms(3000);
+    REQUIRE_STATUS(HF_OK, hf_open(&scene->client, url, &hurry, NULL), NULL);
+    scene->other = open_client();
+    scene->kept = must_acquire(scene->client, "kept", NULL);
+}
+
+static void finish(struct scene *scene)
+{
+    must_release(scene->kept);
+    hf_close(scene->client);
+    hf_close(scene->other);
+    await_keys(scene->cluster, 0);
+    holdback_close(scene->relay);
+    holdback_close(scene->other_relay);
+}
+
+static long long revision(struct etcd_cluster *cluster)
+{
+    char status[4000];
+    etcd_ctl_read(cluster, status, sizeof status, "get something -w fields");
+    const char *found = strstr(status, "\"Revision\" :");
+    REQUIRE(found != NULL);
+    return strtoll(found + 12, NULL, 10);
+}
+
+static void check_does_nothing(struct scene *scene)
+{
+    const struct etcd_server *server = &scene->cluster->servers[0];
+    const long long before = revision(scene->cluster);
+    const int64_t handled = etcd_server_figure(server, "grpc_server_handled_total", "\"Txn\"");
+    holdback_deliver(scene->relay);
+    while (etcd_server_figure(server, "grpc_server_handled_total", "\"Txn\"") == handled) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        pause_ms(2);
+    }
+    CHECK_INT(before, revision(scene->cluster));
+}
+
+TEST_LIMIT(a_try_that_comes_late_takes_nothing, 60)
+{
+    struct scene scene;
+    begin(&scene);
+    holdback_arm(scene.relay, "holdfast/x/");
+    hf_lock *lock = NULL;
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_OK, hf_try_acquire(&lock, scene.client, "x", NULL, &err), &err);
+    holdback_await(scene.relay);
+    must_release(lock);
+    check_does_nothing(&scene);
+    check_free(scene.other, "x");
+    must_release(must_acquire(scene.client, "x", NULL)); /* of another lease */
+    finish(&scene);
+}
+
+/* Its second request is answered, that somebody else has the lock. */
+TEST_LIMIT(a_try_in_vain_that_comes_late_takes_nothing, 60)
+{
+    struct scene scene;
+    begin(&scene);
+    hf_lock *held = must_acquire(scene.other, "x", NULL), *none = NULL;
+    holdback_arm(scene.relay, "holdfast/x/");
+    CHECK_STATUS(HF_BUSY, hf_try_acquire(&none, scene.client, "x", NULL, NULL), NULL);
+    holdback_await(scene.relay);
+    must_release(held);
+    check_does_nothing(&scene);
+    check_free(scene.other, "x");
+    finish(&scene);
+}
+
+TEST_LIMIT(a_place_that_is_asked_for_late_is_not_taken, 60)
+{
+    struct scene scene;
+    begin(&scene);
+    hf_lock *held = must_acquire(scene.other, "x", NULL);
+    hf_options options = HF_OPTIONS_INIT;
+    struct waiter waiter;
+    options.wait_ms = 20000;
+    holdback_arm(scene.relay, "holdfast/x/");
+    waiter_start(&waiter, scene.client, "x", &options);
+    holdback_await(scene.relay);
+    await_waiters(scene.other, "x", 1);
+    REQUIRE_STATUS(HF_OK, hf_cancel(scene.client, "x"), NULL);
+    waiter_join(&waiter, HF_CANCELED);
+    must_release(held);
+    await_keys(scene.cluster, 1);
+    check_does_nothing(&scene);
+    check_free(scene.other, "x");
+    finish(&scene);
+}
+
+TEST_LIMIT(a_release_that_comes_late_frees_nothing, 60)
+{
+    struct scene scene;
+    begin(&scene);
+    hf_lock *lock = must_acquire(scene.client, "x", NULL);
+    holdback_arm(scene.relay, "holdfast/x/");
+    must_release(lock);
+    holdback_await(scene.relay);
+    lock = must_acquire(scene.client, "x", NULL); /* of the same lease, so with the same key */
+    check_does_nothing(&scene);
+    check_busy(scene.other, "x");
+    must_release(lock);
+    finish(&scene);
+}
+
+static void *break_it(void *client)
+{
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_OK, hf_break(client, "x", &err), &err);
+    return NULL;
+}
+
+TEST_LIMIT(a_break_that_comes_late_breaks_nobody_else, 60)
+{
+    struct scene scene;
+    pthread_t thread;
+    char lease[32], key[80];
+    begin(&scene);
+    hf_lock *lock = must_acquire(scene.other, "x", NULL);
+    find_lease(scene.cluster, "x", lease);
+    snprintf(key, sizeof key, "holdfast/x/%s", lease);
+    holdback_arm(scene.relay, key);
+    REQUIRE_INT(0, pthread_create(&thread, NULL, break_it, scene.client));
+    holdback_await(scene.relay);
+    must_release(lock);
+    lock = must_acquire(scene.other, "x", NULL);
+    pthread_join(thread, NULL);
+    check_does_nothing(&scene);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
+    must_release(lock);
+    finish(&scene);
+}
