@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * server_clock.h: a wall clock of a server's own, by libfaketime (package faketime): it follows a file, and can be set
- * at any time. The monotonic clock of the server stays the machine's.
+ * server_clock.h: a wall clock of a server's own, by clock_shim.c: it follows a file, and can be set at any time. The
+ * monotonic clock of the server stays the machine's.
  */
 #ifndef SERVER_CLOCK_H
 #define SERVER_CLOCK_H
