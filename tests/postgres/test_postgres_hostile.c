@@ -27,7 +27,7 @@ static void run(PGconn *pq, const char *sql)
 
 /* ----------------------------------------------------------------------------------------- what others have made */
 
-/* No time is long; all is equal, and nothing greater; it is the year 1970; there is no other process; nothing is set. */
+/* No time is long, all is equal, nothing is greater, it is 1970, all processes are the same, nothing is set. */
 static const char *const traps[] = {
     "CREATE FUNCTION %s.no_time(bigint, interval) RETURNS interval LANGUAGE sql AS $$ SELECT '0'::interval $$",
     "CREATE OPERATOR %s.* (LEFTARG = bigint, RIGHTARG = interval, FUNCTION = %s.no_time)",

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #define WATCHED_AT_ONCE 16
-/* The server gives up after nine seconds or more without a word: keepalives after five, and three more of two each, less
- * the time since the last ping. */
+/* The server gives up after nine seconds or more: keepalives come after five without a word, three of them, two seconds
+ * apart, and the last ping was two seconds before. */
 #define BEAT_S 2
 #define PING_PATIENCE (6 * HFI_SECOND)
 /* No hold has this serial. */
@@ -70,7 +70,7 @@ static struct postgres_connection *take_connection(struct postgres_store *store,
     return connection;
 }
 
-/* With the mutex. Nothing comes on a connection at rest but its end, a setting that changed, or the answer to a ping. */
+/* With the mutex. Nothing comes on a connection at rest but its end, a changed setting, or the answer to a ping. */
 static bool has_ended(const struct postgres_store *store, const struct postgres_lock *lock)
 {
     struct postgres_connection *connection = lock->connection;

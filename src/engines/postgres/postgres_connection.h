@@ -101,7 +101,7 @@ struct postgres_answer {
 hf_status hfi_postgres_run(struct postgres_store *store, const unsigned char *sequence,
                            const struct postgres_values *values, struct postgres_answer *answer, hfi_time deadline_ns,
                            hf_error *err);
-/* Texts of our own, outside of the strategy's table, in one transaction; `result` is the last one's, and may be NULL. */
+/* Texts of our own, outside of the strategy's table, in one transaction; `result`, the last one's, may be NULL. */
 struct postgres_text {
     const char *text;
     const char *const *parameters;

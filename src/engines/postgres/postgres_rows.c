@@ -6,8 +6,8 @@
  * a short claim time, and notifies that one client. The first renewal makes the time whole.
  *
  * A notification is not an answer to a request: a waiter that was paused may read it long after the claim has ended,
- * and anybody may send one. It is believed if it comes from a session that may write the row, and as long as is reckoned
- * from the last answered request, see is_fresh(); in doubt the waiter asks.
+ * and anybody may send one. It is believed if it comes from a session that may write the row; how long is reckoned from
+ * the last answered request, see is_fresh(). In doubt the waiter asks.
  */
 #include "postgres.h"
 #include <stdio.h>

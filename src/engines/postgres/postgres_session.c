@@ -37,7 +37,7 @@ static const struct setting settings[] = {
     { 140000, "client_connection_check_interval", "1000" },
 };
 
-/* Asks who and what the server is, and where the path of the user leads; and, unless there is a pooler, sets everything:
+/* Asks who and what the server is, and where the path of the user leads; and sets everything, unless there is a pooler:
  * through one it would be set for others. Until the path is set nothing may be looked up by it, not even an operator.
  * Bound strategies wait in the server, for as long as they like. */
 static void compose(char *out, size_t size, const struct postgres_store *store, int version)

@@ -112,7 +112,7 @@ static const char renew[] =
 static const char mend[] = "UPDATE {L} l SET expires = " NOW " + " WHOLE_TIME " WHERE l.name = $1 AND " IS_AHEAD;
 
 /* Locks the row; a waiter who has lined up meanwhile is seen by the next statement, which serves it. */
-#define MAKE_FREE "UPDATE {L} l SET client = NULL, serial = NULL, expires = NULL WHERE l.name = $1"
+#define MAKE_FREE "UPDATE {L} l SET client = NULL, serial = NULL, expires = NULL, request = 0 WHERE l.name = $1"
 
 static const char lease_free[] = MAKE_FREE " AND " IS_MINE;
 
