@@ -140,6 +140,7 @@ static void open_raw(struct raw *raw, const char *url)
     raw->values['h'] = "host";
     raw->values['p'] = "1";
     raw->values['k'] = "";
+    raw->values['r'] = "1";
     PQclear(PQprepare(raw->pq, "nothing", "SELECT 1", 0, NULL));
     PQclear(PQprepare(raw->pq, "notify", "SELECT pg_notify('raw', '')", 0, NULL));
     PQclear(PQprepare(raw->pq, "told",

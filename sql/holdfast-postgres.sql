@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --
 -- The tables and the guard of the postgres: engine, for those whose programs may not create them. PostgreSQL 11 or
--- newer. Running it again does no harm.
+-- newer. Running it again does no harm, and brings tables of an earlier version up to date.
 --
 --     psql -f holdfast-postgres.sql                         holdfast_locks
 --     psql -v table=jobs -f holdfast-postgres.sql           for URLs with ?table=jobs
@@ -18,14 +18,16 @@
 \endif
 \if :{?schema}
 \else
-SELECT current_schema() AS schema \gset
+SELECT pg_catalog.current_schema() AS schema \gset
 \endif
 \set waiters :table '_waiters'
 \set grants :table '_grants'
 \set fences :table '_fences'
-SELECT CASE :'table' WHEN 'holdfast_locks' THEN 'holdfast_guard' ELSE :'table' || '_guard' END AS guard \gset
 
 BEGIN;
+-- From here on nothing that somebody else has made is taken for what the server has.
+SET LOCAL search_path = pg_catalog, pg_temp;
+SELECT CASE :'table' WHEN 'holdfast_locks' THEN 'holdfast_guard' ELSE :'table' || '_guard' END AS guard \gset
 
 -- One row for each name. lease, version: kept for ever, and with it the last token. insert: there only while the lock is
 -- held. for-update: kept, and locked while the lock is held.
@@ -40,8 +42,10 @@ CREATE TABLE IF NOT EXISTS :"schema".:"table" (
     host text,
     pid int,
     note text,
-    queued boolean NOT NULL DEFAULT false   -- somebody waits: who frees it serves them first
+    queued boolean NOT NULL DEFAULT false,  -- somebody waits: who frees it serves them first
+    request bigint NOT NULL DEFAULT 0       -- the holder's last: one with a smaller number, which comes late, is ignored
 ) WITH (fillfactor = 50);
+ALTER TABLE :"schema".:"table" ADD COLUMN IF NOT EXISTS request bigint NOT NULL DEFAULT 0; -- made by version 0.1
 
 -- Who waits, in order. Unlogged: whoever waits lines up again after a crash.
 CREATE UNLOGGED TABLE IF NOT EXISTS :"schema".:"waiters" (
@@ -78,22 +82,23 @@ CREATE TABLE IF NOT EXISTS :"schema".:"fences" (
 
 -- Fencing where the data lives: call it first in the transaction that writes. It raises HF001 unless the token is at
 -- least as great as every one that was shown for the resource, and keeps others waiting until the transaction ends, so
--- that none with an older token can commit after it.
+-- that none with an older token can commit after it. With its schema and the types nothing else can be meant:
 --
---     BEGIN; SELECT holdfast_guard('accounts', 1731668400000001); UPDATE accounts …; COMMIT;
-SELECT format($text$CREATE OR REPLACE FUNCTION %1$s.%2$I(resource text, token bigint) RETURNS void LANGUAGE plpgsql AS $body$
+--     BEGIN; SELECT public.holdfast_guard('accounts'::text, 1731668400000001::bigint); UPDATE accounts …; COMMIT;
+SELECT format($text$CREATE OR REPLACE FUNCTION %1$I.%2$I(resource text, token bigint) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $holdfast$
 #variable_conflict use_column
 DECLARE
     highest bigint;
 BEGIN
-    INSERT INTO %1$s.%3$I AS f (resource, token) VALUES ($1, $2)
+    INSERT INTO %1$I.%3$I AS f (resource, token) VALUES ($1, $2)
     ON CONFLICT (resource) DO UPDATE SET token = greatest(f.token, excluded.token) RETURNING f.token INTO highest;
     IF highest > $2 THEN
         RAISE EXCEPTION 'token %% for %% is too old: %% was shown before', $2, $1, highest
             USING ERRCODE = 'HF001', HINT = 'The lock was lost, and somebody else has had it since.';
     END IF;
 END
-$body$$text$, quote_ident(:'schema'), :'guard', :'fences') \gexec
+$holdfast$$text$, :'schema', :'guard', :'fences') \gexec
 
 \if :{?role}
 GRANT USAGE ON SCHEMA :"schema" TO :"role";

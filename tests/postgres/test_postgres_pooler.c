@@ -7,6 +7,7 @@
 #include "pooler.h"
 #include "postgres_support.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -108,6 +109,58 @@ TEST_LIMIT(all_strategies_work_in_session_mode, 90)
         must_release(lock);
         waiter_join(&waiter, HF_OK);
         must_release(waiter.lock);
+        hf_close(client);
+        hf_close(other);
+    }
+    pooler_stop(&pooler);
+}
+
+/* A pooler that has stopped keeps the client's connection open, whatever becomes of the server's. */
+TEST_LIMIT(a_holder_behind_a_pooler_that_hangs_is_told, 90)
+{
+    struct postgres_server *server = postgres_server_start("");
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        char options[100];
+        struct loss loss = { 0 };
+        hf_options watched = HF_OPTIONS_INIT;
+        if (!is_bound(strategy_names[i]))
+            continue;
+        const struct pooler pooler = pooler_start(server, "session", 60);
+        snprintf(options, sizeof options, "pooler=session&strategy=%s", strategy_names[i]);
+        use_pooler(&pooler, options);
+        hf_client *client = open_client();
+        record_loss(&watched, &loss);
+        hf_lock *lock = must_acquire(client, strategy_names[i], &watched);
+        CHECK(!gate_await_for(&loss.told, 1, 5000)); /* pings do no harm */
+        REQUIRE_INT(0, kill(pooler.pid, SIGSTOP));
+        postgres_server_do(server,
+                           "SELECT pg_terminate_backend(backend, 5000) FROM holdfast_locks_grants WHERE name = '%s'",
+                           strategy_names[i]);
+        gate_await(&loss.told, 1);
+        CHECK(hf_remaining_ms(lock) <= 0);
+        REQUIRE_INT(0, kill(pooler.pid, SIGCONT));
+        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+        must_release(must_acquire(client, strategy_names[i], NULL));
+        hf_close(client);
+        pooler_stop(&pooler);
+    }
+}
+
+/* Where a session's path cannot be set, that of a transaction is. */
+TEST_LIMIT(what_others_have_made_is_not_used_through_a_pooler, 60)
+{
+    static const char *const rows[] = { "strategy=lease", "strategy=insert", "strategy=version" };
+    struct postgres_server *server = postgres_server_start("");
+    postgres_server_do(server, "CREATE FUNCTION no_time(bigint, interval) RETURNS interval LANGUAGE sql"
+                               " AS $$ SELECT '0'::interval $$");
+    postgres_server_do(server, "CREATE OPERATOR * (LEFTARG = bigint, RIGHTARG = interval, FUNCTION = no_time)");
+    const struct pooler pooler = pooler_start(server, "transaction", 3);
+    for (size_t i = 0; i < 3; i++) {
+        use_pooler(&pooler, rows[i]);
+        hf_client *client = open_client(), *other = open_client();
+        hf_lock *lock = must_acquire(client, rows[i], NULL);
+        check_busy(other, rows[i]);
+        must_release(lock);
         hf_close(client);
         hf_close(other);
     }

@@ -148,9 +148,10 @@ TEST_LIMIT(a_lock_that_ends_while_somebody_leaves_is_for_the_next_in_line, 60)
     waiter_start(&first, other, "x", NULL);
     await_waiters(client, "x", 1);
     postgres_server_do(server, "CREATE SEQUENCE deletes");
-    postgres_server_do(server, "CREATE FUNCTION end_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-                               " IF nextval('deletes') = 3 THEN"
-                               " UPDATE holdfast_locks SET expires = clock_timestamp(); END IF; RETURN NULL; END $$");
+    postgres_server_do(server,
+                       "CREATE FUNCTION end_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                       " IF nextval('public.deletes') = 3 THEN"
+                       " UPDATE public.holdfast_locks SET expires = clock_timestamp(); END IF; RETURN NULL; END $$");
     postgres_server_do(server, "CREATE TRIGGER end_it AFTER DELETE ON holdfast_locks_waiters"
                                " FOR EACH STATEMENT EXECUTE FUNCTION end_it()");
     options.wait_ms = 100;

@@ -117,7 +117,8 @@ static void run_remedy(const struct postgres_server *server, const char *url)
     " FROM pg_constraint k WHERE conrelid = c.oid) FROM pg_class c JOIN pg_attribute ON attrelid = c.oid"              \
     " WHERE relkind = 'r' AND attnum > 0 AND relnamespace = '" schema "'::regnamespace"
 #define SOURCE_IN(schema)                                                                                              \
-    "SELECT replace(prosrc, '" schema ".', ''), provolatile, prosecdef FROM pg_proc"                                   \
+    "SELECT replace(replace(prosrc, '\"', ''), '" schema ".', ''), provolatile, prosecdef, proconfig::text"            \
+    " FROM pg_proc"                                                                                                    \
     " WHERE pronamespace = '" schema "'::regnamespace"
 
 /* The file makes what the engine makes, and a role that may do no more than it says can do everything. */

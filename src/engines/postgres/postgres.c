@@ -38,7 +38,7 @@ static hf_status postgres_open(void *memory, const struct hfi_url *url, const st
 {
     struct postgres_store *store = memory;
     store->env = env;
-    store->watch = -1;
+    store->watch = store->heart = -1;
     pthread_mutex_init(&store->mutex, NULL);
     store->pool.mutex = &store->mutex;
     gethostname(store->host, sizeof store->host - 1);
@@ -56,9 +56,12 @@ static void postgres_close(void *memory)
 {
     struct postgres_store *store = memory;
     hfi_postgres_ear_close(store);
+    hfi_postgres_forget_given_up(store);
     for (void *connection; (connection = hfi_sql_pool_take(&store->pool)) != NULL;)
         hfi_postgres_disconnect(connection);
     hfi_fd_close(store->watch);
+    hfi_fd_close(store->heart);
+    hfi_free(store->writers.backends);
     hfi_postgres_config_free(&store->config);
     pthread_mutex_destroy(&store->mutex);
 }

@@ -8,6 +8,7 @@
  *   postgres_look.c        who holds what, and forced release; postgres_guard.c: fencing
  *   postgres_strategies.c  the strategies, each a table of statements; postgres_tables.c: what the database must have
  *   postgres_exchange.c    statements out, answers in, one round trip; postgres_answer.c: what a refusal means
+ *   postgres_late.c        what was asked and never answered
  *   postgres_connect.c     getting in, and the pool; postgres_session.c: what a session is told first
  *   postgres_url.c, postgres_address.c
  */
@@ -17,15 +18,17 @@
 #include "engines/sql/sql_common.h"
 #include "postgres_connection.h"
 #include <pthread.h>
+#include <stdatomic.h>
 
 /* For so long a lock that was handed to a waiter stays its own unless it is renewed. The statements know it too. */
 #define HFI_POSTGRES_CLAIM_MS 1000
 
 enum postgres_state { POSTGRES_NEW, POSTGRES_CALLED, POSTGRES_HELD };
 
-/* What a notification says of the grant; no token: it is worth asking. */
+/* What a notification says of the grant, and whose it is, as the server says; no token: it is worth asking. */
 struct postgres_gift {
     int64_t token, server_us;
+    int sender; /* the server's process */
 };
 
 struct postgres_lock {
@@ -33,7 +36,8 @@ struct postgres_lock {
     enum postgres_state state; /* with the store's mutex while it waits */
     bool queued;               /* has a place */
     bool wants_place;          /* the next attempt asks for one */
-    bool unsure;               /* an answer was lost */
+    bool unsure;               /* an answer was lost, and what was asked may be done later */
+    _Atomic int64_t requests;  /* the number of the last one */
     bool waiting;              /* is in the ear's list */
     uint64_t ear_number;
     hfi_time ask_again_ns;
@@ -58,6 +62,13 @@ struct postgres_ear {
     struct postgres_lock *waiting;
 };
 
+/* Anybody may notify, also who may only read the tables: believed are those whose sessions may write them. */
+struct postgres_writers {
+    int *backends;
+    size_t count;
+    hfi_time until_ns;
+};
+
 struct postgres_store {
     const struct hfi_env *env;
     struct postgres_config config;
@@ -66,9 +77,12 @@ struct postgres_store {
     size_t address;   /* where the last connection was made */
     char started[40]; /* since when that server runs: another value is another server, or the same after a crash */
     struct postgres_ear ear;
+    struct postgres_writers writers;
+    struct postgres_connection *given_up; /* the latest first */
+    size_t given_up_count;
     struct postgres_lock *watched;
-    int watch; /* epoll, for bound strategies; else -1 */
-    bool deaf; /* notifications do not come through a pooler */
+    int watch, heart; /* epoll and the timer of pings, for bound strategies; else -1 */
+    bool deaf;        /* notifications do not come through a pooler */
     char host[65], pid[16];
 };
 
@@ -77,6 +91,8 @@ struct postgres_store {
 /* Checks the tables, makes them if they are missing and that is allowed; and the guard, as far as it is. */
 hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postgres_connection *connection,
                                       hfi_time deadline_ns, hf_error *err);
+/* One client after the other: of two that make the same table at once one would be told that it exists. */
+#define HFI_POSTGRES_ONE_AT_A_TIME "SELECT pg_advisory_xact_lock(x'686f6c6466617374'::bigint)"
 /* The statements that make the guard, ended by NULL. */
 extern const char *const hfi_postgres_make_guard[];
 hf_status hfi_postgres_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
@@ -89,6 +105,11 @@ void hfi_postgres_ear_close(struct postgres_store *store);
 bool hfi_postgres_expect(struct postgres_store *store, struct postgres_lock *lock, struct hfi_owner owner,
                          int *backend);
 void hfi_postgres_expect_no_more(struct postgres_store *store, struct postgres_lock *lock, enum postgres_state state);
+/* With the mutex: whether it is known that the session of `backend` may write who holds what. 0: whether it is known of
+ * any. */
+bool hfi_postgres_may_write(const struct postgres_store *store, int backend);
+/* Without it. */
+void hfi_postgres_learn_writers(struct postgres_store *store, const PGresult *result, hfi_time asked_ns);
 bool hfi_postgres_await_call(struct postgres_store *store, struct postgres_lock *lock, struct hfi_waker *waker,
                              hfi_time deadline_ns);
 

@@ -121,7 +121,8 @@ hf_status hfi_postgres_not_unknown(hf_status status, hf_error *err)
 
 bool hfi_postgres_is_missing(const hf_error *err)
 {
-    return err->native == state_number("42P01") || err->native == state_number("42883");
+    return err->native == state_number("42P01") || err->native == state_number("42883") ||
+           err->native == state_number("42703"); /* a column: the table is of an earlier version */
 }
 
 bool hfi_postgres_is_read_only(const hf_error *err)

@@ -2,7 +2,8 @@
  *
  * postgres_bound.c: advisory and for-update: the lock belongs to a connection, and each lock has one of its own, so
  * that a forced release ends one lock and no other. The server frees it when the connection ends, and the keeper
- * watches all of them for that.
+ * watches all of them for that. What stands between us and the server may keep a connection open whose other half has
+ * ended: so they are pinged, and whoever does not answer is taken to be gone, before the server can think so of us.
  *
  * A waiter blocks in the server, with the very connection that is going to hold the lock. To give up it has the
  * statement cancelled by another connection; if that does not work, it closes its own.
@@ -11,13 +12,28 @@
 #include <errno.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #define WATCHED_AT_ONCE 16
+/* The server gives up after nine seconds or more: keepalives come after five without a word, three of them, two seconds
+ * apart, and the last ping was two seconds before. */
+#define BEAT_S 2
+#define PING_PATIENCE (6 * HFI_SECOND)
+/* No hold has this serial. */
+#define THE_HEART 0
 
 hf_status hfi_postgres_bound_open(struct postgres_store *store, hf_error *err)
 {
+    const struct itimerspec pulse = { .it_value = { .tv_sec = BEAT_S }, .it_interval = { .tv_sec = BEAT_S } };
+    struct epoll_event event = { .events = EPOLLIN, .data.u64 = THE_HEART };
     store->watch = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
-    return store->watch >= 0 ? HF_OK : hfi_fail_errno(err, errno, "make", "a client");
+    if (store->watch >= 0)
+        store->heart = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+    if (store->watch < 0 || store->heart < 0 || timerfd_settime(store->heart, 0, &pulse, NULL) != 0 ||
+        epoll_ctl(store->watch, EPOLL_CTL_ADD, store->heart, &event) != 0)
+        return hfi_fail_errno(err, errno, "make", "a client");
+    return HF_OK;
 }
 
 /* --- watching --- */
@@ -54,20 +70,44 @@ static struct postgres_connection *take_connection(struct postgres_store *store,
     return connection;
 }
 
-/* With the mutex. Nothing comes on a connection at rest but its end, or a setting that changed. */
-static bool has_ended(const struct postgres_lock *lock)
+/* With the mutex. Nothing comes on a connection at rest but its end, a changed setting, or the answer to a ping. */
+static bool has_ended(const struct postgres_store *store, const struct postgres_lock *lock)
 {
-    PGconn *pq = lock->connection->pq;
+    struct postgres_connection *connection = lock->connection;
+    PGconn *pq = connection->pq;
     struct pollfd one = { .fd = PQsocket(pq), .events = POLLIN };
-    if (one.fd >= 0 && poll(&one, 1, 0) == 0)
-        return false;
-    return PQconsumeInput(pq) != 1 || PQstatus(pq) != CONNECTION_OK;
+    if (one.fd < 0 || poll(&one, 1, 0) != 0)
+        connection->broken |= PQconsumeInput(pq) != 1 || PQstatus(pq) != CONNECTION_OK;
+    if (connection->pinged && !connection->broken && !PQisBusy(pq)) {
+        PQclear(PQgetResult(pq));
+        connection->pinged = false;
+    }
+    if (connection->pinged && store->env->now_ns() - connection->used_ns >= PING_PATIENCE)
+        connection->broken = true;
+    return connection->broken;
+}
+
+/* With the mutex. Those that have ended, and pings for the others. */
+static size_t beat(struct postgres_store *store, struct hfi_owner ended[WATCHED_AT_ONCE])
+{
+    uint64_t beats;
+    size_t count = 0;
+    if (read(store->heart, &beats, sizeof beats) != sizeof beats)
+        return 0;
+    for (const struct postgres_lock *lock = store->watched; lock && count < WATCHED_AT_ONCE; lock = lock->next) {
+        struct postgres_connection *connection = lock->connection;
+        const bool pings = has_ended(store, lock) || connection->pinged;
+        connection->broken |= !pings && !hfi_postgres_ping(store, connection);
+        if (connection->broken)
+            ended[count++] = lock->owner;
+    }
+    return count;
 }
 
 void hfi_postgres_bound_hear(struct postgres_store *store)
 {
     struct epoll_event events[WATCHED_AT_ONCE];
-    struct hfi_owner ended[WATCHED_AT_ONCE];
+    struct hfi_owner ended[2 * WATCHED_AT_ONCE];
     size_t count = 0;
     pthread_mutex_lock(&store->mutex);
     const int ready = epoll_wait(store->watch, events, WATCHED_AT_ONCE, 0);
@@ -75,7 +115,9 @@ void hfi_postgres_bound_hear(struct postgres_store *store)
         const struct postgres_lock *lock = store->watched;
         while (lock && lock->owner.serial != events[i].data.u64)
             lock = lock->next;
-        if (lock && has_ended(lock))
+        if (events[i].data.u64 == THE_HEART)
+            count += beat(store, ended + count);
+        else if (lock && has_ended(store, lock))
             ended[count++] = lock->owner;
     }
     pthread_mutex_unlock(&store->mutex);
@@ -89,7 +131,7 @@ hf_status hfi_postgres_bound_renew(struct postgres_store *store, struct hfi_rene
     pthread_mutex_lock(&store->mutex);
     for (size_t i = 0; i < count; i++) {
         const struct postgres_lock *lock = renewals[i].lock;
-        renewals[i].status = lock->watched && !has_ended(lock) ? HF_OK : HF_LOST;
+        renewals[i].status = lock->watched && !has_ended(store, lock) ? HF_OK : HF_LOST;
     }
     pthread_mutex_unlock(&store->mutex);
     return HF_OK;
@@ -97,9 +139,22 @@ hf_status hfi_postgres_bound_renew(struct postgres_store *store, struct hfi_rene
 
 /* --- attempt --- */
 
+/* Whatever the server has done or still does, it undoes when the session has ended. One that hangs, or what is between,
+ * keeps it until it is told otherwise: release() sees to that. */
+static void part_with(struct postgres_store *store, struct postgres_lock *lock, struct postgres_connection *connection)
+{
+    connection->broken = true;
+    if (PQstatus(connection->pq) != CONNECTION_OK) {
+        hfi_postgres_give_back(store, connection);
+    } else {
+        hfi_postgres_give_up(store, connection);
+        lock->unsure = true;
+    }
+}
+
 static void drop(struct postgres_store *store, struct postgres_lock *lock)
 {
-    hfi_postgres_disconnect(take_connection(store, lock));
+    part_with(store, lock, take_connection(store, lock));
     lock->blocking = lock->got = lock->in_transaction = false;
 }
 
@@ -185,7 +240,9 @@ hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgr
     hf_status status = HF_OK;
     lock->owner = request->owner;
     hfi_postgres_values(&values, request);
-    if (!lock->connection)
+    if (lock->unsure && hfi_postgres_must_settle(store))
+        status = hfi_postgres_settle(store, request->deadline_ns, err);
+    if (status == HF_OK && !lock->connection)
         status = hfi_postgres_borrow(store, &lock->connection, request->deadline_ns, err);
     if (status != HF_OK)
         return status;
@@ -199,7 +256,7 @@ hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgr
     if (status == HF_OK)
         status = watch(store, lock, err);
     if (status != HF_OK && status != HF_BUSY)
-        drop(store, lock); /* whatever the server has done, it undoes */
+        drop(store, lock);
     return status;
 }
 
@@ -300,15 +357,12 @@ static hf_status unlock(struct postgres_store *store, struct postgres_connection
     return status;
 }
 
-hf_status hfi_postgres_bound_release(struct postgres_store *store, struct postgres_lock *lock,
-                                     const struct hfi_request *request, hf_error *err)
+static hf_status let_go(struct postgres_store *store, struct postgres_lock *lock,
+                        struct postgres_connection *connection, const struct hfi_request *request, hf_error *err)
 {
     const bool was_held = lock->state == POSTGRES_HELD;
     bool got = lock->got;
-    struct postgres_connection *connection = take_connection(store, lock);
-    hf_status status = HF_OK;
-    if (!connection)
-        return HF_OK;
+    hf_status status = HF_LOST;
     if (lock->blocking && !stop_blocking(store, connection, &got, request->deadline_ns))
         connection->broken = true;
     if (!connection->broken)
@@ -316,13 +370,31 @@ hf_status hfi_postgres_bound_release(struct postgres_store *store, struct postgr
     lock->state = POSTGRES_NEW;
     lock->blocking = lock->got = lock->in_transaction = false;
     if (status != HF_OK && (was_held || status != HF_LOST))
-        connection->broken = true; /* closed, and with it all that the server may still think */
-    hfi_postgres_give_back(store, connection);
+        connection->broken = true;
+    if (connection->broken)
+        part_with(store, lock, connection);
+    else
+        hfi_postgres_give_back(store, connection);
     if (!was_held)
         return HF_OK;
-    /* Without an answer by the deadline the lock may be held until the server notices. */
+    /* Without an answer by the deadline the lock may be held until the session has ended. */
     const bool late = status == HF_UNKNOWN && store->env->now_ns() >= request->deadline_ns;
     if (status != HF_OK && !late)
         return hfi_fail(err, HF_LOST, 0, "its connection to the server has ended");
     return status;
+}
+
+hf_status hfi_postgres_bound_release(struct postgres_store *store, struct postgres_lock *lock,
+                                     const struct hfi_request *request, hf_error *err)
+{
+    struct postgres_connection *connection = take_connection(store, lock);
+    const hf_status status = connection ? let_go(store, lock, connection, request, err) : HF_OK;
+    if (status == HF_UNKNOWN || !lock->unsure)
+        return status;
+    hf_error trouble = { .status = HF_OK };
+    const hf_status settled = hfi_postgres_settle(store, request->deadline_ns, &trouble);
+    lock->unsure = settled != HF_OK;
+    if (settled != HF_OK && err)
+        *err = trouble;
+    return settled == HF_OK ? status : settled;
 }

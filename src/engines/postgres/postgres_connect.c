@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #define OPTIONS_MOST 80
@@ -73,8 +74,12 @@ void hfi_postgres_disconnect(struct postgres_connection *connection)
 {
     if (!connection)
         return;
+    const struct linger reset = { .l_onoff = 1 };
     hfi_fd_begin();
     hfi_fd_forget(PQsocket(connection->pq));
+    /* Whatever has not reached the server is not to be sent again after the end. */
+    if (connection->broken)
+        setsockopt(PQsocket(connection->pq), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     PQfinish(connection->pq);
     hfi_fd_end(-1);
     hfi_free(connection);

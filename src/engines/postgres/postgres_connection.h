@@ -32,11 +32,14 @@ hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struc
 
 struct postgres_connection {
     PGconn *pq;
-    int backend;       /* the server's process */
+    int backend;       /* the server's process, … */
+    int64_t began_us;  /* … and since when: a number may go to another one */
     bool pooled;       /* something between us and the server gives its connections to others */
     uint32_t prepared; /* bits by statement */
     bool broken;
-    hfi_time used_ns; /* when it was given back */
+    bool pinged;                      /* the answer to a ping comes before any other */
+    hfi_time used_ns;                 /* when it was given back, or pinged */
+    struct postgres_connection *next; /* in the list of those that were given up */
 };
 
 /* To whichever of the addresses lets us write. */
@@ -49,6 +52,15 @@ hf_status hfi_postgres_borrow(struct postgres_store *store, struct postgres_conn
                               hf_error *err);
 void hfi_postgres_give_back(struct postgres_store *store, struct postgres_connection *connection);
 
+/* --- postgres_late.c: what was asked on a connection and never answered may still be done, much later --- */
+
+/* Keeps it until its session has ended for certain. */
+void hfi_postgres_give_up(struct postgres_store *store, struct postgres_connection *connection);
+/* HF_OK: every session that was given up before this call has ended, and does nothing more. */
+hf_status hfi_postgres_settle(struct postgres_store *store, hfi_time deadline_ns, hf_error *err);
+bool hfi_postgres_must_settle(struct postgres_store *store); /* before yet another one is given up */
+void hfi_postgres_forget_given_up(struct postgres_store *store);
+
 /* --- postgres_session.c: what a connection is told first --- */
 
 hf_status hfi_postgres_set_up(struct postgres_store *store, struct postgres_connection *connection,
@@ -60,7 +72,7 @@ typedef char postgres_digits[24];
 
 struct postgres_values {
     const char *name, *note;
-    postgres_digits client, serial, ttl, backend, version;
+    postgres_digits client, serial, ttl, backend, version, request;
 };
 
 struct postgres_call {
@@ -79,26 +91,30 @@ hf_status hfi_postgres_exchange(struct postgres_store *store, struct postgres_co
 /* The same on a connection of the pool, and again after a deadlock or a conflict; makes the tables if they are gone. */
 hf_status hfi_postgres_ask(struct postgres_store *store, struct postgres_call *calls, size_t count,
                            hfi_time deadline_ns, hf_error *err);
-/* A sequence with one set of values; tells how many rows the statement `counted` changed, and the last one's result. */
+/* A sequence with one set of values; tells how many rows the statement `counted` changed, and the results of the last
+ * one and of POSTGRES_VOUCH. */
 struct postgres_answer {
-    PGresult *last;
+    PGresult *last, *vouched;
     enum postgres_statement counted;
     long changed;
 };
 hf_status hfi_postgres_run(struct postgres_store *store, const unsigned char *sequence,
                            const struct postgres_values *values, struct postgres_answer *answer, hfi_time deadline_ns,
                            hf_error *err);
-/* A text of our own, outside of the strategy's table; `result` may be NULL. */
+/* Texts of our own, outside of the strategy's table, in one transaction; `result`, the last one's, may be NULL. */
 struct postgres_text {
     const char *text;
     const char *const *parameters;
     int count;
 };
 hf_status hfi_postgres_say(struct postgres_store *store, struct postgres_connection *connection,
-                           const struct postgres_text *text, PGresult **result, hfi_time deadline_ns, hf_error *err);
+                           const struct postgres_text *texts, size_t count, PGresult **result, hfi_time deadline_ns,
+                           hf_error *err);
 /* Prepares a statement without running it. */
 hf_status hfi_postgres_prepare(struct postgres_store *store, struct postgres_connection *connection,
                                enum postgres_statement statement, hfi_time deadline_ns, hf_error *err);
+/* Asks for an answer, and no more. False: the connection broke. */
+bool hfi_postgres_ping(struct postgres_store *store, struct postgres_connection *connection);
 /* Sends calls without waiting for their answers. */
 hf_status hfi_postgres_send(struct postgres_store *store, struct postgres_connection *connection,
                             struct postgres_call *calls, size_t count, hf_error *err);

@@ -12,17 +12,18 @@
 #include <string.h>
 
 #define SECOND_PATIENCE (20 * HFI_MS)
+/* For so long the number of a process that has ended goes to no other: a server would have to start thousands of them
+ * every second. */
+#define VOUCHED (10 * HFI_SECOND)
 
 /* A session that listens holds an advisory lock for as long as it lives: that is how others tell. */
 static hf_status begin_to_listen(struct postgres_store *store, struct postgres_connection *connection,
                                  hfi_time deadline_ns, hf_error *err)
 {
     char channel[48];
-    const struct postgres_text live = { .text = HFI_POSTGRES_LIVE }, listen = { .text = channel };
+    const struct postgres_text texts[] = { { .text = HFI_POSTGRES_LIVE }, { .text = channel } };
     snprintf(channel, sizeof channel, "LISTEN holdfast_%016llx", (unsigned long long)store->env->client);
-    hf_status status = hfi_postgres_say(store, connection, &live, NULL, deadline_ns, err);
-    if (status == HF_OK)
-        status = hfi_postgres_say(store, connection, &listen, NULL, deadline_ns, err);
+    const hf_status status = hfi_postgres_say(store, connection, texts, 2, NULL, deadline_ns, err);
     return hfi_postgres_not_unknown(status, err);
 }
 
@@ -68,7 +69,7 @@ static void unlink_lock(struct postgres_ear *ear, struct postgres_lock *lock)
 
 /* "serial token microseconds": it was given the lock. "serial": the same, but it must ask for the token.
  * "serial second": the one before it was, and should be looked after. */
-static void call(const struct postgres_store *store, const struct postgres_lock *listener, const char *text)
+static void call(const struct postgres_store *store, const struct postgres_lock *listener, const char *text, int sender)
 {
     char *rest;
     const uint64_t serial = strtoull(text, &rest, 10);
@@ -82,6 +83,7 @@ static void call(const struct postgres_store *store, const struct postgres_lock 
         lock->state = POSTGRES_CALLED;
         lock->gift.token = strtoll(rest, &rest, 10);
         lock->gift.server_us = strtoll(rest, NULL, 10);
+        lock->gift.sender = sender;
     } else if (claim_over < lock->ask_again_ns) {
         lock->ask_again_ns = claim_over;
     }
@@ -104,7 +106,7 @@ static void hear(struct postgres_store *store, const struct postgres_lock *liste
     PGconn *pq = store->ear.connection->pq;
     const bool alive = PQconsumeInput(pq) == 1 && PQstatus(pq) == CONNECTION_OK;
     for (PGnotify *one; (one = PQnotifies(pq)) != NULL;) {
-        call(store, listener, one->extra);
+        call(store, listener, one->extra, one->be_pid);
         PQfreemem(one);
     }
     if (!alive)
@@ -121,7 +123,32 @@ static void pass_duty_on(const struct postgres_ear *ear)
         hfi_waker_wake(lock->waker);
 }
 
+bool hfi_postgres_may_write(const struct postgres_store *store, int backend)
+{
+    const struct postgres_writers *writers = &store->writers;
+    if (store->env->now_ns() >= writers->until_ns)
+        return false;
+    bool found = backend == 0;
+    for (size_t i = 0; i < writers->count && !found; i++)
+        found = writers->backends[i] == backend;
+    return found;
+}
+
 /* --- without it --- */
+
+void hfi_postgres_learn_writers(struct postgres_store *store, const PGresult *result, hfi_time asked_ns)
+{
+    const char *text = PQntuples(result) > 0 ? PQgetvalue(result, 0, 0) : "";
+    int *backends = hfi_alloc((strlen(text) / 2 + 1) * sizeof *backends); /* a digit and a blank each, at least */
+    size_t count = 0;
+    for (char *end; backends && *text; text = *end ? end + 1 : end)
+        backends[count++] = (int)strtol(text, &end, 10);
+    pthread_mutex_lock(&store->mutex);
+    int *before = store->writers.backends;
+    store->writers = (struct postgres_writers){ .backends = backends, .count = count, .until_ns = asked_ns + VOUCHED };
+    pthread_mutex_unlock(&store->mutex);
+    hfi_free(before);
+}
 
 bool hfi_postgres_expect(struct postgres_store *store, struct postgres_lock *lock, struct hfi_owner owner, int *backend)
 {

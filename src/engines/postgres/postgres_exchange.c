@@ -39,12 +39,12 @@ void hfi_postgres_values(struct postgres_values *values, const struct hfi_reques
     hfi_postgres_put(values->client, (int64_t)request->owner.client);
     hfi_postgres_put(values->serial, (int64_t)request->owner.serial);
     hfi_postgres_put(values->ttl, request->ttl_ms);
-    values->backend[0] = values->version[0] = 0;
+    values->backend[0] = values->version[0] = values->request[0] = 0;
 }
 
 static Oid type_of(char letter)
 {
-    if (strchr("nhk", letter))
+    if (strchr("nhkl", letter))
         return TYPE_TEXT;
     return strchr("pb", letter) ? TYPE_INT4 : TYPE_INT8;
 }
@@ -68,6 +68,10 @@ static const char *value_of(const struct postgres_store *store, const struct pos
         return values->note;
     case 'b':
         return values->backend;
+    case 'r':
+        return values->request;
+    case 'l':
+        return store->config.names.locks;
     default:
         return values->version;
     }
@@ -101,11 +105,23 @@ static bool send_call(const struct postgres_store *store, struct postgres_connec
     return PQsendQueryPrepared(connection->pq, name, count, values, NULL, NULL, 0) == 1;
 }
 
+/* Through a pooler the path cannot be set for a session, which is another's as well: it is set for one transaction. */
+static bool send_path(struct postgres_connection *connection)
+{
+    static const char text[] = "SELECT pg_catalog.set_config('search_path', '" HFI_POSTGRES_PATH "', true)";
+    return !connection->pooled || PQsendQueryParams(connection->pq, text, 0, NULL, NULL, NULL, NULL, 0) == 1;
+}
+
+static bool send_end(struct postgres_connection *connection)
+{
+    return PQpipelineSync(connection->pq) == 1 && PQflush(connection->pq) >= 0;
+}
+
 hf_status hfi_postgres_send(struct postgres_store *store, struct postgres_connection *connection,
                             struct postgres_call *calls, size_t count, hf_error *err)
 {
     uint32_t prepared = connection->prepared;
-    bool sent = true;
+    bool sent = send_path(connection);
     for (size_t i = 0; i < count && sent; i++) {
         const uint32_t bit = 1u << calls[i].statement;
         calls[i].result = NULL;
@@ -113,9 +129,14 @@ hf_status hfi_postgres_send(struct postgres_store *store, struct postgres_connec
         prepared |= bit; /* the next of its kind needs no other */
         sent = send_call(store, connection, &calls[i]);
     }
-    if (!sent || PQpipelineSync(connection->pq) != 1 || PQflush(connection->pq) < 0)
-        return fail_sending(connection, err);
-    return HF_OK;
+    return sent && send_end(connection) ? HF_OK : fail_sending(connection, err);
+}
+
+bool hfi_postgres_ping(struct postgres_store *store, struct postgres_connection *connection)
+{
+    connection->pinged = send_end(connection);
+    connection->used_ns = store->env->now_ns();
+    return connection->pinged;
 }
 
 /* --- receiving --- */
@@ -189,11 +210,28 @@ static bool receive_end(const struct postgres_store *store, struct postgres_conn
     return end;
 }
 
+/* What comes before the first answer: that to a ping, and that to the path. False: no more will come. */
+static bool receive_beginning(const struct postgres_store *store, struct postgres_connection *connection,
+                              hf_status *refusal, hfi_time deadline_ns, hf_error *err)
+{
+    if (connection->pinged && !receive_end(store, connection, deadline_ns))
+        return false;
+    connection->pinged = false;
+    if (!connection->pooled)
+        return true;
+    PGresult *result = receive(store, connection, deadline_ns);
+    const bool whole = result != NULL;
+    if (whole)
+        take_result(store, result, refusal, err);
+    PQclear(result);
+    return whole;
+}
+
 static hf_status receive_all(struct postgres_store *store, struct postgres_connection *connection,
                              struct postgres_call *calls, size_t count, hfi_time deadline_ns, hf_error *err)
 {
     hf_status refusal = HF_OK;
-    bool whole = true;
+    bool whole = receive_beginning(store, connection, &refusal, deadline_ns, err);
     for (size_t i = 0; i < count && whole; i++) {
         if (calls[i].prepares) {
             PGresult *result = receive(store, connection, deadline_ns);
@@ -254,7 +292,7 @@ hf_status hfi_postgres_prepare(struct postgres_store *store, struct postgres_con
         types[i] = type_of(letters[i]);
     if (PQsendPrepare(connection->pq, store->config.prepared[statement], store->config.sql[statement],
                       (int)strlen(letters), types) != 1 ||
-        PQpipelineSync(connection->pq) != 1 || PQflush(connection->pq) < 0)
+        !send_end(connection))
         return fail_sending(connection, err);
     PGresult *result = receive(store, connection, deadline_ns);
     hf_status refusal = HF_OK;
@@ -269,16 +307,26 @@ hf_status hfi_postgres_prepare(struct postgres_store *store, struct postgres_con
 }
 
 hf_status hfi_postgres_say(struct postgres_store *store, struct postgres_connection *connection,
-                           const struct postgres_text *text, PGresult **result, hfi_time deadline_ns, hf_error *err)
+                           const struct postgres_text *texts, size_t count, PGresult **result, hfi_time deadline_ns,
+                           hf_error *err)
 {
     hf_status refusal = HF_OK;
-    if (PQsendQueryParams(connection->pq, text->text, text->count, NULL, text->parameters, NULL, NULL, 0) != 1 ||
-        PQpipelineSync(connection->pq) != 1 || PQflush(connection->pq) < 0)
+    PGresult *answer = NULL;
+    bool sent = send_path(connection);
+    for (size_t i = 0; i < count && sent; i++)
+        sent = PQsendQueryParams(connection->pq, texts[i].text, texts[i].count, NULL, texts[i].parameters, NULL, NULL,
+                                 0) == 1;
+    if (!sent || !send_end(connection))
         return fail_sending(connection, err);
-    PGresult *answer = receive(store, connection, deadline_ns);
-    if (answer)
-        take_result(store, answer, &refusal, err);
-    if (!answer || !receive_end(store, connection, deadline_ns))
+    bool whole = receive_beginning(store, connection, &refusal, deadline_ns, err);
+    for (size_t i = 0; i < count && whole; i++) {
+        PQclear(answer);
+        answer = receive(store, connection, deadline_ns);
+        whole = answer != NULL;
+        if (whole)
+            take_result(store, answer, &refusal, err);
+    }
+    if (!whole || !receive_end(store, connection, deadline_ns))
         refusal = lost_answer(store, connection, deadline_ns, err);
     if (refusal == HF_OK && result)
         *result = answer;
@@ -306,6 +354,18 @@ static bool mend(struct postgres_store *store, struct postgres_connection *conne
     return *status == HF_OK;
 }
 
+/* Done later than the release that undoes it, it would take the lock for nobody. A renewal has a number, and all else
+ * does no harm. */
+static bool may_take(const struct postgres_call *calls, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const enum postgres_statement one = calls[i].statement;
+        if (one == POSTGRES_TAKE || one == POSTGRES_SWAP || one == POSTGRES_ENTER)
+            return true;
+    }
+    return false;
+}
+
 hf_status hfi_postgres_ask(struct postgres_store *store, struct postgres_call *calls, size_t count,
                            hfi_time deadline_ns, hf_error *err)
 {
@@ -318,7 +378,10 @@ hf_status hfi_postgres_ask(struct postgres_store *store, struct postgres_call *c
             return status;
         status = hfi_postgres_exchange(store, connection, calls, count, deadline_ns, trouble);
         const bool again = status != HF_OK && mend(store, connection, tries, &status, deadline_ns, trouble);
-        hfi_postgres_give_back(store, connection);
+        if (status == HF_UNKNOWN && may_take(calls, count))
+            hfi_postgres_give_up(store, connection);
+        else
+            hfi_postgres_give_back(store, connection);
         if (!again)
             return status;
     }
@@ -333,13 +396,15 @@ hf_status hfi_postgres_run(struct postgres_store *store, const unsigned char *se
     for (; count < POSTGRES_SEQUENCE_MAX && sequence[count] != POSTGRES_END; count++)
         calls[count] = (struct postgres_call){ .statement = sequence[count], .values = values };
     const hf_status status = hfi_postgres_ask(store, calls, count, deadline_ns, err);
-    answer->last = NULL;
+    answer->last = answer->vouched = NULL;
     answer->changed = 0;
     for (size_t i = 0; i < count && status == HF_OK; i++) {
         if (calls[i].statement == answer->counted)
             answer->changed = strtol(PQcmdTuples(calls[i].result), NULL, 10);
         if (i + 1 == count)
             answer->last = calls[i].result;
+        else if (calls[i].statement == POSTGRES_VOUCH)
+            answer->vouched = calls[i].result;
         else
             PQclear(calls[i].result);
     }

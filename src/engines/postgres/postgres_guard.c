@@ -9,27 +9,26 @@
 #include "postgres.h"
 #include <inttypes.h>
 
-/* The function's own names are those of the schema in which its table is, whatever path its caller has. The refusal
- * undoes the row's change, too. The same text is in sql/holdfast-postgres.sql. */
+/* It means the same whatever path its caller has. The refusal undoes the row's change, too. The same text is in
+ * sql/holdfast-postgres.sql. */
 static const char make_function[] =
-    "DO $make$ BEGIN EXECUTE (SELECT format($text$"
-    "CREATE OR REPLACE FUNCTION %1$s.%2$I(resource text, token bigint) RETURNS void LANGUAGE plpgsql AS $body$\n"
+    "CREATE OR REPLACE FUNCTION {H}(resource text, token bigint) RETURNS void LANGUAGE plpgsql"
+    " SET search_path = " HFI_POSTGRES_PATH " AS " HFI_POSTGRES_QUOTE "\n"
     "#variable_conflict use_column\n"
     "DECLARE\n"
     "    highest bigint;\n"
     "BEGIN\n"
-    "    INSERT INTO %1$s.%3$I AS f (resource, token) VALUES ($1, $2)\n"
+    "    INSERT INTO {F} AS f (resource, token) VALUES ($1, $2)\n"
     "    ON CONFLICT (resource) DO UPDATE SET token = greatest(f.token, excluded.token) RETURNING f.token INTO "
     "highest;\n"
     "    IF highest > $2 THEN\n"
-    "        RAISE EXCEPTION 'token %% for %% is too old: %% was shown before', $2, $1, highest\n"
+    "        RAISE EXCEPTION 'token % for % is too old: % was shown before', $2, $1, highest\n"
     "            USING ERRCODE = 'HF001', HINT = 'The lock was lost, and somebody else has had it since.';\n"
     "    END IF;\n"
-    "END\n"
-    "$body$$text$, c.relnamespace::regnamespace, (parse_ident('{H}'))[cardinality(parse_ident('{H}'))], c.relname)\n"
-    "FROM pg_class c WHERE c.oid = '{F}'::regclass); END $make$";
+    "END\n" HFI_POSTGRES_QUOTE;
 
 const char *const hfi_postgres_make_guard[] = {
+    HFI_POSTGRES_ONE_AT_A_TIME,
     "CREATE TABLE IF NOT EXISTS {F} (resource text COLLATE \"C\" PRIMARY KEY, token bigint NOT NULL)"
     " WITH (fillfactor = 50)",
     make_function,

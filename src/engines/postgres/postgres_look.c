@@ -57,37 +57,43 @@ hf_status hfi_postgres_inspect(void *memory, const char *prefix, hf_inspect_fn e
     return HF_OK;
 }
 
-/* A lock that is bound to a connection ends with its connection: until the backend that has it now has it no more. Who
- * is served next keeps it. */
-static hf_status end_holder(struct postgres_store *store, struct postgres_values *values, hfi_time deadline_ns,
+/* A lock that is bound to a connection ends with its connection: until the backend that has it now has it no more. */
+static hf_status end_holder(struct postgres_store *store, const struct postgres_values *values, hfi_time deadline_ns,
                             hf_error *err)
 {
     static const postgres_sequence evict = { POSTGRES_EVICT };
-    hfi_postgres_put(values->backend, 0);
     for (;;) {
         struct postgres_answer answer = { .counted = POSTGRES_END };
         const hf_status status = hfi_postgres_run(store, evict, values, &answer, deadline_ns, err);
         if (status != HF_OK)
             return status;
-        const long long holder = hfi_postgres_number(answer.last, 0, 0, 0);
+        const bool gone = PQntuples(answer.last) == 0;
         PQclear(answer.last);
-        if (holder == 0)
+        if (gone)
             return HF_OK;
         if (store->env->now_ns() >= deadline_ns)
             return hfi_fail(err, HF_UNAVAILABLE, 0, "the holder of %.100s does not end", values->name);
-        hfi_postgres_put(values->backend, holder);
         poll(NULL, 0, END_PAUSE_MS);
     }
 }
 
+/* Looks first, and ends that one hold: a request that arrives late must not end the next holder's. */
 hf_status hfi_postgres_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
+    static const postgres_sequence look = { POSTGRES_HOLDER };
     struct postgres_store *store = memory;
     struct postgres_values values = { .name = name, .note = "" };
     struct postgres_answer answer = { .counted = POSTGRES_END };
+    hf_status status = hfi_postgres_run(store, look, &values, &answer, deadline_ns, err);
+    const bool held = status == HF_OK && PQntuples(answer.last) > 0;
+    hfi_postgres_put(values.backend, hfi_postgres_number(answer.last, 0, 0, 0));
+    hfi_postgres_put(values.version, hfi_postgres_number(answer.last, 0, 1, 0));
+    PQclear(answer.last);
+    if (!held)
+        return hfi_postgres_not_unknown(status, err);
     if (store->config.strategy->bound)
         return end_holder(store, &values, deadline_ns, err);
-    const hf_status status = hfi_postgres_run(store, store->config.strategy->evict, &values, &answer, deadline_ns, err);
+    status = hfi_postgres_run(store, store->config.strategy->evict, &values, &answer, deadline_ns, err);
     PQclear(answer.last);
     return status;
 }

@@ -5,8 +5,9 @@
  * Who finds the lock held lines up in a table; who frees it hands it to the first in line, in the same transaction, for
  * a short claim time, and notifies that one client. The first renewal makes the time whole.
  *
- * A notification is not an answer to a request: a waiter that was paused may read it long after the claim has ended.
- * How far it is to be trusted is reckoned from the last answered request, see is_fresh(); in doubt the waiter asks.
+ * A notification is not an answer to a request: a waiter that was paused may read it long after the claim has ended,
+ * and anybody may send one. It is believed if it comes from a session that may write the row; how long is reckoned from
+ * the last answered request, see is_fresh(). In doubt the waiter asks.
  */
 #include "postgres.h"
 #include <stdio.h>
@@ -89,11 +90,24 @@ static hf_status swap(struct postgres_store *store, struct postgres_values *valu
 
 /* --- attempt --- */
 
+/* Who may be told something asks, in the same exchange, whom to believe; once in a while. */
+static void vouch_first(postgres_sequence out, const unsigned char *sequence)
+{
+    size_t count = 0;
+    out[count++] = POSTGRES_VOUCH;
+    while (count < POSTGRES_SEQUENCE_MAX && (out[count] = sequence[count - 1]) != POSTGRES_END)
+        count++;
+}
+
 static hf_status ask(struct postgres_store *store, const unsigned char *sequence, struct postgres_values *values,
                      PGresult **result, hfi_time deadline_ns, hf_error *err)
 {
     struct postgres_answer answer = { .counted = POSTGRES_END };
+    const hfi_time asked_ns = store->env->now_ns();
     hf_status status = hfi_postgres_run(store, sequence, values, &answer, deadline_ns, err);
+    if (answer.vouched)
+        hfi_postgres_learn_writers(store, answer.vouched, asked_ns);
+    PQclear(answer.vouched);
     *result = answer.last;
     if (status == HF_OK && store->config.strategy->swap) {
         status = swap(store, values, result, deadline_ns, err);
@@ -113,8 +127,8 @@ static bool is_fresh(const struct postgres_store *store, const struct postgres_l
     const hfi_time now = store->env->now_ns(), waited = now - lock->sent_ns;
     const struct postgres_gift *gift = &lock->gift;
     /* With several servers a message may come from one that is not asked any more. */
-    if (gift->token <= 0 || lock->server_us < 0 || gift->server_us < lock->server_us || waited > TRUSTED_WAIT ||
-        store->config.session_attributes)
+    if (gift->token <= 0 || !hfi_postgres_may_write(store, gift->sender) || lock->server_us < 0 ||
+        gift->server_us < lock->server_us || waited > TRUSTED_WAIT || store->config.session_attributes)
         return false;
     if (gift->server_us - lock->server_us > waited / 1000) /* the server's clock was set */
         return false;
@@ -128,7 +142,7 @@ static bool is_fresh(const struct postgres_store *store, const struct postgres_l
 static void take_up(struct postgres_store *store, struct postgres_lock *lock)
 {
     hfi_postgres_expect_no_more(store, lock, POSTGRES_HELD);
-    lock->queued = lock->unsure = false;
+    lock->queued = false;
 }
 
 static void stay_outside(struct postgres_store *store, struct postgres_lock *lock, const PGresult *result, bool called,
@@ -151,26 +165,38 @@ hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres
 {
     const struct postgres_strategy *strategy = store->config.strategy;
     struct postgres_values values;
+    postgres_sequence vouched;
     PGresult *result = NULL;
     int backend = 0;
     pthread_mutex_lock(&store->mutex);
     const bool called = lock->state == POSTGRES_CALLED;
     const bool given = called && is_fresh(store, lock, grant);
+    const bool knows = hfi_postgres_may_write(store, called ? lock->gift.sender : 0);
     lock->ask_again_ns = HFI_NEVER;
     pthread_mutex_unlock(&store->mutex);
     if (given) {
         take_up(store, lock);
         return HF_OK;
     }
+    if (lock->unsure && hfi_postgres_must_settle(store)) {
+        const hf_status settled = hfi_postgres_settle(store, request->deadline_ns, err);
+        if (settled != HF_OK)
+            return settled;
+    }
     grant->valid_ms = 0;
     hfi_postgres_values(&values, request);
+    hfi_postgres_put(values.request, atomic_fetch_add(&lock->requests, 1) + 1);
     /* Whoever lines up without being able to hear would be handed a lock that it never takes. */
     const bool line_up =
         request->queue && lock->wants_place && !called && hfi_postgres_expect(store, lock, request->owner, &backend);
     hfi_postgres_put(values.backend, backend);
+    const unsigned char *sequence = line_up ? strategy->line_up : strategy->attempt;
+    if ((line_up || called) && !knows) {
+        vouch_first(vouched, sequence);
+        sequence = vouched;
+    }
     hfi_time sent_ns = store->env->now_ns();
-    hf_status status =
-        ask(store, line_up ? strategy->line_up : strategy->attempt, &values, &result, request->deadline_ns, err);
+    hf_status status = ask(store, sequence, &values, &result, request->deadline_ns, err);
     if (status == HF_OK && hfi_postgres_number(result, 0, COLUMN_TOKEN, 0) == 0 &&
         (is_true(result, COLUMN_FREE) || is_true(result, COLUMN_AHEAD))) {
         PQclear(result);
@@ -240,12 +266,19 @@ hf_status hfi_postgres_row_release(struct postgres_store *store, struct postgres
     if (!was_held && !lock->wants_place && !lock->unsure)
         return HF_OK;
     hfi_postgres_values(&values, request);
+    /* What was asked for and not answered must not be done after this. Where it cannot be had for certain at once, the
+     * lock is freed all the same, and again later. */
+    const hfi_time now = store->env->now_ns();
+    const hf_status settled =
+        lock->unsure ? hfi_postgres_settle(store, now + (request->deadline_ns - now) / 2, err) : HF_OK;
     const bool plain = was_held && !lock->unsure;
     hf_status status = hfi_postgres_run(store, plain ? strategy->release : strategy->leave, &values, &answer,
-                                        request->deadline_ns, err);
+                                        request->deadline_ns, settled == HF_OK ? err : NULL);
     PQclear(answer.last);
     if (status == HF_UNKNOWN)
         lock->unsure = true;
+    if (status == HF_OK && settled != HF_OK)
+        return settled;
     if (status != HF_OK)
         return status;
     if (was_held && answer.changed == 0)
@@ -265,7 +298,9 @@ hf_status hfi_postgres_row_renew(struct postgres_store *store, struct hfi_renewa
         const struct hfi_request request = {
             .name = renewals[i].name, .owner = renewals[i].owner, .ttl_ms = renewals[i].ttl_ms, .note = ""
         };
+        struct postgres_lock *lock = renewals[i].lock;
         hfi_postgres_values(&values[i], &request);
+        hfi_postgres_put(values[i].request, atomic_fetch_add(&lock->requests, 1) + 1);
         calls[i] = (struct postgres_call){ .statement = POSTGRES_RENEW, .values = &values[i] };
     }
     if (status == HF_OK)

@@ -22,6 +22,7 @@ struct setting {
 };
 
 static const struct setting settings[] = {
+    { 0, "search_path", HFI_POSTGRES_PATH },
     { 0, "default_transaction_isolation", "read committed" },
     { 0, "statement_timeout", "0" },
     { 0, "idle_in_transaction_session_timeout", "0" },
@@ -36,22 +37,30 @@ static const struct setting settings[] = {
     { 140000, "client_connection_check_interval", "1000" },
 };
 
-/* Asks who and what the server is; and, unless there is a pooler, sets everything: through one it would be set for
- * others. Bound strategies wait in the server, for as long as they like. */
+/* Asks who and what the server is, and where the path of the user leads; and sets everything, unless there is a pooler:
+ * through one it would be set for others. Until the path is set nothing may be looked up by it, not even an operator.
+ * Bound strategies wait in the server, for as long as they like. */
 static void compose(char *out, size_t size, const struct postgres_store *store, int version)
 {
     const long long patience_ms = store->config.strategy->bound ? 0 : store->env->timeout_ns / HFI_MS + 1;
-    int used = snprintf(out, size,
-                        "SELECT pg_backend_pid(), pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time()),"
-                        " CASE WHEN pg_backend_pid() = $1::int OR $2::bool"
-                        " THEN set_config('lock_timeout', '%lld', false)",
-                        patience_ms);
+    int used = snprintf(
+        out, size,
+        "SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),"
+        " extract(epoch FROM pg_catalog.pg_postmaster_start_time()), (SELECT (extract(epoch FROM a.backend_start)"
+        " OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 FROM"
+        " pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a),"
+        " COALESCE((SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
+        " ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=)"
+        " pg_catalog.to_regclass($3::pg_catalog.text)), pg_catalog.current_schema()),"
+        " CASE WHEN pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) $1::pg_catalog.int4 OR $2::pg_catalog.bool"
+        " THEN pg_catalog.concat(pg_catalog.set_config('lock_timeout', '%lld', false)",
+        patience_ms);
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         if (version >= settings[i].since)
-            used += snprintf(out + used, size - (size_t)used, " || set_config('%s', '%s', false)", settings[i].name,
-                             settings[i].value);
+            used += snprintf(out + used, size - (size_t)used, ", pg_catalog.set_config('%s', '%s', false)",
+                             settings[i].name, settings[i].value);
     }
-    snprintf(out + used, size - (size_t)used, " END");
+    snprintf(out + used, size - (size_t)used, ") END");
 }
 
 /* Another server in the place of one, or the same after a crash, may have forgotten some of our locks. */
@@ -72,6 +81,7 @@ static hf_status judge(struct postgres_store *store, struct postgres_connection 
     if (PQgetvalue(answer, 0, 1)[0] == 't')
         return hfi_fail(err, HF_UNAVAILABLE, 0, "%s is a standby, on which nothing can be written", config->where);
     connection->backend = (int)hfi_postgres_number(answer, 0, 0, 0);
+    connection->began_us = hfi_postgres_number(answer, 0, 3, 0);
     connection->pooled = connection->backend != PQbackendPID(connection->pq) && !config->session_pooler;
     if (connection->pooled && config->strategy->bound)
         return hfi_fail(err, HF_UNSUPPORTED, 0,
@@ -79,13 +89,13 @@ static hf_status judge(struct postgres_store *store, struct postgres_connection 
                         "directly, or say pooler=session if it keeps sessions together",
                         config->where);
     recognise(store, PQgetvalue(answer, 0, 2));
-    return HF_OK;
+    return *config->names.locks ? HF_OK : hfi_postgres_config_use_schema(&store->config, PQgetvalue(answer, 0, 4), err);
 }
 
 hf_status hfi_postgres_set_up(struct postgres_store *store, struct postgres_connection *connection,
                               hfi_time deadline_ns, hf_error *err)
 {
-    char text[1500], backend[16];
+    char text[3000], backend[16], table[HFI_POSTGRES_SCHEMA_MAX + 2];
     PGresult *answer = NULL;
     const int version = PQserverVersion(connection->pq);
     if (version < OLDEST_SERVER)
@@ -96,9 +106,10 @@ hf_status hfi_postgres_set_up(struct postgres_store *store, struct postgres_conn
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
     compose(text, sizeof text, store, version);
     snprintf(backend, sizeof backend, "%d", PQbackendPID(connection->pq));
-    const char *const parameters[] = { backend, store->config.session_pooler ? "true" : "false" };
-    const struct postgres_text question = { .text = text, .parameters = parameters, .count = 2 };
-    hf_status status = hfi_postgres_say(store, connection, &question, &answer, deadline_ns, err);
+    snprintf(table, sizeof table, "\"%s\"", store->config.table);
+    const char *const parameters[] = { backend, store->config.session_pooler ? "true" : "false", table };
+    const struct postgres_text question = { .text = text, .parameters = parameters, .count = 3 };
+    hf_status status = hfi_postgres_say(store, connection, &question, 1, &answer, deadline_ns, err);
     status = hfi_postgres_not_unknown(status, err);
     if (status == HF_OK)
         status = judge(store, connection, answer, err);

@@ -9,7 +9,14 @@
 #include "engine.h"
 #include <libpq-fe.h>
 
-#define HFI_POSTGRES_TABLE_MAX 130 /* schema.table, quoted, with what is put behind it */
+#define HFI_POSTGRES_SCHEMA_MAX 64 /* a name of the server's */
+#define HFI_POSTGRES_TABLE_MAX 200 /* schema.table, quoted, with what is put behind it */
+
+/* Whatever others have made in schemas of theirs, and wherever a role's path leads: statements mean what the server's
+ * own catalogue says. The tables are named with their schema. */
+#define HFI_POSTGRES_PATH "pg_catalog, pg_temp"
+/* Around the text of a function that is made. */
+#define HFI_POSTGRES_QUOTE "$holdfast$"
 
 /* --- postgres_strategies.c --- */
 
@@ -28,6 +35,7 @@ enum postgres_statement {
     POSTGRES_LEAVE,
     POSTGRES_RENEW,
     POSTGRES_FREE,
+    POSTGRES_HOLDER, /* whom a forced release ends, and nobody after */
     POSTGRES_EVICT,
     POSTGRES_INSPECT,
     POSTGRES_GUARD,
@@ -38,11 +46,13 @@ enum postgres_statement {
     POSTGRES_CANCEL,
     POSTGRES_COMMIT,
     POSTGRES_ROLLBACK,
+    POSTGRES_VOUCH, /* which sessions may write */
+    POSTGRES_END_SESSION,
     POSTGRES_STATEMENTS
 };
 
 /* Parameters by a letter each, in the order $1, $2, …: name, client, serial, ttl, host, pid, note (k), backend, version
- * (or the token of a guard). */
+ * (or a token, or when a session began), request (its number), the table of locks. */
 struct postgres_sql {
     const char *text; /* {L} {W} {G} {F} stand for the tables of locks, waiters, grants and fences, {H} for the guard */
     const char *parameters;
@@ -86,6 +96,8 @@ struct postgres_config {
     char *password;                            /* the same; they have none */
     const struct postgres_strategy *strategy;
     struct postgres_names names;
+    char schema[HFI_POSTGRES_SCHEMA_MAX]; /* "": not known before the first connection */
+    char table[HFI_POSTGRES_SCHEMA_MAX];
     bool create;         /* the tables, if they are missing */
     bool session_pooler; /* the user vouches that a pooler keeps sessions together */
     char where[160];     /* for messages */
@@ -96,6 +108,8 @@ struct postgres_config {
 
 hf_status hfi_postgres_config_read(struct postgres_config *config, const struct hfi_url *url, char **shown,
                                    hf_error *err);
+/* Puts the names of the tables, which are in `schema`, into the statements. */
+hf_status hfi_postgres_config_use_schema(struct postgres_config *config, const char *schema, hf_error *err);
 void hfi_postgres_config_free(struct postgres_config *config);
 /* What libpq is told for `keyword`; "" if nothing. */
 const char *hfi_postgres_option(const struct postgres_config *config, const char *keyword);

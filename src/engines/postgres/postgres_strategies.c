@@ -6,6 +6,9 @@
  * statements after it see what was committed until then. Without that, a waiter could line up while the holder, which
  * does not see it yet, hands the lock to nobody.
  *
+ * A request that was given up may arrive after its successors: each that sets an end has a number, which grows within
+ * a hold, and does nothing if the row has a greater one.
+ *
  * Time is the server's clock_timestamp(): now() stands still during a transaction. A token is the larger of the last
  * one + 1 and the server's microseconds, and is drawn while the row is locked: one that is drawn before could be
  * overtaken.
@@ -42,6 +45,7 @@
 
 #define IS_FREE "(l.client IS NULL OR l.expires <= " NOW ")"
 #define IS_MINE "(l.client = $2 AND l.serial = $3)"
+#define IS_MINE_STILL "(" IS_MINE " AND l.request < $8)"
 /* … and still is: who only looks must not take a claim that is over for a grant. */
 #define IS_HELD_BY_ME "(" IS_MINE " AND l.expires > " NOW ")"
 #define NEXT_TOKEN "greatest(l.token + 1, " MICROSECONDS ")"
@@ -51,13 +55,13 @@
 #define IS_AHEAD "(l.expires > " NOW " + " WHOLE_TIME ")"
 
 static const char lease_take[] =
-    "WITH taken AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note)"
-    " VALUES ($1, $2, $3, " MICROSECONDS ", " NOW ", " NOW " + " TTL ", $4, $5, $6, $7)"
+    "WITH taken AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note, request)"
+    " VALUES ($1, $2, $3, " MICROSECONDS ", " NOW ", " NOW " + " TTL ", $4, $5, $6, $7, $8)"
     " ON CONFLICT (name) DO UPDATE SET client = $2, serial = $3,"
     " token = CASE WHEN " IS_MINE " THEN l.token ELSE " NEXT_TOKEN " END,"
     " since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW " END,"
-    " expires = " NOW " + " TTL ", ttl = $4, host = $5, pid = $6, note = $7"
-    " WHERE " IS_MINE " OR (NOT l.queued AND " IS_FREE ") RETURNING token)"
+    " expires = " NOW " + " TTL ", ttl = $4, host = $5, pid = $6, note = $7, request = $8"
+    " WHERE " IS_MINE_STILL " OR (NOT l.queued AND " IS_FREE ") RETURNING token)"
     " SELECT token, NULL::text, NULL::int, NULL::bigint, false, false, NULL::bigint FROM taken"
     " UNION ALL SELECT 0, l.host, l.pid, " LEFT_MS(
         "l.expires") ", " IS_FREE ", " IS_AHEAD ", " MICROSECONDS
@@ -68,8 +72,8 @@ static const char lease_look[] = "SELECT CASE WHEN " IS_HELD_BY_ME " THEN l.toke
 
 static const char version_swap[] =
     "UPDATE {L} l SET client = $2, serial = $3, token = " NEXT_TOKEN ", since = " NOW ", expires = " NOW " + " TTL
-    ", ttl = $4, host = $5, pid = $6, note = $7 WHERE l.name = $1 AND l.token = $8 AND NOT l.queued AND " IS_FREE
-    " RETURNING token";
+    ", ttl = $4, host = $5, pid = $6, note = $7, request = $9 WHERE l.name = $1 AND l.token = $8 AND NOT l.queued "
+    "AND " IS_FREE " RETURNING token";
 
 static const char lease_lock[] =
     "INSERT INTO {L} (name, queued) VALUES ($1, true) ON CONFLICT (name) DO UPDATE SET queued = true";
@@ -86,7 +90,7 @@ static const char enter[] =
 static const char lease_serve[] =
     "WITH given AS (UPDATE {L} l SET client = h.client, serial = h.serial, token = " NEXT_TOKEN ", since = " NOW
     ", expires = " NOW " + " CLAIM ", ttl = " CLAIM_MS ", host = h.host, pid = h.pid, note = h.note,"
-    " queued = s.place IS NOT NULL"
+    " request = 0, queued = s.place IS NOT NULL"
     " FROM (" HEIR ") h LEFT JOIN LATERAL (" SECOND ") s ON true WHERE l.name = $1 AND " IS_FREE
     " RETURNING coalesce(s.place, 9223372036854775807) AS place, " TELL_HEIR ", " TELL_SECOND ")"
     " DELETE FROM {W} w WHERE w.name = $1 AND w.place < (SELECT place FROM given)";
@@ -100,18 +104,21 @@ static const char lease_clean[] =
 
 static const char leave[] = "DELETE FROM {W} WHERE client = $1 AND serial = $2";
 
-static const char renew[] = "UPDATE {L} SET expires = " NOW " + " TTL
-                            ", ttl = $4 WHERE name = $1 AND client = $2 AND serial = $3 AND expires > " NOW;
+static const char renew[] =
+    "UPDATE {L} SET expires = " NOW " + " TTL ", ttl = $4, request = $5 WHERE name = $1 AND client = $2 AND serial = $3"
+    " AND request < $5 AND expires > " NOW;
 
 /* Its holder counts from before the clock was set, and so has no more than this left. */
 static const char mend[] = "UPDATE {L} l SET expires = " NOW " + " WHOLE_TIME " WHERE l.name = $1 AND " IS_AHEAD;
 
 /* Locks the row; a waiter who has lined up meanwhile is seen by the next statement, which serves it. */
-#define MAKE_FREE "UPDATE {L} l SET client = NULL, serial = NULL, expires = NULL WHERE l.name = $1"
+#define MAKE_FREE "UPDATE {L} l SET client = NULL, serial = NULL, expires = NULL, request = 0 WHERE l.name = $1"
 
 static const char lease_free[] = MAKE_FREE " AND " IS_MINE;
 
-static const char lease_evict[] = MAKE_FREE;
+static const char lease_evict[] = MAKE_FREE " AND l.token = $2";
+
+static const char row_holder[] = "SELECT 0, l.token FROM {L} l WHERE l.name = $1 AND l.client IS NOT NULL";
 
 static const char row_inspect[] = "SELECT l.name, l.host, l.pid, token, " HELD_MS
                                   ", " LEFT_MS("expires") ", (SELECT count(*) FROM {W} w"
@@ -124,13 +131,13 @@ static const char row_inspect[] = "SELECT l.name, l.host, l.pid, token, " HELD_M
 /* --- insert: the row is the lock; the last token, which must outlive it, is in the row of grants --- */
 
 static const char insert_take[] =
-    "INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note)"
-    " SELECT $1, $2, $3, 0, " NOW ", " NOW " + " TTL ", $4, $5, $6, $7"
+    "INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note, request)"
+    " SELECT $1, $2, $3, 0, " NOW ", " NOW " + " TTL ", $4, $5, $6, $7, $8"
     " WHERE NOT EXISTS (SELECT FROM {W} w WHERE w.name = $1)"
     " OR EXISTS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_MINE ")"
     " ON CONFLICT (name) DO UPDATE SET client = $2, serial = $3,"
     " token = CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW
-    " END, expires = " NOW " + " TTL ", ttl = $4, host = $5, pid = $6, note = $7 WHERE " IS_MINE
+    " END, expires = " NOW " + " TTL ", ttl = $4, host = $5, pid = $6, note = $7, request = $8 WHERE " IS_MINE_STILL
     " OR l.expires <= " NOW;
 
 static const char insert_count[] =
@@ -154,14 +161,14 @@ static const char insert_serve[] =
     " ON CONFLICT (name) DO UPDATE SET client = excluded.client, serial = excluded.serial, token = 0,"
     " since = excluded.since, expires = " NOW " + " CLAIM ", ttl = " CLAIM_MS
     ", host = excluded.host, pid = excluded.pid,"
-    " note = excluded.note WHERE l.expires <= " NOW " RETURNING l.client, l.serial),"
+    " note = excluded.note, request = 0 WHERE l.expires <= " NOW " RETURNING l.client, l.serial),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND ((EXISTS (SELECT FROM given)"
     " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))"
     " SELECT " TELL_GIVEN ", " TELL_SECOND " FROM given, heir h LEFT JOIN LATERAL (" SECOND ") s ON true";
 
 static const char insert_free[] = "DELETE FROM {L} WHERE name = $1 AND client = $2 AND serial = $3";
 
-static const char insert_evict[] = "DELETE FROM {L} WHERE name = $1";
+static const char insert_evict[] = "DELETE FROM {L} WHERE name = $1 AND token = $2";
 
 /* --- bound to a connection: who holds it, and its token, is in the row of grants --- */
 
@@ -208,8 +215,15 @@ static const char advisory_inspect[] =
                       "g.name") " AND k.granted AND k.pid = g.backend)"
                                 " ORDER BY name";
 
-static const char advisory_evict[] = "SELECT k.pid, pg_terminate_backend(k.pid) FROM pg_locks k WHERE " ADVISORY_OF(
-    "$1") " AND k.granted AND $2 IN (0, k.pid)";
+/* 0: a program of another kind, which writes no token; or one that has not written it yet. */
+#define ADVISORY_TOKEN                                                                                                 \
+    "coalesce((SELECT g.token FROM {G} g WHERE g.name = $1 AND g.client IS NOT NULL AND g.backend = k.pid), 0)"
+
+static const char advisory_holder[] =
+    "SELECT k.pid, " ADVISORY_TOKEN " FROM pg_locks k WHERE " ADVISORY_OF("$1") " AND k.granted";
+
+static const char advisory_evict[] = "SELECT pg_terminate_backend(k.pid) FROM pg_locks k WHERE " ADVISORY_OF(
+    "$1") " AND k.granted AND k.pid = $2 AND $3 IN (0, " ADVISORY_TOKEN ")";
 
 static const char update_take[] =
     "WITH got AS (SELECT FROM {L} l WHERE l.name = $1 FOR UPDATE SKIP LOCKED)"
@@ -224,13 +238,24 @@ static const char update_inspect[] =
     "SELECT name, host, g.pid, token, " HELD_MS ", -1, -1, note FROM {G} g WHERE g.client IS NOT NULL"
     " AND starts_with(name, $1) AND " HOLDS_ROW " ORDER BY name";
 
+static const char update_holder[] =
+    "SELECT g.backend, g.token FROM {G} g WHERE g.name = $1 AND g.client IS NOT NULL AND " HOLDS_ROW;
+
 static const char update_evict[] =
-    "SELECT g.backend, pg_terminate_backend(g.backend) FROM {G} g WHERE g.name = $1 AND g.client IS NOT NULL"
-    " AND $2 IN (0, g.backend) AND " HOLDS_ROW;
+    "SELECT pg_terminate_backend(g.backend) FROM {G} g WHERE g.name = $1 AND g.client IS NOT NULL"
+    " AND g.backend = $2 AND g.token = $3 AND " HOLDS_ROW;
 
 /* --- the table --- */
 
 static const char show_token[] = "SELECT {H}($1, $2)";
+
+/* The sessions of roles that may write who holds what. */
+static const char vouch[] = "SELECT string_agg(a.pid::text, ' ') FROM pg_stat_activity a"
+                            " WHERE a.datname = current_database() AND has_table_privilege(a.usesysid, $1, 'UPDATE')";
+
+/* No row: it has ended, and all that it had is undone. */
+static const char end_session[] = "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = $1"
+                                  " AND (extract(epoch FROM a.backend_start) * 1000000)::bigint = $2";
 
 #define ROW_CAPS                                                                                                       \
     (HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |       \
@@ -242,18 +267,21 @@ static const char show_token[] = "SELECT {H}($1, $2)";
 static const struct postgres_strategy strategies[] = {
     { .name = "lease",
       .caps = ROW_CAPS,
-      .sql = { [POSTGRES_TAKE] = { lease_take, "ncsthpk" },
+      .sql = { [POSTGRES_TAKE] = { lease_take, "ncsthpkr" },
                [POSTGRES_LOCK] = { lease_lock, "n" },
                [POSTGRES_ENTER] = { enter, "ncsbhpk" },
                [POSTGRES_SERVE] = { lease_serve, "n" },
                [POSTGRES_CLEAN] = { lease_clean, "n" },
                [POSTGRES_MEND] = { mend, "n" },
                [POSTGRES_LEAVE] = { leave, "cs" },
-               [POSTGRES_RENEW] = { renew, "ncst" },
+               [POSTGRES_RENEW] = { renew, "ncstr" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
-               [POSTGRES_EVICT] = { lease_evict, "n" },
+               [POSTGRES_HOLDER] = { row_holder, "n" },
+               [POSTGRES_EVICT] = { lease_evict, "nv" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
-               [POSTGRES_GUARD] = { show_token, "nv" } },
+               [POSTGRES_GUARD] = { show_token, "nv" },
+               [POSTGRES_VOUCH] = { vouch, "l" },
+               [POSTGRES_END_SESSION] = { end_session, "bv" } },
       .attempt = { POSTGRES_TAKE },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE },
       .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_TAKE },
@@ -264,7 +292,7 @@ static const struct postgres_strategy strategies[] = {
       .caps = ROW_CAPS,
       .swap = true,
       .sql = { [POSTGRES_LOOK] = { lease_look, "ncs" },
-               [POSTGRES_SWAP] = { version_swap, "ncsthpkv" },
+               [POSTGRES_SWAP] = { version_swap, "ncsthpkvr" },
                [POSTGRES_ADD] = { update_add, "n" },
                [POSTGRES_LOCK] = { lease_lock, "n" },
                [POSTGRES_ENTER] = { enter, "ncsbhpk" },
@@ -272,11 +300,14 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_CLEAN] = { lease_clean, "n" },
                [POSTGRES_MEND] = { mend, "n" },
                [POSTGRES_LEAVE] = { leave, "cs" },
-               [POSTGRES_RENEW] = { renew, "ncst" },
+               [POSTGRES_RENEW] = { renew, "ncstr" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
-               [POSTGRES_EVICT] = { lease_evict, "n" },
+               [POSTGRES_HOLDER] = { row_holder, "n" },
+               [POSTGRES_EVICT] = { lease_evict, "nv" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
-               [POSTGRES_GUARD] = { show_token, "nv" } },
+               [POSTGRES_GUARD] = { show_token, "nv" },
+               [POSTGRES_VOUCH] = { vouch, "l" },
+               [POSTGRES_END_SESSION] = { end_session, "bv" } },
       .attempt = { POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_LOOK },
       .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_LOOK },
@@ -285,7 +316,7 @@ static const struct postgres_strategy strategies[] = {
       .evict = { POSTGRES_EVICT, POSTGRES_SERVE } },
     { .name = "insert",
       .caps = ROW_CAPS,
-      .sql = { [POSTGRES_TAKE] = { insert_take, "ncsthpk" },
+      .sql = { [POSTGRES_TAKE] = { insert_take, "ncsthpkr" },
                [POSTGRES_COUNT] = { insert_count, "n" },
                [POSTGRES_LOOK] = { insert_look, "ncs" },
                [POSTGRES_LOCK] = { insert_lock, "n" },
@@ -293,11 +324,14 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_SERVE] = { insert_serve, "n" },
                [POSTGRES_MEND] = { mend, "n" },
                [POSTGRES_LEAVE] = { leave, "cs" },
-               [POSTGRES_RENEW] = { renew, "ncst" },
+               [POSTGRES_RENEW] = { renew, "ncstr" },
                [POSTGRES_FREE] = { insert_free, "ncs" },
-               [POSTGRES_EVICT] = { insert_evict, "n" },
+               [POSTGRES_HOLDER] = { row_holder, "n" },
+               [POSTGRES_EVICT] = { insert_evict, "nv" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
-               [POSTGRES_GUARD] = { show_token, "nv" } },
+               [POSTGRES_GUARD] = { show_token, "nv" },
+               [POSTGRES_VOUCH] = { vouch, "l" },
+               [POSTGRES_END_SESSION] = { end_session, "bv" } },
       .attempt = { POSTGRES_LOCK, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
@@ -313,9 +347,11 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_CLEAR] = { clear, "ncs" },
                [POSTGRES_FREE] = { advisory_unlock, "n" },
                [POSTGRES_CANCEL] = { cancel, "b" },
-               [POSTGRES_EVICT] = { advisory_evict, "nb" },
+               [POSTGRES_HOLDER] = { advisory_holder, "n" },
+               [POSTGRES_EVICT] = { advisory_evict, "nbv" },
                [POSTGRES_INSPECT] = { advisory_inspect, "n" },
-               [POSTGRES_GUARD] = { show_token, "nv" } },
+               [POSTGRES_GUARD] = { show_token, "nv" },
+               [POSTGRES_END_SESSION] = { end_session, "bv" } },
       .attempt = { POSTGRES_TAKE },
       .release = { POSTGRES_CLEAR, POSTGRES_FREE } },
     { .name = "for-update",
@@ -331,9 +367,11 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_GRANT] = { grant, "ncsbhpk" },
                [POSTGRES_CLEAR] = { clear, "ncs" },
                [POSTGRES_CANCEL] = { cancel, "b" },
-               [POSTGRES_EVICT] = { update_evict, "nb" },
+               [POSTGRES_HOLDER] = { update_holder, "n" },
+               [POSTGRES_EVICT] = { update_evict, "nbv" },
                [POSTGRES_INSPECT] = { update_inspect, "n" },
-               [POSTGRES_GUARD] = { show_token, "nv" } },
+               [POSTGRES_GUARD] = { show_token, "nv" },
+               [POSTGRES_END_SESSION] = { end_session, "bv" } },
       .attempt = { POSTGRES_TAKE },
       .release = { POSTGRES_CLEAR, POSTGRES_COMMIT } },
 };

@@ -13,16 +13,20 @@
     " WHERE i.indrelid = to_regclass(" table ") AND i.indisunique AND i.indimmediate AND i.indisvalid"                 \
     " AND i.indnatts = 1 AND i.indpred IS NULL AND a.attname = 'name')"
 
-/* What is there; what has its index, or is not there. */
+/* What is there; a guard with a path of its own; what has its index, or is not there; and the youngest column. */
 static const char check[] =
     "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AND to_regclass($3) IS NOT NULL,"
-    " to_regclass($4) IS NOT NULL AND to_regprocedure($5 || '(text, bigint)') IS NOT NULL,"
-    " to_regclass($1) IS NULL OR " HAS_INDEX("$1") ", to_regclass($3) IS NULL OR " HAS_INDEX("$3");
+    " to_regclass($4) IS NOT NULL AND EXISTS (SELECT FROM pg_proc WHERE oid = to_regprocedure($5 || '(text, bigint)')"
+    " AND proconfig IS NOT NULL),"
+    " to_regclass($1) IS NULL OR " HAS_INDEX("$1") ", to_regclass($3) IS NULL OR " HAS_INDEX(
+        "$3") ", to_regclass($1) IS NULL OR EXISTS (SELECT FROM pg_attribute"
+              " WHERE attrelid = to_regclass($1) AND attname = 'request' AND NOT attisdropped)";
 
 static const char *const make_tables[] = {
+    HFI_POSTGRES_ONE_AT_A_TIME,
     "CREATE TABLE IF NOT EXISTS {L} (name text COLLATE \"C\" PRIMARY KEY, token bigint NOT NULL DEFAULT 0,"
     " client bigint, serial bigint, since timestamptz, expires timestamptz, ttl bigint, host text, pid int, note text,"
-    " queued boolean NOT NULL DEFAULT false) WITH (fillfactor = 50)",
+    " queued boolean NOT NULL DEFAULT false, request bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)",
     "CREATE UNLOGGED TABLE IF NOT EXISTS {W} (name text COLLATE \"C\" NOT NULL,"
     " place bigint GENERATED ALWAYS AS IDENTITY, client bigint NOT NULL, serial bigint NOT NULL,"
     " backend int NOT NULL, host text, pid int, note text, PRIMARY KEY (name, place), UNIQUE (client, serial))",
@@ -32,37 +36,37 @@ static const char *const make_tables[] = {
     NULL,
 };
 
-static hf_status say(struct postgres_store *store, struct postgres_connection *connection, const char *text,
-                     hfi_time deadline_ns, hf_error *err)
-{
-    char *expanded = hfi_postgres_expand(&store->config.names, text);
-    if (!expanded)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
-    const struct postgres_text one = { .text = expanded };
-    const hf_status status = hfi_postgres_say(store, connection, &one, NULL, deadline_ns, err);
-    hfi_free(expanded);
-    return status;
-}
+/* A table of version 0.1. */
+static const char *const add_column[] = {
+    HFI_POSTGRES_ONE_AT_A_TIME,
+    "ALTER TABLE {L} ADD COLUMN IF NOT EXISTS request bigint NOT NULL DEFAULT 0",
+    NULL,
+};
 
-/* All or nothing; and one client after the other: of two that make the same table at once one would be told that it
- * exists. */
+#define STATEMENTS_MOST 4
+
+/* All or nothing. */
 static hf_status make(struct postgres_store *store, struct postgres_connection *connection,
                       const char *const *statements, hfi_time deadline_ns, hf_error *err)
 {
-    hf_status status = say(store, connection, "BEGIN", deadline_ns, err);
+    char *expanded[STATEMENTS_MOST] = { NULL };
+    struct postgres_text texts[STATEMENTS_MOST] = { { .text = NULL } };
+    size_t count = 0;
+    hf_status status = HF_OK;
+    for (; statements[count] && status == HF_OK; count++) {
+        texts[count].text = expanded[count] = hfi_postgres_expand(&store->config.names, statements[count]);
+        if (!expanded[count])
+            status = hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
+    }
     if (status == HF_OK)
-        status = say(store, connection, "SELECT pg_advisory_xact_lock(x'686f6c6466617374'::bigint)", deadline_ns, err);
-    for (size_t i = 0; statements[i] && status == HF_OK; i++)
-        status = say(store, connection, statements[i], deadline_ns, err);
-    if (status == HF_OK)
-        status = say(store, connection, "COMMIT", deadline_ns, err);
-    else if (!connection->broken && say(store, connection, "ROLLBACK", deadline_ns, NULL) != HF_OK)
-        connection->broken = true; /* or the next one to use it would be in this transaction */
+        status = hfi_postgres_say(store, connection, texts, count, NULL, deadline_ns, err);
+    for (size_t i = 0; i < count; i++)
+        hfi_free(expanded[i]);
     return status;
 }
 
 struct findings {
-    bool tables, guard, locks_index, grants_index;
+    bool tables, guard, locks_index, grants_index, column;
 };
 
 static hf_status look(struct postgres_store *store, struct postgres_connection *connection, struct findings *found,
@@ -72,13 +76,14 @@ static hf_status look(struct postgres_store *store, struct postgres_connection *
     const char *const parameters[] = { names->locks, names->waiters, names->grants, names->fences, names->guard };
     PGresult *result = NULL;
     const struct postgres_text text = { .text = check, .parameters = parameters, .count = 5 };
-    const hf_status status = hfi_postgres_say(store, connection, &text, &result, deadline_ns, err);
+    const hf_status status = hfi_postgres_say(store, connection, &text, 1, &result, deadline_ns, err);
     if (status != HF_OK)
         return status;
     found->tables = PQgetvalue(result, 0, 0)[0] == 't';
     found->guard = PQgetvalue(result, 0, 1)[0] == 't';
     found->locks_index = PQgetvalue(result, 0, 2)[0] == 't';
     found->grants_index = PQgetvalue(result, 0, 3)[0] == 't';
+    found->column = PQgetvalue(result, 0, 4)[0] == 't';
     PQclear(result);
     return HF_OK;
 }
@@ -109,6 +114,10 @@ hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postg
         status = make(store, connection, make_tables, deadline_ns, err);
     if (status == HF_DENIED)
         return refuse(config, "is missing and this user may not create it", err);
+    if (status == HF_OK && !found.column)
+        status = config->create ? make(store, connection, add_column, deadline_ns, err) : HF_DENIED;
+    if (status == HF_DENIED)
+        return refuse(config, "lacks the column request, which this user may not add", err);
     /* Locks work without it; whoever calls the guard is told. */
     if (status == HF_OK && !found.guard && config->create)
         make(store, connection, hfi_postgres_make_guard, deadline_ns, NULL);

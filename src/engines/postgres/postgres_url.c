@@ -104,24 +104,35 @@ static hf_status split_options(struct own_options *own, char *rest, const char *
 
 /* --- tables --- */
 
-/* [schema.]table becomes the quoted names of the tables and of the guard. */
-static hf_status name_tables(struct postgres_names *names, const char *table, hf_error *err)
+static hf_status split_table(struct postgres_config *config, const char *table, hf_error *err)
 {
     const char *dot = strchr(table, '.');
     const char *last = dot ? dot + 1 : table;
     const size_t schema = dot ? (size_t)(dot - table) : 0;
     if (!hfi_sql_is_identifier(last, strlen(last)) || (dot && !hfi_sql_is_identifier(table, schema)))
         return hfi_fail(err, HF_INVALID, 0, "table is a name, or schema.name, of up to 50 letters, digits and _ each");
-    char prefix[64] = "";
-    if (dot)
-        snprintf(prefix, sizeof prefix, "\"%.*s\".", (int)schema, table);
-    snprintf(names->locks, sizeof names->locks, "%s\"%s\"", prefix, last);
-    snprintf(names->waiters, sizeof names->waiters, "%s\"%s_waiters\"", prefix, last);
-    snprintf(names->grants, sizeof names->grants, "%s\"%s_grants\"", prefix, last);
-    snprintf(names->fences, sizeof names->fences, "%s\"%s_fences\"", prefix, last);
-    snprintf(names->guard, sizeof names->guard, "%s\"%s_guard\"", prefix,
-             strcmp(last, DEFAULT_TABLE) == 0 ? "holdfast" : last);
+    snprintf(config->schema, sizeof config->schema, "%.*s", (int)schema, table);
+    snprintf(config->table, sizeof config->table, "%s", last);
     return HF_OK;
+}
+
+/* The quoted names of the tables and of the guard. A schema that the server has told may have any characters. */
+static void name_tables(struct postgres_names *names, const char *schema, const char *table)
+{
+    char prefix[2 * HFI_POSTGRES_SCHEMA_MAX + 4] = "\"";
+    size_t used = 1;
+    for (; *schema && used < 2 * HFI_POSTGRES_SCHEMA_MAX; schema++) {
+        if (*schema == '"')
+            prefix[used++] = '"';
+        prefix[used++] = *schema;
+    }
+    snprintf(prefix + used, sizeof prefix - used, "\".");
+    snprintf(names->locks, sizeof names->locks, "%s\"%s\"", prefix, table);
+    snprintf(names->waiters, sizeof names->waiters, "%s\"%s_waiters\"", prefix, table);
+    snprintf(names->grants, sizeof names->grants, "%s\"%s_grants\"", prefix, table);
+    snprintf(names->fences, sizeof names->fences, "%s\"%s_fences\"", prefix, table);
+    snprintf(names->guard, sizeof names->guard, "%s\"%s_guard\"", prefix,
+             strcmp(table, DEFAULT_TABLE) == 0 ? "holdfast" : table);
 }
 
 static const char *name_of(const struct postgres_names *names, char letter)
@@ -168,6 +179,19 @@ static hf_status expand_all(struct postgres_config *config, hf_error *err)
             return no_memory(err);
     }
     return HF_OK;
+}
+
+hf_status hfi_postgres_config_use_schema(struct postgres_config *config, const char *schema, hf_error *err)
+{
+    if (*config->schema)
+        schema = config->schema;
+    if (!*schema)
+        return hfi_fail(err, HF_INVALID, 0, "the search_path leads to no schema; name one: table=schema.%s",
+                        config->table);
+    if (strlen(schema) >= HFI_POSTGRES_SCHEMA_MAX || strstr(schema, HFI_POSTGRES_QUOTE))
+        return hfi_fail(err, HF_INVALID, 0, "the schema to which the search_path leads has a name that is not usable");
+    name_tables(&config->names, schema, config->table);
+    return expand_all(config, err);
 }
 
 /* --- what libpq makes of it --- */
@@ -300,8 +324,7 @@ static hf_status read_own(struct postgres_config *config, const struct own_optio
         return hfi_fail(err, HF_INVALID, 0, "create is yes or no");
     if (!config->session_pooler && *own->pooler)
         return hfi_fail(err, HF_INVALID, 0, "pooler is session, or left out");
-    const hf_status status = name_tables(&config->names, own->table, err);
-    return status == HF_OK ? expand_all(config, err) : status;
+    return split_table(config, own->table, err);
 }
 
 static void write_remedy(struct postgres_config *config, const char *table)
