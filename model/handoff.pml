@@ -10,15 +10,15 @@
  *             queue   who waits, in the order of arrival
  *             marks   holds that nothing is granted to any more
  *
- *   ATTEMPT(me)             marked: nothing. Free: owner = me. Mine: its time begins anew, unless number > 0. Else: lines
- *                           up, unless it stands there already.
+ *   ATTEMPT(me)             marked: nothing. Free: owner = me. Mine: its time begins anew, unless number > 0. Else:
+ *                           lines up, unless it stands there already.
  *   RENEW(me, time, N)      only if owner == me and N >= number: its time is the new one, number = N.
- *   RELEASE(me, mark)       leaves the queue; if owner == me, the first of the queue is the owner, and told so. With mark:
- *                           marked.
+ *   RELEASE(me, mark)       leaves the queue; if owner == me, the first of the queue is the owner, and told so. With
+ *                           mark: marked.
  *
- *   client    Counts the attempts and renewals of a hold that it gave up; N is that count. Asks again under the same owner
- *             as often as it likes. The release is the last that is sent for a hold, is sent again until it is answered,
- *             and has the mark if an attempt was given up.
+ *   client    Counts the attempts and renewals of a hold that it gave up; N is that count. Asks again under the same
+ *             owner as often as it likes. The release is the last that is sent for a hold, is sent again until it is
+ *             answered, and has the mark if an attempt was given up.
  *
  * How little state is enough:
  *   - Of each kind one request is waited for, and one that was given up is still on its way. It arrives at any later
@@ -27,13 +27,13 @@
  *     client has left; and also before, if the server counts a short time where the client counts on a long one.
  *   - A gift whose time was over is not believed: that is the client's reckoning, which is not in here.
  *
- * What to check, one of: EXCLUSION; GHOST (what was released and answered stays given back: it neither holds the lock nor
- *     stands in the queue); REACHED (fails when every hold was granted and something was late, to show that this can
- *     happen at all).
+ * What to check, one of: EXCLUSION; GHOST (what was released and answered stays given back: it neither holds the lock
+ *     nor stands in the queue); REACHED (fails when every hold was granted and something was late, to show that this
+ *     can happen at all).
  * REPLICAS: a grant may be found not to be good enough, because too few replicas confirm it.
- * Rules left out, to see that each is needed: NO_MARK; NO_NUMBER (the server does not compare that of a renewal); NUMBER_FOR_RENEWALS
- *     (attempts do not look at it); INNER_RELEASE (a grant that is not good enough is released, and asked for again under
- *     the same owner).
+ * Rules left out, to see that each is needed: NO_MARK; NO_NUMBER (the server does not compare that of a renewal);
+ *     NUMBER_FOR_RENEWALS (attempts do not look at it); INNER_RELEASE (a grant that is not good enough is released, and
+ *     asked for again under the same owner).
  */
 #ifndef HOLDS
 #define HOLDS 2
