@@ -22,8 +22,8 @@
 /* --- requests that were given up, and arrive all the same --- */
 
 /* A mark is " owner s": whoever released what it may still be granted left it, and nothing is granted to that owner any
- * more. It is forgotten at second s; of more than 1000 the oldest are. Expects c and now. Sets stale: the time of all is
- * over. */
+ * more. It is forgotten at second s; of more than 1000 the oldest are. Expects c and now. Sets stale: the time of all
+ * is over. */
 #define REFUSE_MARKED(MARKS)                                                                                           \
     "local stale = false\n"                                                                                            \
     "if " MARKS " and " MARKS " ~= '' then\n"                                                                          \
