@@ -15,9 +15,12 @@
 #define TOKEN_MOST (INT64_C(1) << 53)
 /* For so long after a lock was busy the usher is asked before the others. */
 #define CONTENDED_FOR HFI_SECOND
-/* Votes were split: the first in line asks again after a pause of about two round trips, and never much less. */
+/* Votes were split: the first in line asks again after a pause of about two round trips, and never much less. The pause
+ * is doubled so many times; but until it is this long if somebody else has a majority. */
 #define SPLIT_PAUSE (500 * 1000)
 #define SPLITS_MOST 6u
+#define SPLITS_MOST_HELD 10u
+#define SPLIT_PAUSE_MOST (500 * HFI_MS)
 
 /* --- clocks and tokens --- */
 
@@ -225,13 +228,14 @@ static bool write_back(struct redlock_store *store, struct redlock_lock *lock, c
 }
 
 /* After a pause of about two round trips, at random; longer and longer while that does not help. */
-static void ask_soon(const struct redlock_store *store, struct redlock_lock *lock, hfi_time sent_ns)
+static void ask_soon(const struct redlock_store *store, struct redlock_lock *lock, hfi_time sent_ns, unsigned most)
 {
     const struct hfi_env *env = store->redis.env;
     const hfi_time now = env->now_ns();
-    const uint64_t pause = ((uint64_t)(now - sent_ns) + SPLIT_PAUSE) << lock->redis.polls;
-    lock->redis.polls += lock->redis.polls < SPLITS_MOST;
-    lock->redis.ask_again_ns = now + (hfi_time)(env->random() % (2 * pause));
+    hfi_time pause = (now - sent_ns + SPLIT_PAUSE) << lock->splits;
+    pause = pause < SPLIT_PAUSE_MOST ? pause : SPLIT_PAUSE_MOST;
+    lock->splits = lock->splits < most ? lock->splits + 1 : most;
+    lock->redis.ask_again_ns = now + (hfi_time)(env->random() % (2 * (uint64_t)pause));
 }
 
 /* Who has a majority, for people and for knowing when to ask again. */
@@ -263,12 +267,15 @@ static void take_busy(struct redlock_store *store, struct redlock_lock *lock, co
     lock->redis.queued =
         tally->place >= 0 && tally->usher < store->count && lock->redis.node == store->masters[tally->usher];
     lock->line = lock->redis.queued ? lock->redis.node : NULL;
-    /* Nobody has it, or somebody who is just letting go of it, since the usher would have given it to us. */
+    /* Nobody has it; or somebody whom the usher does not know, since it would have given it to us. That one may be just
+     * letting go of it, and the usher was told first: nobody else will call us, so the first in line goes on asking. */
     const bool split = left_ms == -2 || (tally->usher < store->count && tally->voters & 1u << tally->usher);
-    if (split && tally->place <= 0 && (left_ms == -2 || lock->redis.polls < SPLITS_MOST))
-        ask_soon(store, lock, round->sent_ns);
-    else
+    if (split && tally->place <= 0) {
+        ask_soon(store, lock, round->sent_ns, left_ms == -2 ? SPLITS_MOST : SPLITS_MOST_HELD);
+    } else {
+        lock->splits = 0;
         hfi_redis_backstop(&store->redis, &lock->redis, known ? left_ms : -1, tally->place);
+    }
 }
 
 size_t hfi_redlock_usher(struct redlock_store *store)
@@ -373,8 +380,11 @@ static size_t usher_for(struct redlock_store *store, struct redlock_lock *lock, 
 {
     const size_t usher = hfi_redlock_usher(store);
     pthread_mutex_lock(&store->redis.mutex);
-    if (lock->redis.state == REDIS_CALLED)
+    if (lock->redis.state == REDIS_CALLED) {
         lock->redis.state = REDIS_NEW; /* what comes from now on counts */
+        if (lock->splits > SPLITS_MOST)
+            lock->splits = 0; /* what it waited for has happened */
+    }
     pthread_mutex_unlock(&store->redis.mutex);
     if (request->queue && usher < store->count &&
         hfi_redis_expect(&store->redis, store->masters[usher], &lock->redis, request->owner))
