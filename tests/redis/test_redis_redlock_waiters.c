@@ -102,6 +102,45 @@ TEST(a_waiter_that_was_called_too_early_is_not_forgotten)
     await_clean(group);
 }
 
+/* The same of one that asks all masters at once: its usher, where the release has been, answers after the others, which
+ * still have the holder. */
+TEST(a_waiter_whose_usher_answers_last_is_not_forgotten)
+{
+    enum { COMMANDS = 2 /* asks, steps back */ };
+    static const char other_name[] = "another-lock";
+    struct redis_group *group = start_masters(3, NULL);
+    struct redis_server *usher = group->server[2];
+    char url[400];
+    struct waiter other, waiter;
+    const hf_options options = stranger(endless_ttl_ms());
+    reverse_url(url, sizeof url, group);
+    hf_client *client = open_url("%s", url);
+    struct held *held = hold_lock(group, endless_ttl_ms());
+    hf_lock *other_lock = must_acquire(held->client, other_name, &options);
+    waiter_start(&other, client, other_name, &options); /* from then on the client hears its usher */
+    while (redis_server_number(usher, "ZCARD hf:{%s}:w", other_name) != 1)
+        await_a_moment();
+    must_release(other_lock);
+    waiter_join(&other, HF_OK);
+    must_release(other.lock);
+    redis_server_do(usher, "DEL %s", NAME);
+    const int64_t before = redis_server_sent(group->server[0]);
+    redis_server_pause(usher);
+    waiter_start(&waiter, client, NAME, &options);
+    while (redis_server_sent(group->server[0]) - before < COMMANDS)
+        await_a_moment();
+    redis_server_continue(usher);
+    await_line(usher, 1);
+    redis_server_do(group->server[1], "DEL %s", NAME);
+    redis_server_do(group->server[0], "DEL %s", NAME);
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_release(held->lock, NULL);
+    hf_close(held->client);
+    hf_close(client);
+    await_clean(group);
+}
+
 /* Once each of them has found out, the others do without an usher that is dead or stands still. */
 static void compete_without(enum fault fault)
 {

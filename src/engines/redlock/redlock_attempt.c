@@ -95,6 +95,7 @@ struct tally {
     int64_t largest; /* token */
     int64_t waiting; /* in the usher's queue */
     int64_t place;   /* ours in it; -1: none */
+    bool free;       /* the usher has it for nobody, since we stepped back */
     size_t usher;    /* its index; the count: there is none */
 };
 
@@ -140,10 +141,9 @@ static bool enough_answers(const struct redlock_round *round)
     return true;
 }
 
-/* Gives back what masters may have given, everywhere, and stays in line at the usher's if there is one. Returns our
- * place there, -1 if there is none. */
-static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request,
-                         const struct redlock_words *words, const struct tally *tally)
+/* Gives back what masters may have given, everywhere, and stays in line at the usher's if there is one. */
+static void step_back(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request,
+                      const struct redlock_words *words, struct tally *tally)
 {
     const size_t usher = tally->usher;
     struct redlock_round round = { .store = store,
@@ -151,7 +151,7 @@ static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock,
                                    .must = tally->voters | (usher < store->count ? 1u << usher : 0) };
     struct redis_command commands[2] = { { REDIS_ROOM(REDLOCK_WORDS_MOST) }, { REDIS_ROOM(REDLOCK_WORDS_MOST) } };
     char score[24];
-    int64_t place = -1;
+    tally->place = -1;
     snprintf(score, sizeof score, "%llu", (unsigned long long)lock->score);
     hfi_redlock_add_release(&commands[0], store, words, "");
     hfi_redlock_add_release(&commands[1], store, words, score);
@@ -165,12 +165,12 @@ static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock,
             continue;
         lock->maybe &= ~(1u << i);
         if (i == usher) {
-            place = hfi_redlock_number(round.legs[i].reply, 1);
-            lock->maybe |= place >= 0 ? 1u << i : 0;
+            tally->place = hfi_redlock_number(round.legs[i].reply, 1);
+            tally->free = hfi_redlock_number(round.legs[i].reply, 2) == 1;
+            lock->maybe |= tally->place >= 0 ? 1u << i : 0;
         }
     }
     hfi_redlock_end(&round);
-    return place;
 }
 
 /* The usher says no, but where no answer has come yet the lock may be free: a vote that is given there later would be
@@ -267,9 +267,9 @@ static void take_busy(struct redlock_store *store, struct redlock_lock *lock, co
     lock->redis.queued =
         tally->place >= 0 && tally->usher < store->count && lock->redis.node == store->masters[tally->usher];
     lock->line = lock->redis.queued ? lock->redis.node : NULL;
-    /* Nobody has it; or somebody whom the usher does not know, since it would have given it to us. That one may be just
-     * letting go of it, and the usher was told first: nobody else will call us, so the first in line goes on asking. */
-    const bool split = left_ms == -2 || (tally->usher < store->count && tally->voters & 1u << tally->usher);
+    /* Nobody has it; or somebody who has let go of it at the usher, which will call nobody for that any more: the first
+     * in line goes on asking. */
+    const bool split = left_ms == -2 || tally->free;
     if (split && tally->place <= 0) {
         ask_soon(store, lock, round->sent_ns, left_ms == -2 ? SPLITS_MOST : SPLITS_MOST_HELD);
     } else {
@@ -305,7 +305,7 @@ static hf_status take_majority(struct redlock_store *store, struct redlock_lock 
         stored = write_back(store, lock, request, words, token);
     }
     if (!stored || polite) {
-        tally->place = step_back(store, lock, request, words, tally);
+        step_back(store, lock, request, words, tally);
         return HF_BUSY;
     }
     hfi_redis_expect_no_more(&store->redis, &lock->redis, REDIS_HELD);
@@ -411,10 +411,8 @@ hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_
     } else {
         const bool usher_says_no = tally.place >= 0 && tally.granted == 0;
         const bool final = usher_says_no || tally.answered >= store->quorum;
-        if (!usher_says_no && lock->maybe) {
-            const int64_t place = step_back(store, lock, request, &words, &tally);
-            tally.place = place >= 0 ? place : tally.place;
-        }
+        if (!usher_says_no && lock->maybe)
+            step_back(store, lock, request, &words, &tally);
         if (usher_says_no)
             give_back_strays(&round, request, &words);
         status = final ? HF_BUSY : hfi_redlock_too_few(&round, tally.answered, "answered", err);
