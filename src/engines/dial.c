@@ -119,3 +119,9 @@ hf_status hfi_dial_step(struct hfi_dial *dial, int *fd, const char *host, const 
     number = try_next(dial, fd, number);
     return number ? hfi_dial_failed(host, port, number, err) : HF_TIMEOUT;
 }
+
+void hfi_dial_reset(int fd)
+{
+    const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}

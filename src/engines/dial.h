@@ -26,5 +26,8 @@ hf_status hfi_dial_begin(struct hfi_dial *dial, int *fd, const char *host, const
 hf_status hfi_dial_step(struct hfi_dial *dial, int *fd, const char *host, const char *port, hf_error *err);
 /* The sentence and the status of what went wrong; EAGAIN: the time was up. */
 hf_status hfi_dial_failed(const char *host, const char *port, int number, hf_error *err);
+/* Before a connection is closed on which something is unanswered: it is reset then, and the system stops sending what
+ * is still on its way. */
+void hfi_dial_reset(int fd);
 
 #endif

@@ -86,7 +86,7 @@ static void lose_answers(const char *query, const char *asked, const char *half,
         char fault[300];
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], half);
-        wire_serve(&wire, "hello first\n%s%s%s" WIRE_UNDO("1"), asked, behind, fault);
+        wire_serve(&wire, "hello first\n%s%s%s" WIRE_GIVE_BACK("undo 1"), asked, behind, fault);
         REQUIRE_STATUS(HF_OK, wire_open(&wire, query, wire_faults[i].slow ? test_ms(300) : 5000, &err), &err);
         const int64_t start = test_now_ns();
         CHECK_STATUS(HF_UNKNOWN, hf_try_acquire(&lock, wire.client, "job", NULL, &err), &err);
@@ -127,14 +127,15 @@ TEST_LIMIT(lost_answers_of_replicas, 60)
     lose_answers(REPLICAS, "acquire 1 30000 0\n" WAIT, ":", "granted 41\n");
 }
 
-/* The answer comes when nobody waits for it any more, and must not be taken for another one. */
+/* An answer that comes when nobody waits for it any more must not be taken for another one: there is no connection any
+ * more that it could come by. */
 TEST(a_late_answer)
 {
     struct wire wire;
     hf_error err = { 0 };
     hf_lock *lock = NULL;
-    wire_serve(&wire, "hello first\nacquire 1 30000 0\nretry\nhello\nrelease 1\ncut\ndone\n"
-                      "use first\ngranted 41\neof\nretry\nhello\nrelease 1\nsend :1\\r\\n\ndone\n");
+    wire_serve(&wire, "hello first\nacquire 1 30000 0\nretry\nhello\nundo 1\ncut\ndone\n"
+                      "use first\neof\nretry\nhello\nundo 1\nsend :1\\r\\n\ndone\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", test_ms(300), &err), &err);
     CHECK_STATUS(HF_UNKNOWN, hf_try_acquire(&lock, wire.client, "job", NULL, &err), &err);
     CHECK(lock == NULL);
@@ -146,7 +147,7 @@ TEST(the_command_timeout_of_the_url)
     struct wire wire;
     hf_error err = { 0 };
     hf_lock *lock = NULL;
-    wire_serve(&wire, "hello\nacquire 1 30000 0\neof\n" WIRE_UNDO("1"));
+    wire_serve(&wire, "hello\nacquire 1 30000 0\neof\n" WIRE_GIVE_BACK("undo 1"));
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "?timeout=100", 15000, &err), &err);
     const int64_t start = test_now_ns();
     CHECK_STATUS(HF_UNKNOWN, hf_try_acquire(&lock, wire.client, "job", NULL, &err), &err);
@@ -168,7 +169,7 @@ TEST_LIMIT(a_waiter_asks_again_as_the_same_owner, 60)
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], ":4");
         wire_serve(&wire,
                    "hello\nacquire 1 20000 0\n%sretry\nhello\nacquire 1 20000 0\ngranted 42\ndone\n"
-                   "release 1\nsend :1\\r\\n\n",
+                   "undo 1\nsend :1\\r\\n\n",
                    fault);
         REQUIRE_STATUS(HF_OK, wire_open(&wire, "", wire_faults[i].slow ? test_ms(300) : 5000, &err), &err);
         REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);

@@ -257,7 +257,7 @@ TEST(the_answer_about_the_latch_may_never_come)
     hf_lock *lock = NULL;
     const hf_options options = waiting(0);
     wire_serve(&wire, REDISSON HELD LET_GO "acquire 2 20000 0\ngranted 42\n"
-                                           "retry\nhello\nrelease 2\nsend :1\\r\\n\ndone\ndrop-latch 2\n");
+                                           "retry\nhello\nundo 2\nsend :1\\r\\n\ndone\ndrop-latch 2\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "?dialect=redisson", test_ms(300), &err), &err);
     REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", &options, &err), &err);
     CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
@@ -272,7 +272,8 @@ TEST_LIMIT(a_lost_answer_to_a_release_is_asked_for_again, 60)
         char script[2000], fault[300];
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], ":1\\r");
-        snprintf(script, sizeof script, REDISSON HELD "release 1\n%s" WIRE_UNDO("1") "use undo\ndrop-latch 1\n", fault);
+        snprintf(script, sizeof script,
+                 REDISSON HELD "release 1\n%s" WIRE_GIVE_BACK("release 1") "use undo\ndrop-latch 1\n", fault);
         hold("?dialect=redisson", wire_faults[i].slow ? test_ms(300) : 5000, HF_UNKNOWN, script);
     }
 }

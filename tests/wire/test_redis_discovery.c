@@ -199,9 +199,8 @@ TEST_LIMIT(a_master_that_is_none_any_more, 60)
 TEST(an_answer_that_was_lost_is_undone_after_asking_for_the_master)
 {
     miss_it(HF_UNKNOWN, 5000,
-            LISTENING MASTER
-            "acquire 1 20000 0\ncut\n"
-            "hello\nfind-master\naddress\neof\ngreet-master undo\nis-master\nrelease 1\nsend :0\\r\\n\n");
+            LISTENING MASTER "acquire 1 20000 0\ncut\n"
+                             "hello\nfind-master\naddress\neof\ngreet-master undo\nis-master\nundo 1\nsend :0\\r\\n\n");
 }
 
 /* --- what the Sentinel tells --- */

@@ -56,7 +56,7 @@ TEST_LIMIT(a_lost_answer_to_a_release_is_asked_for_again, 60)
         hf_options options = lease(20000, HF_RENEW_OFF);
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], ":1\\r");
-        snprintf(script, sizeof script, "release 1\n%s" WIRE_UNDO("1"), fault);
+        snprintf(script, sizeof script, "release 1\n%s" WIRE_GIVE_BACK("release 1"), fault);
         hf_lock *lock = hold(&wire, &options, &loss, wire_faults[i].slow ? test_ms(300) : 5000, script);
         const int64_t start = test_now_ns();
         CHECK_STATUS(HF_UNKNOWN, hf_release(lock, &err), &err);
@@ -91,7 +91,7 @@ TEST(a_late_answer_to_a_release)
     hf_error err = { 0 };
     hf_options options = lease(20000, HF_RENEW_OFF);
     hf_lock *lock = hold(&wire, &options, &loss, test_ms(300),
-                         "release 1\nretry\nhello\nrelease 1\ncut\ndone\nuse main\nsend :1\\r\\n\neof\n"
+                         "release 1\nretry\nhello\nrelease 1\ncut\ndone\nuse main\neof\n"
                          "retry\nhello\nrelease 1\nsend :0\\r\\n\ndone\n");
     CHECK_STATUS(HF_UNKNOWN, hf_release(lock, &err), &err);
     wire_end(&wire);
@@ -176,7 +176,7 @@ TEST_LIMIT(a_lost_answer_to_a_renewal_changes_nothing, 60)
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*1\\r\\n:");
         snprintf(script, sizeof script,
-                 "renew 1 40000\n%shello\nrenew 1 40000\nsend *1\\r\\n:1\\r\\n\nrelease 1\nsend :1\\r\\n\n", fault);
+                 "renew 1 40000\n%shello\nrenew 1+1 40000\nsend *1\\r\\n:1\\r\\n\nrelease 1\nsend :1\\r\\n\n", fault);
         hf_lock *lock = hold(&wire, &options, &loss, wire_faults[i].slow ? test_ms(300) : 5000, script);
         const hf_status status = hf_renew(lock, 40000, &err);
         CHECK_STATUS(HF_UNKNOWN, status, &err);
@@ -262,7 +262,7 @@ TEST_LIMIT(lost_answers_to_renewals_lead_to_other_tries, 60)
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*1\\r\\n:");
         snprintf(script, sizeof script,
-                 "renew 1 %u\n%sretry\nhello\nrenew 1 %u\ncut\ndone\nretry\nhello\nrenew 1 %u\ndone\n"
+                 "renew 1 %u\n%sretry\nhello\nrenew 1+1 %u\ncut\ndone\nretry\nhello\nrenew 1+2 %u\ndone\n"
                  "send *1\\r\\n:1\\r\\n\nstall\nrelease 1\nsend :1\\r\\n\n",
                  options.ttl_ms, fault, options.ttl_ms, options.ttl_ms);
         hf_lock *lock = hold(&wire, &options, &loss, wire_faults[i].slow ? test_ms(300) : 5000, script);

@@ -78,9 +78,9 @@ TEST(a_gift_is_confirmed)
     hf_error err = { 0 };
     hf_lock *lock = NULL;
     const hf_options options = waiting(15000);
-    wire_serve(&wire,
-               LINED_UP "use ear\npush 1 41 5 0\nuse main\nrenew 1 20000\ncut\n"
-                        "retry\nhello\nrenew 1 20000\ndone\nsend *1\\r\\n:1\\r\\n\nstall\nrelease 1\nsend :1\\r\\n\n");
+    wire_serve(&wire, LINED_UP
+               "use ear\npush 1 41 5 0\nuse main\nrenew 1 20000\ncut\n"
+               "retry\nhello\nrenew 1+1 20000\ndone\nsend *1\\r\\n:1\\r\\n\nstall\nrelease 1\nsend :1\\r\\n\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
     CHECK(hf_remaining_ms(lock) <= 2000);
@@ -247,7 +247,8 @@ TEST(the_end_of_the_holders_time)
     get_it(48, 5000,
            "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
            "use main\nacquire 1 20000 1\nbusy 30 0 1000000\nacquire 1 20000 1\ncut\n"
-           "retry\nhello main\nacquire 1 20000 1\ngranted 48\ndone\n" RELEASED);
+           "retry\nhello main\nacquire 1 20000 1\ngranted 48\ndone\n"
+           "use main\nundo 1\nsend :1\\r\\n\n");
 }
 
 TEST(a_wait_that_ends_leaves_the_queue)
@@ -275,7 +276,7 @@ TEST(a_place_whose_answer_was_lost_is_left_too)
     miss_it(HF_UNKNOWN, 400, 5000,
             "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
             "use main\nacquire 1 20000 1\n"
-            "retry\nhello\nrelease 1\nsend :1\\r\\n\ndone\n");
+            "retry\nhello\nundo 1\nsend :1\\r\\n\ndone\n");
 }
 
 /* --- several threads --- */

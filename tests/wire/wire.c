@@ -133,11 +133,14 @@ static void add_request(struct text *out, const char *verb, char words[][32])
         add_holder(out);
         add_word(out, words[1]);
         add_word(out, words[2]);
-    } else if (strcmp(verb, "release") == 0) {
-        add_script(out, 3 + key_count(out), &scripts[REDIS_RELEASE], whole);
+    } else if (strcmp(verb, "release") == 0 || strcmp(verb, "undo") == 0) {
+        const bool mark = strcmp(verb, "undo") == 0;
+        add_script(out, 3 + mark + key_count(out), &scripts[REDIS_RELEASE], whole);
         add_keys(out, words[0]);
         add_owner(out, words[0]);
         add_holder(out);
+        if (mark)
+            add_word(out, "1");
     } else if (strcmp(verb, "renew") == 0) {
         add_script(out, 4, &scripts[REDIS_RENEW], whole);
         add_word(out, "1");
@@ -150,8 +153,11 @@ static void add_request(struct text *out, const char *verb, char words[][32])
         add_word(out, "hf:{job}:g");
         add_word(out, words[0]);
     } else {
-        add_script(out, 1 + key_count(out), &scripts[strcmp(verb, "evict") == 0 ? REDIS_EVICT : REDIS_LOOK], whole);
+        const bool evict = strcmp(verb, "evict") == 0;
+        add_script(out, 1 + evict + key_count(out), &scripts[evict ? REDIS_EVICT : REDIS_LOOK], whole);
         add_keys(out, "0");
+        if (evict)
+            add_word(out, words[0]);
     }
     add(out, "\n");
 }
@@ -329,9 +335,9 @@ static void tell_port(const struct script_server *server)
 
 static void add_line(struct text *out, const char *line)
 {
-    static const char *const requests[] = { "acquire",   "eval-acquire", "release",   "eval-release",
-                                            "renew",     "eval-renew",   "evict",     "look",
-                                            "eval-look", "guard",        "eval-guard" };
+    static const char *const requests[] = { "acquire", "eval-acquire", "release",    "eval-release",
+                                            "undo",    "renew",        "eval-renew", "evict",
+                                            "look",    "eval-look",    "guard",      "eval-guard" };
     char verb[32] = "", words[3][32] = { "", "", "" };
     sscanf(line, "%31s %31s %31s %31s", verb, words[0], words[1], words[2]);
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {

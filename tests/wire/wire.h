@@ -9,8 +9,9 @@
  * client's own
  *     eval-acquire …              number is taken from the first of them and must be the same in all others
  *     release SERIAL              likewise; eval-release, too
- *     renew SERIAL TTL            likewise; eval-renew
- *     evict, look, eval-look      likewise
+ *     undo SERIAL                 the release that leaves a mark, because an attempt was not answered
+ *     renew SERIAL TTL            likewise; eval-renew; SERIAL+N after N requests that were not answered
+ *     evict [SEEN], look          likewise; eval-look
  *     guard TOKEN, eval-guard     the script for the resource "job"
  *     scan CURSOR                 SCAN for the prefix "hf:"
  *     subscribe                   SUBSCRIBE to the client's channel
@@ -98,10 +99,10 @@ struct wire_refusal {
 extern const struct wire_refusal wire_refusals[];
 extern const size_t wire_refusal_count;
 
-/* The release that undoes, by a client which may come again and again: first cut off, then answered. */
-#define WIRE_UNDO(serial)                                                                                              \
-    "retry\nhello\nrelease " serial "\ncut\ndone\n"                                                                    \
-    "retry\nhello undo\nrelease " serial "\nsend :1\\r\\n\ndone\n"
+/* The request that gives it back, by a client which may come again and again: first cut off, then answered. */
+#define WIRE_GIVE_BACK(request)                                                                                        \
+    "retry\nhello\n" request "\ncut\ndone\n"                                                                           \
+    "retry\nhello undo\n" request "\nsend :1\\r\\n\ndone\n"
 
 /* How long a call of the client may take beyond its own limit before that counts as not kept: what a loaded machine
  * needs. */

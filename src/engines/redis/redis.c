@@ -139,17 +139,17 @@ static hf_status take_busy(struct redis_store *store, struct redis_lock *lock, c
     return HF_BUSY;
 }
 
-static hf_status redis_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err);
-
 static hf_status take_answer(struct redis_store *store, struct redis_lock *lock, redisReply **replies,
                              const struct redis_question *question, struct hfi_grant *grant, hf_error *err)
 {
     if (replies[0]->type != REDIS_REPLY_INTEGER || replies[0]->integer <= 0) /* a token is greater */
         return take_busy(store, lock, replies[0], question, grant, err);
-    hfi_redis_expect_no_more(store, lock, REDIS_HELD);
+    const hf_status status = question->count > 1 ? hfi_redis_check_replication(replies[1], &store->config, err) : HF_OK;
+    hfi_redis_expect_no_more(store, lock, status == HF_OK ? REDIS_HELD : REDIS_NEW);
     lock->queued = false;
+    lock->unsure = lock->unsure || status != HF_OK; /* too few have it to rely on it: the next attempt, or release() */
     grant->token = (uint64_t)replies[0]->integer;
-    return question->count > 1 ? hfi_redis_check_replication(replies[1], &store->config, err) : HF_OK;
+    return status;
 }
 
 static hf_status ask(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
@@ -168,14 +168,15 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
         .key = words.keys[0], .commands = commands, .count = wait ? 2 : 1, .deadline_ns = request->deadline_ns
     };
     hf_status status = hfi_redis_ask(store, &question, replies, err);
-    if (status == HF_UNKNOWN)
-        lock->unsure = true;
+    if (status == HF_UNKNOWN) {
+        lock->unsure = lock->astray = true;
+        lock->unanswered++;
+    }
     if (status != HF_OK)
         return status;
     /* Only an answer to a request for a place says whether there is one. */
     lock->unsure = !line_up && (lock->unsure || lock->queued);
     const bool error = replies[0]->type == REDIS_REPLY_ERROR;
-    const bool held = replies[0]->type == REDIS_REPLY_INTEGER && replies[0]->integer > 0;
     if (error)
         status = hfi_redis_refusal(replies[0], words.keys[0], err);
     else
@@ -186,8 +187,6 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
         grant->counted_from_ns = question.sent_ns;
     freeReplyObject(replies[0]);
     freeReplyObject(replies[1]);
-    if (status != HF_OK && held) /* too few replicas have it: nobody may rely on it */
-        redis_release(store, lock, request, NULL);
     return status;
 }
 
@@ -290,12 +289,14 @@ static void drop_latch(struct redis_store *store, struct redis_node *node, const
     hfi_redis_give_back(store, node, connection);
 }
 
-static hf_status release_by_script(struct redis_store *store, const struct hfi_request *request, redisReply **reply,
-                                   hf_error *err)
+static hf_status release_by_script(struct redis_store *store, const struct hfi_request *request, bool mark,
+                                   redisReply **reply, hf_error *err)
 {
     struct words words;
     struct redis_command command = { REDIS_ROOM(WORDS_MOST) };
     add_common(&command, &words, store, REDIS_RELEASE, request);
+    if (mark)
+        hfi_redis_add(&command, "1");
     struct redis_question question = {
         .key = words.keys[0], .commands = &command, .count = 1, .deadline_ns = request->deadline_ns
     };
@@ -315,15 +316,15 @@ static hf_status redis_release(void *memory, void *lock_memory, const struct hfi
     pthread_mutex_lock(&store->mutex); /* a gift may be coming in */
     const bool was_held = lock->state == REDIS_HELD;
     pthread_mutex_unlock(&store->mutex);
-    const bool known = was_held || lock->queued || lock->unsure;
+    const bool known = was_held || lock->queued || lock->unsure || lock->astray;
     if (!was_held)
         hfi_redis_expect_no_more(store, lock, REDIS_NEW);
     if (!known)
         return HF_OK;
-    if (was_held && store->verb != REDIS_BY_SCRIPT)
+    if (was_held && store->verb != REDIS_BY_SCRIPT && lock->unanswered == 0) /* else its value may be another one */
         status = hfi_redis_plain_release(store, request, &reply, err);
     if (status == HF_OK && !reply)
-        status = release_by_script(store, request, &reply, err);
+        status = release_by_script(store, request, lock->astray, &reply, err);
     if (status != HF_OK)
         return status;
     if (reply->type != REDIS_REPLY_INTEGER)
@@ -333,7 +334,7 @@ static hf_status redis_release(void *memory, void *lock_memory, const struct hfi
     freeReplyObject(reply);
     if (status == HF_OK || status == HF_LOST) {
         lock->state = REDIS_NEW;
-        lock->queued = lock->unsure = false;
+        lock->queued = lock->unsure = lock->astray = false;
     }
     return status;
 }

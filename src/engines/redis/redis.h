@@ -273,17 +273,17 @@ unsigned hfi_redis_slot(const char *key);
 /* --- dialects --- */
 
 #define HFI_REDIS_KEYS_MOST 4
-#define HFI_REDIS_OWNER_MAX 64
+#define HFI_REDIS_OWNER_MAX 72
 typedef char redis_keys[HFI_REDIS_KEYS_MOST][HFI_REDIS_KEY_MAX];
 
 enum redis_script_name {
     REDIS_ACQUIRE, /* owner, "host pid note", ttl, 1 to line up: the token, or { -1, now, left ms, place, holder } */
-    REDIS_RELEASE, /* owner, "host pid note": 1 if it was held or waited for, else 0 */
-    REDIS_RENEW,   /* keys of locks; owner and ttl of each: 1 or 0 for each */
-    REDIS_EVICT,
-    REDIS_LOOK,  /* { 1, token, left ms, held for ms, "host pid note", waiters… }, or { 0 } */
-    REDIS_CALL,  /* after a release by other means: calls the next in line */
-    REDIS_GUARD, /* the same in all dialects: see redis_guard.c */
+    REDIS_RELEASE, /* owner, "host pid note", and 1 to leave a mark: 1 if it was held or waited for, else 0 */
+    REDIS_RENEW,   /* keys of locks; "owner" or "owner+N" and ttl of each: 1 or 0 for each */
+    REDIS_EVICT,   /* "": a text that stands for the holder, or 0; that text: 1 if it was broken, else 0 */
+    REDIS_LOOK,    /* { 1, token, left ms, held for ms, "host pid note", waiters… }, or { 0 } */
+    REDIS_CALL,    /* after a release by other means: calls the next in line */
+    REDIS_GUARD,   /* the same in all dialects: see redis_guard.c */
     REDIS_SCRIPTS
 };
 
@@ -359,9 +359,11 @@ enum redis_state {
 struct redis_lock {
     enum redis_state state; /* becomes REDIS_CALLED or REDIS_GIVEN under the store's mutex, at any time while `node` */
     bool queued;            /* it stands in the queue, as far as we know */
-    bool unsure;            /* an answer was lost: the server may know of it */
-    bool refused;           /* its channel was, by the server */
-    uint64_t ear_number;    /* of the ear that it lined up under */
+    bool unsure;            /* the server may know of it: an answer was lost, or too few replicas have it */
+    bool astray;            /* an attempt was not answered, and may arrive at any time */
+    _Atomic unsigned unanswered; /* attempts and renewals, so far: N of the renewals to come; release() reads it, too */
+    bool refused;                /* its channel was, by the server */
+    uint64_t ear_number;         /* of the ear that it lined up under */
     struct hfi_owner owner;
     hfi_time ask_again_ns; /* the backstop */
     /* what ties the server's clock to ours: a request that was sent at sent_ns was answered with server_us */

@@ -94,6 +94,7 @@ static hf_status ask_node(struct redis_store *store, struct redis_question *ques
     if (may_be_replaced)
         hfi_redis_answered(store, question->node, connection);
     if (status != HF_OK) {
+        hfi_dial_reset(connection->fd); /* what is still on its way need not arrive */
         hfi_redis_disconnect(connection);
         return status;
     }

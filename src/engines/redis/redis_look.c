@@ -21,11 +21,11 @@ static size_t add_literal(char *out, size_t used, size_t room, const char *text)
     return used;
 }
 
-/* Runs a script that takes the keys of `name` and nothing else. */
+/* Runs a script that takes the keys of `name`, and an argument unless it is NULL. */
 static hf_status ask_about(struct redis_store *store, enum redis_script_name script, const char *name,
-                           redisReply **reply, hfi_time deadline_ns, hf_error *err)
+                           const char *argument, redisReply **reply, hfi_time deadline_ns, hf_error *err)
 {
-    struct redis_command command = { REDIS_ROOM(3 + HFI_REDIS_KEYS_MOST) };
+    struct redis_command command = { REDIS_ROOM(3 + HFI_REDIS_KEYS_MOST + 1) };
     redis_keys keys;
     const size_t count = store->config.dialect->keys(keys, store, name, (struct hfi_owner){ 0, 0 });
     const char number[2] = { (char)('0' + count), 0 };
@@ -33,6 +33,8 @@ static hf_status ask_about(struct redis_store *store, enum redis_script_name scr
     hfi_redis_add(&command, number);
     for (size_t i = 0; i < count; i++)
         hfi_redis_add(&command, keys[i]);
+    if (argument)
+        hfi_redis_add(&command, argument);
     struct redis_question question = { .key = keys[0], .commands = &command, .count = 1, .deadline_ns = deadline_ns };
     return hfi_redis_ask(store, &question, reply, err);
 }
@@ -152,8 +154,8 @@ struct inspection {
 static hf_status inspect_one(struct inspection *inspection, const char *name, hf_error *err)
 {
     redisReply *reply = NULL;
-    hf_status status =
-        hfi_redis_only_read(ask_about(inspection->store, REDIS_LOOK, name, &reply, inspection->deadline_ns, err), err);
+    hf_status status = hfi_redis_only_read(
+        ask_about(inspection->store, REDIS_LOOK, name, NULL, &reply, inspection->deadline_ns, err), err);
     if (status == HF_OK)
         status =
             hfi_redis_show(inspection->store, reply, name, inspection->each, inspection->arg, &inspection->stop, err);
@@ -212,14 +214,21 @@ hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each
     return status;
 }
 
+/* Asks who holds it, and then for breaking that one: a request that was given up and arrives late must not break the
+ * next holder. */
 hf_status hfi_redis_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
-    redisReply *reply = NULL;
-    hf_status status = ask_about(memory, REDIS_EVICT, name, &reply, deadline_ns, err);
+    redisReply *seen = NULL, *reply = NULL;
+    hf_status status = hfi_redis_only_read(ask_about(memory, REDIS_EVICT, name, "", &seen, deadline_ns, err), err);
     if (status != HF_OK)
         return status;
-    if (reply->type != REDIS_REPLY_INTEGER)
-        status = hfi_redis_refusal(reply, name, err);
+    const bool held = seen->type == REDIS_REPLY_STRING;
+    if (held)
+        status = ask_about(memory, REDIS_EVICT, name, seen->str, &reply, deadline_ns, err);
+    const redisReply *last = held ? reply : seen;
+    if (status == HF_OK && last->type != REDIS_REPLY_INTEGER)
+        status = hfi_redis_refusal(last, name, err);
+    freeReplyObject(seen);
     freeReplyObject(reply);
     return status;
 }

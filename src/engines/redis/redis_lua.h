@@ -13,16 +13,65 @@
     "local now = c[1] * 1000000 + c[2]\n"
 
 /* Where the lock is in somebody else's format, KEYS[3] keeps the last grant: its token (0: none), owner, and "s us host
- * pid note". */
+ * pid note"; and, behind the end of the line, the marks. */
 #define LAST_GRANT                                                                                                     \
-    "local last, owner, info = string.match(redis.call('get', KEYS[3]) or '', '^(%d+) (%S+) (.*)$')\n"                 \
+    "local last, owner, info, marks =\n"                                                                               \
+    "  string.match(redis.call('get', KEYS[3]) or '', '^(%d+) (%S+) ([^\\n]*)(.*)$')\n"                                \
     "last = tonumber(last) or 0\n"
+
+/* --- requests that were given up, and arrive all the same --- */
+
+/* A mark is " owner s": whoever released what it may still be granted left it, and nothing is granted to that owner any
+ * more. It is forgotten at second s; of more than 1000 the oldest are. Expects now. Sets stale: all have had their time. */
+#define REFUSE_MARKED(MARKS)                                                                                           \
+    "local stale = false\n"                                                                                            \
+    "if " MARKS " and " MARKS " ~= '' then\n"                                                                          \
+    "  if string.find(" MARKS ", ' ' .. ARGV[1] .. ' ', 1, true) then return { -1, now, -1, -1, '' } end\n"            \
+    "  stale = string.match(" MARKS ", '%d+$') - c[1] < 0\n"                                                           \
+    "end\n"
+
+/* Sets marks: those in OLD whose time has not come, and one for ARGV[1]. */
+#define ADD_MARK(OLD)                                                                                                  \
+    "local kept = {}\n"                                                                                                \
+    "for owner, s in string.gmatch(" OLD ", '(%S+) (%d+)') do\n"                                                       \
+    "  if owner ~= ARGV[1] and s - c[1] > 0 then kept[#kept + 1] = ' ' .. owner .. ' ' .. s end\n"                     \
+    "end\n"                                                                                                            \
+    "kept[#kept + 1] = ' ' .. ARGV[1] .. ' ' .. string.format('%.0f', c[1] + 3600)\n"                                  \
+    "local marks = table.concat(kept, '', math.max(1, #kept - 999))\n"
+
+/* In a release, beside the last grant; begins with a write that is never refused. */
+#define LEAVE_MARK                                                                                                     \
+    "if ARGV[3] then\n"                                                                                                \
+    "  local c = redis.call('time')\n"                                                                                 \
+    "  local left = math.max(redis.call('pttl', KEYS[3]), 3600000)\n"                                                  \
+    "  redis.call('pexpire', KEYS[3], left)\n"                                                                         \
+    "  local line, old = string.match(redis.call('get', KEYS[3]) or '0 - ', '^([^\\n]*)(.*)$')\n"                      \
+    ADD_MARK("old")                                                                                                    \
+    "  redis.call('set', KEYS[3], line .. '\\n' .. marks, 'px', left)\n"                                               \
+    "end\n"
+
+/* A renewal is sent by "owner+N", N being how many requests of its hold had no answer, or by "owner" if there was none.
+ * A holder that was renewed so is known as "owner+N" from then on: an earlier renewal does not find it any more. */
+#define HOLDER_OF(TEXT) "string.match(" TEXT ", '^[^+]*')"
+/* later(one, other): both are of one hold, and `one` was sent later. */
+#define LATER                                                                                                          \
+    "local function later(one, other)\n"                                                                               \
+    "  local owner, number = string.match(one, '^([^+]*)%+(%d+)$')\n"                                                  \
+    "  local same, than = string.match(other, '^([^+]*)%+?(%d*)$')\n"                                                  \
+    "  return owner and owner == same and tonumber(number) > (tonumber(than) or 0)\n"                                  \
+    "end\n"
+
+/* A break asks twice: with "" whom it would break, and with that answer for breaking this one and nobody else. */
+#define ONLY_WHOM_WAS_SEEN(HOLDER)                                                                                     \
+    "local seen = redis.sha1hex(" HOLDER ")\n"                                                                         \
+    "if ARGV[1] == '' then return seen end\n"                                                                          \
+    "if ARGV[1] ~= seen then return 0 end\n"
 
 /* Keeps `token` as the last one, of OWNER, for a day longer than the ARGV[3] ms that it lasts; and for longer still if
  * it is ahead of this server's clock, which must not fall behind it once it is forgotten. */
 #define KEEP_TOKEN(OWNER)                                                                                              \
     "redis.call('set', KEYS[3], string.format('%.0f', token) .. ' ' .. " OWNER " .. ' ' .. c[1] .. ' ' .. c[2]\n"      \
-    "  .. ' ' .. ARGV[2], 'px', string.format('%.0f', ARGV[3] + 86400000 + math.max(0, token - now) / 1000))\n"
+    "  .. ' ' .. ARGV[2] .. (marks or ''), 'px', string.format('%.0f', ARGV[3] + 86400000 + math.max(0, token - now) / 1000))\n"
 
 /* token: the larger of the last one + 1 and the server's microseconds; kept, of `me`. */
 #define NEW_GRANT                                                                                                      \
@@ -47,10 +96,13 @@
 
 /* KEYS locks that are strings; ARGV owner and ttl of each. Never takes a lock that is gone. */
 #define RENEW_STRINGS                                                                                                  \
+    LATER                                                                                                              \
     "local answer = {}\n"                                                                                              \
     "for i, key in ipairs(KEYS) do\n"                                                                                  \
-    "  answer[i] = 0\n"                                                                                                \
-    "  if redis.pcall('get', key) == ARGV[2 * i - 1] then answer[i] = redis.call('pexpire', key, ARGV[2 * i]) end\n"   \
+    "  local me, value = ARGV[2 * i - 1], redis.pcall('get', key)\n"                                                   \
+    "  local anew = type(value) == 'string' and later(me, value)\n"                                                    \
+    "  answer[i] = (value == me or anew) and redis.call('pexpire', key, ARGV[2 * i]) or 0\n"                           \
+    "  if anew then redis.call('set', key, me, 'px', ARGV[2 * i]) end\n"                                               \
     "end\n"                                                                                                            \
     "return answer\n"
 

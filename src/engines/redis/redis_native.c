@@ -3,6 +3,7 @@
  * redis_native.c: Holdfast's own dialect: what runs inside the server, one script per operation, each one atomic step.
  *
  *   lock    hash   o owner "client.serial"   t last token   u held until   i since and "host pid note"   a arrivals
+ *                  n the last renewal that others may be behind   x marks: owners that nothing is granted to any more
  *   queue   zset   "owner host pid note" by order of arrival
  *
  * No `o`, or a `u` that has passed: free. The hash stays for a day after its last use and keeps the token; `a` is there
@@ -58,19 +59,22 @@
     "  end\n"                                                                                                          \
     "end\n"
 
-/* ARGV owner, "host pid note", ttl, 1 to line up. Held now: the token. Else { -1, now, left ms, place, holder }. */
+/* ARGV owner, "host pid note", ttl, 1 to line up. Held now: the token. Else { -1, now, left ms, place, holder }. What
+ * comes after a renewal by the same owner is late, and changes nothing. */
 #define ACQUIRE(CHANNEL)                                                                                               \
-    "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n" CLOCK                                                    \
+    "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't', 'x')\n" CLOCK                                               \
     "local last = tonumber(h[3]) or 0\n"                                                                               \
+    REFUSE_MARKED("h[4]")                                                                                              \
     "if not h[1] and not h[2] then\n"                                                                                  \
     "  local token = last < now and now or last + 1\n"                                                                 \
     "  redis.call('hset', KEYS[1], 'o', ARGV[1], 't', token, 'u', now + ARGV[3] * 1000,\n"                             \
     "    'i', c[1] .. ' ' .. c[2] .. ' ' .. ARGV[2])\n"                                                                \
     "  if " NEW_HOUR " or ARGV[3] - 3600000 > 0 then redis.call('pexpire', KEYS[1], ARGV[3] + 86400000) end\n"         \
+    "  if stale then redis.call('hdel', KEYS[1], 'x') end\n"                                                           \
     "  return token\n"                                                                                                 \
     "end\n"                                                                                                            \
     "local me = ARGV[1]\n"                                                                                             \
-    "local state = redis.call('hmget', KEYS[1], 'u', 'i')\n"                                                           \
+    "local state = redis.call('hmget', KEYS[1], 'u', 'i', 'n')\n"                                                      \
     "if not h[1] or state[1] - now <= 0 then\n"                                                                        \
     "  local silent\n"                                                                                                 \
     "  if h[1] then\n"                                                                                                 \
@@ -83,6 +87,7 @@
     "  state = { now + 2000000, heir and redis.call('hget', KEYS[1], 'i') }\n"                                         \
     "end\n"                                                                                                            \
     "if h[1] == me then\n"                                                                                             \
+    "  if state[3] and " HOLDER_OF("state[3]") " == me then return tonumber(h[3]) end\n"                               \
     "  redis.call('hset', KEYS[1], 'o', me, 't', h[3], 'u', now + ARGV[3] * 1000,\n"                                   \
     "    'i', c[1] .. ' ' .. c[2] .. ' ' .. ARGV[2])\n"                                                                \
     "  redis.call('pexpire', KEYS[1], ARGV[3] + 86400000)\n"                                                           \
@@ -101,9 +106,17 @@
     "end\n"                                                                                                            \
     "return { -1, now, math.ceil((state[1] - now) / 1000), place, state[2] }\n"
 
-/* ARGV owner, "host pid note". 1: was held, or waited for. 0: neither. */
+/* ARGV owner, "host pid note", and 1 to leave a mark. 1: was held, or waited for. 0: neither. */
 #define RELEASE(CHANNEL)                                                                                               \
     "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't')\n"                                                          \
+    "if ARGV[3] then\n"                                                                                                \
+    "  local place = redis.call('zrem', KEYS[2], ARGV[1] .. ' ' .. ARGV[2])\n"                                         \
+    "  local old = redis.call('hmget', KEYS[1], 'x', 'u')\n" CLOCK                                                     \
+    ADD_MARK("(old[1] or '')")                                                                                         \
+    "  redis.call('hset', KEYS[1], 'x', marks)\n"                                                                      \
+    "  redis.call('pexpire', KEYS[1], string.format('%.0f', math.max(0, (old[2] or 0) - now) / 1000 + 86400000))\n"    \
+    "  if h[1] ~= ARGV[1] then return place end\n"                                                                     \
+    "end\n"                                                                                                            \
     "if h[1] ~= ARGV[1] then return redis.call('zrem', KEYS[2], ARGV[1] .. ' ' .. ARGV[2]) end\n"                      \
     "if not h[2] then return redis.call('hdel', KEYS[1], 'o') end\n"                                                   \
     "local last = tonumber(h[3])\n"                                                                                    \
@@ -112,14 +125,17 @@
 
 /* KEYS locks, ARGV owner and ttl of each. One 1 (renewed) or 0 (not its owner's any more) for each. */
 static const char renew[] =
-    CLOCK
+    CLOCK LATER
     "local answer = {}\n"
     "for i, key in ipairs(KEYS) do\n"
-    "  local h = redis.call('hmget', key, 'o', 'u')\n"
+    "  local h = redis.call('hmget', key, 'o', 'u', 'n')\n"
+    "  local me = ARGV[2 * i - 1]\n"
+    "  local owner = " HOLDER_OF("me") "\n"
     "  answer[i] = 0\n"
-    "  if h[1] == ARGV[2 * i - 1] and h[2] - now > 0 then\n"
+    "  if h[1] == owner and h[2] - now > 0 and not (h[3] and later(h[3], me)) then\n"
     "    redis.call('pexpire', key, ARGV[2 * i] + 86400000)\n"
     "    redis.call('hset', key, 'u', now + ARGV[2 * i] * 1000)\n"
+    "    if me ~= owner then redis.call('hset', key, 'n', me) end\n"
     "    answer[i] = 1\n"
     "  end\n"
     "end\n"
@@ -128,6 +144,7 @@ static const char renew[] =
 #define EVICT(CHANNEL)                                                                                                 \
     "local h = redis.call('hmget', KEYS[1], 'o', 't')\n"                                                               \
     "if not h[1] then return 0 end\n"                                                                                  \
+    ONLY_WHOM_WAS_SEEN("h[1]")                                                                                         \
     "local last = tonumber(h[2])\n"                                                                                    \
     "local me, silent\n" CLOCK HAND_OVER(CHANNEL)                                                                      \
     "return 1\n"

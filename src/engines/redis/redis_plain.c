@@ -4,9 +4,11 @@
  * secret, as redsync, redislock, node-redlock, redis-py and many others write it. Whoever finds it there is kept out,
  * whoever wrote it. What such a lock lacks is kept beside it, for Holdfast's own clients alone:
  *
- *   NAME         string   owner "client.serial", or whatever others write; ends by itself
+ *   NAME         string   owner "client.serial", or whatever others write; ends by itself. "owner+N" after a renewal that
+ *                         others may be behind
  *   hf:{NAME}:w  zset     "owner host pid note" by order of arrival: who waits
- *   hf:{NAME}:t  string   "token owner s us host pid note" of the last grant; stays for a day after its last use
+ *   hf:{NAME}:t  string   "token owner s us host pid note" of the last grant; stays for a day after its last use.
+ *                         On a second line, if there are any, the marks: owners that nothing is granted to any more
  *
  * A release calls the first live waiter, who then asks; the queue decides on order only, never on who holds the lock.
  * Others do not call anybody: while the value is none of ours, the waiters ask from time to time.
@@ -27,7 +29,8 @@
 /* Whoever comes while others wait goes behind them; but whoever waited for long enough to ask again may take it. */
 #define ACQUIRE(CHANNEL)                                                                                               \
     "local me, member = ARGV[1], ARGV[1] .. ' ' .. ARGV[2]\n"                                                          \
-    LAST_GRANT CLOCK                                                                                                   \
+    LAST_GRANT CLOCK REFUSE_MARKED("marks")                                                                            \
+    "if stale then marks = '' end\n"                                                                                   \
     "local waiting = redis.call('zcard', KEYS[2])\n"                                                                   \
     "local place = waiting > 0 and redis.call('zrank', KEYS[2], member)\n"                                             \
     "local behind = ARGV[4] == '1' and waiting > 0 and not place\n"                                                    \
@@ -45,9 +48,10 @@
     "  return token\n"                                                                                                 \
     "end\n"                                                                                                            \
     "local value = redis.pcall('get', KEYS[1])\n"                                                                      \
-    "if value == me then\n"                                                                                            \
-    "  redis.call('pexpire', KEYS[1], ARGV[3])\n"                                                                      \
+    "local holder = type(value) == 'string' and " HOLDER_OF("value") "\n"                                              \
+    "if holder == me then\n"                                                                                           \
     "  redis.call('zrem', KEYS[2], member)\n"                                                                          \
+    "  if value == me then redis.call('pexpire', KEYS[1], ARGV[3]) end\n"                                              \
     "  if owner == me then return last end\n"                                                                          \
     NEW_GRANT                                                                                                          \
     "  return token\n"                                                                                                 \
@@ -57,11 +61,14 @@
     "  place = 0\n"                                                                                                    \
     "end\n"                                                                                                            \
     "if ARGV[4] == '1' then redis.call('pexpire', KEYS[2], 86400000) end\n"                                            \
-    "return { -1, now, redis.call('pttl', KEYS[1]), ARGV[4] == '1' and place or -1, value == owner and info or '' }\n"
+    "return { -1, now, redis.call('pttl', KEYS[1]), ARGV[4] == '1' and place or -1,\n"                            \
+    "  holder == owner and info or '' }\n"
 
 /* A waiter that was called and leaves passes the call on. */
 #define RELEASE(CHANNEL)                                                                                               \
-    "if redis.pcall('get', KEYS[1]) == ARGV[1] then\n"                                                                 \
+    LEAVE_MARK                                                                                                         \
+    "local value = redis.pcall('get', KEYS[1])\n"                                                                      \
+    "if type(value) == 'string' and " HOLDER_OF("value") " == ARGV[1] then\n"                                          \
     "  redis.call('del', KEYS[1])\n"                                                                                   \
     "elseif redis.call('zrem', KEYS[2], ARGV[1] .. ' ' .. ARGV[2]) == 0 then\n"                                        \
     "  return 0\n"                                                                                                     \
@@ -73,10 +80,13 @@
 
 /* The name of a lock is that of a key, whosever it is: GET fails on what is no lock, before it is deleted. */
 #define EVICT(CHANNEL)                                                                                                 \
-    "redis.call('get', KEYS[1])\n"                                                                                     \
-    "local gone = redis.call('del', KEYS[1])\n"                                                                        \
+    "local value = redis.call('get', KEYS[1])\n"                                                                       \
+    "if value then\n"                                                                                                  \
+    ONLY_WHOM_WAS_SEEN("value")                                                                                        \
+    "  redis.call('del', KEYS[1])\n"                                                                                   \
+    "end\n"                                                                                                            \
     CALL_NEXT(CHANNEL, "nil")                                                                                          \
-    "return gone\n"
+    "return value and 1 or 0\n"
 
 #define CALL(CHANNEL)                                                                                                  \
     "if redis.call('exists', KEYS[1]) == 0 then\n"                                                                     \
@@ -90,7 +100,8 @@
     LAST_GRANT CLOCK                                                                                                   \
     "local answer = { 1, 0, left, -1, '' }\n"                                                                          \
     "local s, us, who = string.match(info or '', '^(%d+) (%d+) (.*)$')\n"                                              \
-    "if s and owner == redis.pcall('get', KEYS[1]) then\n"                                                             \
+    "local value = redis.pcall('get', KEYS[1])\n"                                                                      \
+    "if s and type(value) == 'string' and " HOLDER_OF("value") " == owner then\n"                                      \
     "  answer = { 1, last, left, (now - s * 1000000 - us) / 1000, who }\n"                                             \
     "end\n"                                                                                                            \
     "for i, member in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do answer[5 + i] = member end\n"                    \

@@ -3,10 +3,12 @@
  * redis_redisson.c: the dialect `redisson`: Redisson's RLock (3.24 and newer), so that Java programs and others share a
  * lock, wake each other and outlive each other.
  *
- *   NAME                                       hash     "uuid:number" of the holder = how often it holds it, for a time
+ *   NAME                                       hash     "uuid:number" of the holder = how often it holds it, for a time;
+ *                                                       "uuid:number+N" after a renewal that others may be behind
  *   redisson_lock__channel:{NAME}              channel  "0": it was released
  *   redisson_unlock_latch:{NAME}:<32 digits>   string   "1" after a release, in case that it is sent again
- *   hf:{NAME}:t                                string   "token owner s us host pid note" of the last grant by Holdfast
+ *   hf:{NAME}:t                                string   "token owner s us host pid note" of the last grant by Holdfast;
+ *                                                       on a second line the marks, as in `plain`
  *
  * One uuid per client, one number per hold, as Redisson has one per thread. A release wakes one waiter of every client,
  * which is Redisson's way. Redisson's tokens (RFencedLock) and ours do not know of each other.
@@ -17,13 +19,12 @@
 #include <string.h>
 
 /* clang-format off */
-/* The latch may be there if an earlier grant to the same owner was taken back: it is not about this one. */
 #define ACQUIRE                                                                                                        \
     "local me = ARGV[1]\n"                                                                                             \
-    LAST_GRANT CLOCK                                                                                                   \
+    LAST_GRANT CLOCK REFUSE_MARKED("marks")                                                                            \
+    "if stale then marks = '' end\n"                                                                                   \
     "if redis.call('exists', KEYS[1]) == 0 then\n"                                                                     \
     "  redis.call('hincrby', KEYS[1], me, 1)\n"                                                                        \
-    "  redis.call('del', KEYS[4])\n"                                                                                   \
     "  redis.call('pexpire', KEYS[1], ARGV[3])\n"                                                                      \
     NEW_GRANT                                                                                                          \
     "  return token\n"                                                                                                 \
@@ -34,31 +35,40 @@
     NEW_GRANT                                                                                                          \
     "  return token\n"                                                                                                 \
     "end\n"                                                                                                            \
-    "local ours = owner and redis.call('hexists', KEYS[1], owner) == 1\n"                                              \
+    "local ours = owner == " HOLDER_OF("redis.call('hkeys', KEYS[1])[1]") "\n"                                         \
     "return { -1, now, redis.call('pttl', KEYS[1]), ARGV[4] == '1' and 0 or -1, ours and info or '' }\n"
 
 /* DEL first, which is never refused for want of memory; Redisson's own release is. */
 #define RELEASE(VERB)                                                                                                  \
+    LEAVE_MARK                                                                                                         \
     "local done = redis.call('get', KEYS[4])\n"                                                                        \
     "if done then return tonumber(done) end\n"                                                                         \
-    "if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then return 0 end\n"                                             \
+    "if " HOLDER_OF("redis.pcall('hkeys', KEYS[1])[1] or ''") " ~= ARGV[1] then return 0 end\n"                        \
     "redis.call('del', KEYS[1])\n"                                                                                     \
     "redis.pcall('" VERB "', KEYS[2], '0')\n"                                                                          \
     "redis.call('set', KEYS[4], '1', 'px', 20000)\n"                                                                   \
     "return 1\n"
 
-/* HEXISTS fails on what is no lock, before it is deleted. */
+/* HKEYS fails on what is no lock, before it is deleted. */
 #define EVICT(VERB)                                                                                                    \
-    "redis.call('hexists', KEYS[1], '')\n"                                                                             \
-    "local gone = redis.call('del', KEYS[1])\n"                                                                        \
-    "if gone == 1 then redis.pcall('" VERB "', KEYS[2], '0') end\n"                                                    \
-    "return gone\n"
+    "local holders = redis.call('hkeys', KEYS[1])\n"                                                                   \
+    "if not holders[1] then return 0 end\n"                                                                            \
+    ONLY_WHOM_WAS_SEEN("table.concat(holders, ' ')")                                                                   \
+    "redis.call('del', KEYS[1])\n"                                                                                     \
+    "redis.pcall('" VERB "', KEYS[2], '0')\n"                                                                          \
+    "return 1\n"
 
 #define RENEW                                                                                                          \
+    LATER                                                                                                              \
     "local answer = {}\n"                                                                                              \
     "for i, key in ipairs(KEYS) do\n"                                                                                  \
-    "  local there = redis.pcall('hexists', key, ARGV[2 * i - 1])\n"                                                   \
-    "  answer[i] = there == 1 and redis.call('pexpire', key, ARGV[2 * i]) or 0\n"                                      \
+    "  local me, field = ARGV[2 * i - 1], redis.pcall('hkeys', key)[1]\n"                                              \
+    "  local anew = field and later(me, field)\n"                                                                      \
+    "  answer[i] = (field == me or anew) and redis.call('pexpire', key, ARGV[2 * i]) or 0\n"                           \
+    "  if anew then\n"                                                                                                 \
+    "    redis.call('hset', key, me, 1)\n"                                                                             \
+    "    redis.call('hdel', key, field)\n"                                                                             \
+    "  end\n"                                                                                                          \
     "end\n"                                                                                                            \
     "return answer\n"
 
@@ -68,10 +78,11 @@
     "if left == -2 then return { 0 } end\n"                                                                            \
     LAST_GRANT CLOCK                                                                                                   \
     "local s, us, who = string.match(info or '', '^(%d+) (%d+) (.*)$')\n"                                              \
-    "if s and redis.call('hexists', KEYS[1], owner) == 1 then\n"                                                       \
+    "local field = redis.call('hkeys', KEYS[1])[1] or ''\n"                                                            \
+    "if s and " HOLDER_OF("field") " == owner then\n"                                                                  \
     "  return { 1, last, left, (now - s * 1000000 - us) / 1000, who }\n"                                               \
     "end\n"                                                                                                            \
-    "return { 1, 0, left, -1, redis.call('hkeys', KEYS[1])[1] or '' }\n"
+    "return { 1, 0, left, -1, field }\n"
 /* clang-format on */
 
 /* As Redisson spells it: braces around the name, unless it has one already. */

@@ -5,6 +5,9 @@
  *
  * With replicas=N a renewal that fewer than N replicas have confirmed is none: after a failover the lock would end
  * earlier than its holder thinks.
+ *
+ * A renewal that was given up may arrive after the next one. Each carries how many of its hold had no answer, and the
+ * server ignores one with a smaller number.
  */
 #include "redis.h"
 #include <stdio.h>
@@ -117,6 +120,7 @@ static hf_status renew_together(struct redis_store *store, struct hfi_renewal *r
 static void add_one(struct redis_command *command, const struct redis_store *store, const struct words *words, bool cas)
 {
     command->count = 0;
+    cas = cas && !strchr(words->owner, '+'); /* CAS cannot tell which of two is later */
     if (cas)
         hfi_redis_add(command, "CAS");
     else
@@ -264,6 +268,14 @@ static hf_status renew_each(struct redis_store *store, struct hfi_renewal *renew
     return HF_OK;
 }
 
+static void add_number(char owner[HFI_REDIS_OWNER_MAX], const struct redis_lock *lock)
+{
+    const size_t used = strlen(owner);
+    const unsigned number = lock->unanswered;
+    if (number)
+        snprintf(owner + used, HFI_REDIS_OWNER_MAX - used, "+%u", number);
+}
+
 hf_status hfi_redis_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_store *store = memory;
@@ -276,6 +288,7 @@ hf_status hfi_redis_renew(void *memory, struct hfi_renewal *renewals, size_t cou
         dialect->keys(keys, store, renewals[i].name, renewals[i].owner);
         memcpy(words[i].key, keys[0], sizeof words[i].key);
         dialect->owner(words[i].owner, renewals[i].owner);
+        add_number(words[i].owner, renewals[i].lock);
         snprintf(words[i].ttl, sizeof words[i].ttl, "%u", renewals[i].ttl_ms);
     }
     /* A server that stands still must leave time for asking the one that takes its place. */
@@ -285,6 +298,10 @@ hf_status hfi_redis_renew(void *memory, struct hfi_renewal *renewals, size_t cou
     const bool each = store->config.kind == REDIS_CLUSTER || dialect == &hfi_redis_tair;
     const hf_status status = each ? renew_each(store, renewals, words, count, deadline_ns, err)
                                   : renew_together(store, renewals, words, count, deadline_ns, err);
+    for (size_t i = 0; i < count; i++) {
+        struct redis_lock *lock = renewals[i].lock;
+        lock->unanswered += (status == HF_OK ? renewals[i].status : status) == HF_UNKNOWN;
+    }
     if (store->config.kind == REDIS_SENTINEL)
         hfi_redis_sentinel_listen(store, deadline_ns);
     return status;
