@@ -67,6 +67,80 @@ TEST_LIMIT(eight_contenders_with_urls_in_different_order_make_progress, 40)
     let_compete(start_masters(3, NULL), true);
 }
 
+/* A release reaches the usher of a waiter long before the other masters: the waiter is called, gets the usher's vote,
+ * finds that the others still have the holder, and steps back; again and again, until nobody is left to call it. */
+TEST(a_waiter_that_was_called_too_early_is_not_forgotten)
+{
+    enum { TRIES = 7, COMMANDS = 2 /* asks, steps back */ };
+    struct redis_group *group = start_masters(3, NULL);
+    struct redis_server *usher = group->server[2];
+    char url[400], member[300];
+    struct waiter waiter;
+    const hf_options options = stranger(endless_ttl_ms());
+    reverse_url(url, sizeof url, group);
+    hf_client *client = open_url("%s", url);
+    struct held *held = hold_lock(group, endless_ttl_ms());
+    waiter_start(&waiter, client, NAME, &options);
+    await_line(usher, 1);
+    redis_server_do(usher, "DEL %s", NAME);
+    redis_server_text(usher, member, sizeof member, "EVAL %s 0",
+                      "return redis.call('zrange', 'hf:{" NAME "}:w', 0, 0)[1]");
+    const int serial = atoi(member + 17);
+    member[16] = 0;
+    const int64_t before = redis_server_sent(usher);
+    REQUIRE_INT(1, redis_server_number(usher, "PUBLISH hf:c:%s %d", member, serial));
+    while (redis_server_sent(usher) - before < TRIES * COMMANDS)
+        await_a_moment();
+    await_line(usher, 1);
+    redis_server_do(group->server[1], "DEL %s", NAME);
+    redis_server_do(group->server[0], "DEL %s", NAME);
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_release(held->lock, NULL);
+    hf_close(held->client);
+    hf_close(client);
+    await_clean(group);
+}
+
+/* The same of one that asks all masters at once: its usher, where the release has been, answers after the others, which
+ * still have the holder. */
+TEST(a_waiter_whose_usher_answers_last_is_not_forgotten)
+{
+    enum { COMMANDS = 2 /* asks, steps back */ };
+    static const char other_name[] = "another-lock";
+    struct redis_group *group = start_masters(3, NULL);
+    struct redis_server *usher = group->server[2];
+    char url[400];
+    struct waiter other, waiter;
+    const hf_options options = stranger(endless_ttl_ms());
+    reverse_url(url, sizeof url, group);
+    hf_client *client = open_url("%s", url);
+    struct held *held = hold_lock(group, endless_ttl_ms());
+    hf_lock *other_lock = must_acquire(held->client, other_name, &options);
+    waiter_start(&other, client, other_name, &options); /* from then on the client hears its usher */
+    while (redis_server_number(usher, "ZCARD hf:{%s}:w", other_name) != 1)
+        await_a_moment();
+    must_release(other_lock);
+    waiter_join(&other, HF_OK);
+    must_release(other.lock);
+    redis_server_do(usher, "DEL %s", NAME);
+    const int64_t before = redis_server_sent(group->server[0]);
+    redis_server_pause(usher);
+    waiter_start(&waiter, client, NAME, &options);
+    while (redis_server_sent(group->server[0]) - before < COMMANDS)
+        await_a_moment();
+    redis_server_continue(usher);
+    await_line(usher, 1);
+    redis_server_do(group->server[1], "DEL %s", NAME);
+    redis_server_do(group->server[0], "DEL %s", NAME);
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_release(held->lock, NULL);
+    hf_close(held->client);
+    hf_close(client);
+    await_clean(group);
+}
+
 /* Once each of them has found out, the others do without an usher that is dead or stands still. */
 static void compete_without(enum fault fault)
 {

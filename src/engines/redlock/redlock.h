@@ -47,6 +47,7 @@ struct redlock_store {
 struct redlock_lock {
     struct redis_lock redis;
     unsigned attempts;       /* each asks under a name of its own */
+    unsigned splits;         /* one after the other: it had its usher's vote, and no majority */
     uint32_t maybe;          /* bit I: master I may have it, or our place in the queue */
     struct redis_node *line; /* the usher on which it stands in line; NULL: none */
     /* Those on which an answer is still to come: whatever is sent to that master next must arrive behind the question,

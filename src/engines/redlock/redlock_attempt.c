@@ -15,9 +15,12 @@
 #define TOKEN_MOST (INT64_C(1) << 53)
 /* For so long after a lock was busy the usher is asked before the others. */
 #define CONTENDED_FOR HFI_SECOND
-/* Votes were split: the first in line asks again after a pause of about two round trips, and never much less. */
+/* Votes were split: the first in line asks again after a pause of about two round trips, and never much less. The pause
+ * is doubled so many times; but until it is this long if somebody else has a majority. */
 #define SPLIT_PAUSE (500 * 1000)
 #define SPLITS_MOST 6u
+#define SPLITS_MOST_HELD 10u
+#define SPLIT_PAUSE_MOST (500 * HFI_MS)
 
 /* --- clocks and tokens --- */
 
@@ -92,6 +95,7 @@ struct tally {
     int64_t largest; /* token */
     int64_t waiting; /* in the usher's queue */
     int64_t place;   /* ours in it; -1: none */
+    bool free;       /* the usher has it for nobody, since we stepped back */
     size_t usher;    /* its index; the count: there is none */
 };
 
@@ -137,10 +141,9 @@ static bool enough_answers(const struct redlock_round *round)
     return true;
 }
 
-/* Gives back what masters may have given, everywhere, and stays in line at the usher's if there is one. Returns our
- * place there, -1 if there is none. */
-static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request,
-                         const struct redlock_words *words, const struct tally *tally)
+/* Gives back what masters may have given, everywhere, and stays in line at the usher's if there is one. */
+static void step_back(struct redlock_store *store, struct redlock_lock *lock, const struct hfi_request *request,
+                      const struct redlock_words *words, struct tally *tally)
 {
     const size_t usher = tally->usher;
     struct redlock_round round = { .store = store,
@@ -148,7 +151,7 @@ static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock,
                                    .must = tally->voters | (usher < store->count ? 1u << usher : 0) };
     struct redis_command commands[2] = { { REDIS_ROOM(REDLOCK_WORDS_MOST) }, { REDIS_ROOM(REDLOCK_WORDS_MOST) } };
     char score[24];
-    int64_t place = -1;
+    tally->place = -1;
     snprintf(score, sizeof score, "%llu", (unsigned long long)lock->score);
     hfi_redlock_add_release(&commands[0], store, words, "");
     hfi_redlock_add_release(&commands[1], store, words, score);
@@ -162,12 +165,12 @@ static int64_t step_back(struct redlock_store *store, struct redlock_lock *lock,
             continue;
         lock->maybe &= ~(1u << i);
         if (i == usher) {
-            place = hfi_redlock_number(round.legs[i].reply, 1);
-            lock->maybe |= place >= 0 ? 1u << i : 0;
+            tally->place = hfi_redlock_number(round.legs[i].reply, 1);
+            tally->free = hfi_redlock_number(round.legs[i].reply, 2) == 1;
+            lock->maybe |= tally->place >= 0 ? 1u << i : 0;
         }
     }
     hfi_redlock_end(&round);
-    return place;
 }
 
 /* The usher says no, but where no answer has come yet the lock may be free: a vote that is given there later would be
@@ -225,13 +228,14 @@ static bool write_back(struct redlock_store *store, struct redlock_lock *lock, c
 }
 
 /* After a pause of about two round trips, at random; longer and longer while that does not help. */
-static void ask_soon(const struct redlock_store *store, struct redlock_lock *lock, hfi_time sent_ns)
+static void ask_soon(const struct redlock_store *store, struct redlock_lock *lock, hfi_time sent_ns, unsigned most)
 {
     const struct hfi_env *env = store->redis.env;
     const hfi_time now = env->now_ns();
-    const uint64_t pause = ((uint64_t)(now - sent_ns) + SPLIT_PAUSE) << lock->redis.polls;
-    lock->redis.polls += lock->redis.polls < SPLITS_MOST;
-    lock->redis.ask_again_ns = now + (hfi_time)(env->random() % (2 * pause));
+    hfi_time pause = (now - sent_ns + SPLIT_PAUSE) << lock->splits;
+    pause = pause < SPLIT_PAUSE_MOST ? pause : SPLIT_PAUSE_MOST;
+    lock->splits = lock->splits < most ? lock->splits + 1 : most;
+    lock->redis.ask_again_ns = now + (hfi_time)(env->random() % (2 * (uint64_t)pause));
 }
 
 /* Who has a majority, for people and for knowing when to ask again. */
@@ -263,12 +267,15 @@ static void take_busy(struct redlock_store *store, struct redlock_lock *lock, co
     lock->redis.queued =
         tally->place >= 0 && tally->usher < store->count && lock->redis.node == store->masters[tally->usher];
     lock->line = lock->redis.queued ? lock->redis.node : NULL;
-    /* Nobody has it, or somebody who is just letting go of it, since the usher would have given it to us. */
-    const bool split = left_ms == -2 || (tally->usher < store->count && tally->voters & 1u << tally->usher);
-    if (split && tally->place <= 0 && (left_ms == -2 || lock->redis.polls < SPLITS_MOST))
-        ask_soon(store, lock, round->sent_ns);
-    else
+    /* Nobody has it; or somebody who has let go of it at the usher, which will call nobody for that any more: the first
+     * in line goes on asking. */
+    const bool split = left_ms == -2 || tally->free;
+    if (split && tally->place <= 0) {
+        ask_soon(store, lock, round->sent_ns, left_ms == -2 ? SPLITS_MOST : SPLITS_MOST_HELD);
+    } else {
+        lock->splits = 0;
         hfi_redis_backstop(&store->redis, &lock->redis, known ? left_ms : -1, tally->place);
+    }
 }
 
 size_t hfi_redlock_usher(struct redlock_store *store)
@@ -298,7 +305,7 @@ static hf_status take_majority(struct redlock_store *store, struct redlock_lock 
         stored = write_back(store, lock, request, words, token);
     }
     if (!stored || polite) {
-        tally->place = step_back(store, lock, request, words, tally);
+        step_back(store, lock, request, words, tally);
         return HF_BUSY;
     }
     hfi_redis_expect_no_more(&store->redis, &lock->redis, REDIS_HELD);
@@ -373,8 +380,11 @@ static size_t usher_for(struct redlock_store *store, struct redlock_lock *lock, 
 {
     const size_t usher = hfi_redlock_usher(store);
     pthread_mutex_lock(&store->redis.mutex);
-    if (lock->redis.state == REDIS_CALLED)
+    if (lock->redis.state == REDIS_CALLED) {
         lock->redis.state = REDIS_NEW; /* what comes from now on counts */
+        if (lock->splits > SPLITS_MOST)
+            lock->splits = 0; /* what it waited for has happened */
+    }
     pthread_mutex_unlock(&store->redis.mutex);
     if (request->queue && usher < store->count &&
         hfi_redis_expect(&store->redis, store->masters[usher], &lock->redis, request->owner))
@@ -401,10 +411,8 @@ hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_
     } else {
         const bool usher_says_no = tally.place >= 0 && tally.granted == 0;
         const bool final = usher_says_no || tally.answered >= store->quorum;
-        if (!usher_says_no && lock->maybe) {
-            const int64_t place = step_back(store, lock, request, &words, &tally);
-            tally.place = place >= 0 ? place : tally.place;
-        }
+        if (!usher_says_no && lock->maybe)
+            step_back(store, lock, request, &words, &tally);
         if (usher_says_no)
             give_back_strays(&round, request, &words);
         status = final ? HF_BUSY : hfi_redlock_too_few(&round, tally.answered, "answered", err);

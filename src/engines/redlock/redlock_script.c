@@ -71,8 +71,8 @@ static const char write_back[] =
     "return 1\n";
 
 /* ARGV owner, "client.serial host pid note", "" or a score: stay in the queue (0: at its end). { 1 if it was held, our
- * place }. Whoever saw us here in the way waits for a call, also if we never had a majority. What an earlier attempt of
- * the same hold left here, because its own release was lost, goes too. */
+ * place, 1 if it is free now }. Whoever saw us here in the way waits for a call, also if we never had a majority. What
+ * an earlier attempt of the same hold left here, because its own release was lost, goes too. */
 static const char release[] =
     "local value = redis.pcall('get', KEYS[1])\n"
     "local base, number = string.match(ARGV[1], '^(.*%.)(%d+)$')\n"
@@ -88,11 +88,12 @@ static const char release[] =
     "else\n"
     "  redis.call('zrem', KEYS[2], ARGV[2])\n"
     "end\n"
-    "if redis.call('exists', KEYS[1]) == 0 then\n"
+    "local free = redis.call('exists', KEYS[1]) == 0\n"
+    "if free then\n"
     CALL_NEXT(TO_CLIENT, "ARGV[2]")
     "end\n"
     "if ARGV[3] ~= '' then place = redis.call('zrank', KEYS[2], ARGV[2]) end\n"
-    "return { gone, place }\n";
+    "return { gone, place, free and 1 or 0 }\n";
 
 static const char renew[] = RENEW_STRINGS;
 
