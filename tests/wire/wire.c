@@ -493,3 +493,9 @@ const struct wire_refusal wire_refusals[] = {
     { "ERR", HF_INTERNAL, "ERR" },
 };
 const size_t wire_refusal_count = sizeof wire_refusals / sizeof *wire_refusals;
+
+const char *wire_after(const char *refusal)
+{
+    const bool left = strstr(refusal, "READONLY") || strstr(refusal, "MASTERDOWN") || strstr(refusal, "LOADING");
+    return left ? "eof\nhello\n" : "";
+}

@@ -265,8 +265,7 @@ static hf_status redis_wait(void *memory, void *lock_memory, const struct hfi_re
     if (!lock->queued)
         return prepare_to_wait(store, lock, request, err);
     const bool ask_again = lock->ask_again_ns < request->deadline_ns;
-    const bool news =
-        hfi_redis_listen(store, lock, request->waker, ask_again ? lock->ask_again_ns : request->deadline_ns);
+    const bool news = hfi_redis_listen(store, lock, request, ask_again ? lock->ask_again_ns : request->deadline_ns);
     return news || ask_again ? HF_OK : HF_TIMEOUT;
 }
 
