@@ -219,6 +219,8 @@ static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi
 {
     struct redis_store *store = memory;
     struct redis_lock *lock = lock_memory;
+    if (hfi_redis_check_name(store, request->name, err) != HF_OK)
+        return HF_INVALID;
     pthread_mutex_lock(&store->mutex);
     const bool fresh = lock->state == REDIS_GIVEN && is_fresh(store, lock, grant);
     if (lock->state == REDIS_GIVEN || lock->state == REDIS_CALLED)

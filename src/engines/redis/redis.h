@@ -330,6 +330,8 @@ void hfi_redis_owner(char out[HFI_REDIS_OWNER_MAX], struct hfi_owner owner);
 void hfi_redis_companion(char out[HFI_REDIS_KEY_MAX], const char *key, const char *suffix);
 /* The lock whose last grant is kept at `key`; false: none. */
 bool hfi_redis_companion_name(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key);
+/* HF_INVALID: the lock's key would be one that keeps another lock company. */
+hf_status hfi_redis_check_name(const struct redis_store *store, const char *name, hf_error *err);
 
 /* How a lock is released by a single command, where the server has one that compares. */
 enum redis_verb { REDIS_BY_SCRIPT, REDIS_BY_DELEX, REDIS_BY_DELIFEQ, REDIS_BY_CAD };
