@@ -94,9 +94,10 @@ TEST(a_lock_is_shown_with_its_holder_and_waiters)
 
 /* Characters that mean something to SCAN, to a cluster, or to the keys themselves. */
 static const char *const odd_names[] = {
-    "a*b", "a?b", "axb",   "[x]", "x",          "{x}",    "{x}:",   "{x}:q", "x:q",    "x}",
-    "{x",  "}x{", "{}",    "{}x", "a{tag}b",    "{tag}b", "a{tag}", "*",     "hf:{x}", "hf:{x}:q",
-    "\\",  "\\*", "a\\*b", "^x",  "with blank", "{x}}",   "{{x}}",  "锁",    "%",      "%00",
+    "a*b",  "a?b",  "axb",   "[x]",  "x",          "{x}",    "{x}:",       "{x}:q", "x:q",    "x}",
+    "{x",   "}x{",  "{}",    "{}x",  "a{tag}b",    "{tag}b", "a{tag}",     "*",     "hf:{x}", "hf:{x}:q",
+    "\\",   "\\*",  "a\\*b", "^x",   "with blank", "{x}}",   "{{x}}",      "锁",    "%",      "%00",
+    "x}:q", "x}:g", "}:q",   "};:q", "{-}}",       "{-}};",  "a{tag}b::q",
 };
 
 TEST(odd_names_are_different_locks_and_are_found_again)
@@ -142,6 +143,38 @@ TEST(odd_prefixes_are_taken_literally)
     must_release(other);
     hf_close(odd);
     hf_close(plain);
+}
+
+/* In the dialects of others the key is the name, and beside it are keys that only Holdfast knows of. */
+TEST(a_name_that_is_the_key_of_another_locks_companion_is_refused)
+{
+    static const char *const queries[] = { "?dialect=plain", "?dialect=redisson" };
+    static const char *const names[] = { "hf:{x}:t", "hf:{x}:w", "hf:{x}:g", "hf::{x}y:t", "hf::{x}y:w" };
+    for (size_t i = 0; i < 2; i++) {
+        struct redis_server *server = serve("");
+        hf_client *client = open_url("%s%s", server->url, queries[i]);
+        hf_client *prefixed = open_url("%s%s&prefix=hf:{x", server->url, queries[i]);
+        hf_error err = { 0 };
+        char before[200], after[200];
+        hf_lock *lock = must_acquire(client, "x", NULL), *tagged = must_acquire(client, "{x}y", NULL);
+        redis_server_text(server, before, sizeof before, "GET hf:{x}:t");
+        CHECK_INT(4, redis_server_number(server, "DBSIZE"));
+        for (size_t j = 0; j < sizeof names / sizeof *names; j++) {
+            refuse_lock(client, names[j], HF_INVALID, "another lock");
+            CHECK_STATUS(HF_INVALID, hf_break(client, names[j], &err), &err);
+            CHECK_INT(0, look(client, names[j])->count);
+        }
+        refuse_lock(prefixed, "}:t", HF_INVALID, "another lock");
+        CHECK_INT(4, redis_server_number(server, "DBSIZE"));
+        redis_server_text(server, after, sizeof after, "GET hf:{x}:t");
+        CHECK_STR(before, after);
+        must_release(must_acquire(client, "hf:{x}", NULL)); /* which is nobody's */
+        must_release(must_acquire(client, "hf:x:t", NULL));
+        must_release(lock);
+        must_release(tagged);
+        hf_close(client);
+        hf_close(prefixed);
+    }
 }
 
 /* Keys of others under the same prefix are neither shown nor in the way. */

@@ -6,6 +6,7 @@
 #include "group_support.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define NAME "the-lock"
 #define OTHER "another-lock"
@@ -140,6 +141,80 @@ TEST_LIMIT(with_replicas_a_holder_cut_off_together_with_the_old_master_loses_its
     helper_join(right);
     gate_pass(&loser->healed);
     helper_join(left);
+}
+
+/* So many replicas confirm on the side of the old master that its renewals count, and one is left to be promoted: only
+ * `replicas=` with the number of all of them keeps the two sides apart. The first replica goes with the old master. */
+static struct network divide_replicas(const char *options, struct party **left, struct party **right, pid_t *holder)
+{
+    struct network network = network_new(REDIS_GROUP_SERVERS + REDIS_GROUP_SENTINELS, redis_sentinel_start);
+    *left = party_new(network.group, options, test_ms(4000));
+    *right = party_new(network.group, "", test_ms(20000)); /* too few are left to confirm anything */
+    *holder = netns_helper_start(network.left, hold_and_lose, *left);
+    gate_await(&(*left)->held, 1);
+    for (int i = 1; i < REDIS_GROUP_SERVERS; i++)
+        await_known(network.group->server[i], NAME);
+    netns_move(network.places[0], 1);
+    netns_move(network.places[1], 1);
+    netns_move(network.left, 1);
+    return network;
+}
+
+/* The only one that is left is the master, and all Sentinels say so. */
+static void await_promoted(const struct redis_group *group, const struct redis_server *server)
+{
+    for (int i = 0; i < group->sentinel_count; i++) {
+        bool said = false;
+        while (!said) {
+            REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+            pause_ms(10);
+            redisReply *reply =
+                redis_server_command(group->sentinel[i], "SENTINEL GET-MASTER-ADDR-BY-NAME %s", REDIS_GROUP_NAME);
+            said = reply->type == REDIS_REPLY_ARRAY && strcmp(reply->element[0]->str, server->address) == 0;
+            freeReplyObject(reply);
+        }
+    }
+}
+
+static void join_sides(const struct network *network, struct party *left, struct party *right, pid_t holder,
+                       pid_t other)
+{
+    netns_heal(network->places[0]);
+    netns_heal(network->places[1]);
+    netns_heal(network->left);
+    gate_await(&left->told, 1);
+    gate_pass(&left->ask);
+    redis_sentinel_await_settled(network->group);
+    gate_pass(&right->leave);
+    helper_join(other);
+    gate_pass(&left->healed);
+    helper_join(holder);
+}
+
+TEST_LIMIT(with_fewer_replicas_than_there_are_both_sides_of_a_cut_can_hold_the_lock, 60)
+{
+    struct party *left, *right;
+    pid_t holder;
+    struct network network = divide_replicas("?replicas=1&replica_timeout=200", &left, &right, &holder);
+    await_promoted(network.group, network.group->server[2]);
+    const pid_t other = netns_helper_start(network.right, wait_and_hold, right);
+    gate_await(&right->held, 1);
+    CHECK_INT(0, gate_count(&left->told)); /* its renewals are confirmed */
+    CHECK(atomic_load(&left->token) < atomic_load(&right->token));
+    join_sides(&network, left, right, holder, other);
+}
+
+TEST_LIMIT(with_all_replicas_a_holder_cut_off_with_some_of_them_loses_its_lock_before_another_gets_it, 60)
+{
+    struct party *left, *right;
+    pid_t holder;
+    struct network network = divide_replicas("?replicas=2&replica_timeout=200", &left, &right, &holder);
+    await_promoted(network.group, network.group->server[2]);
+    const pid_t other = netns_helper_start(network.right, wait_and_hold, right);
+    gate_await(&right->held, 1);
+    gate_await(&left->told, 1);
+    check_handed_on(left, right);
+    join_sides(&network, left, right, holder, other);
 }
 
 /* Nothing can be done about this one but to ask for replicas: each side has a master of its own. The tokens tell who is

@@ -250,3 +250,18 @@ TEST(a_waiter_outwaits_another_client)
     must_release(waiter.lock);
     hf_close(client);
 }
+
+TEST(a_name_that_is_the_key_of_another_locks_token_is_refused)
+{
+    struct redis_group *group = start_masters(3, "");
+    hf_client *client = open_client();
+    hf_error err = { 0 };
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    refuse_lock(client, "hf:{x}:t", HF_INVALID, "another lock");
+    refuse_lock(client, "hf:{x}:w", HF_INVALID, "another lock");
+    CHECK_STATUS(HF_INVALID, hf_break(client, "hf:{x}:t", &err), &err);
+    for (int i = 0; i < group->count; i++)
+        CHECK_INT(2, redis_server_number(group->server[i], "DBSIZE"));
+    must_release(lock);
+    hf_close(client);
+}

@@ -78,6 +78,38 @@ TEST(nobody_sends_anything_while_a_holder_simply_holds)
     hf_close(client);
 }
 
+/* A subscription that says nothing is pinged: one for all waiters of a client, no more often than a holder renews. */
+TEST(a_client_that_waits_is_heard_of_as_seldom_as_one_that_holds)
+{
+    enum { WAITERS = 8, THIRDS = 4 };
+    struct redis_server *server = serve("");
+    struct waiter waiters[WAITERS];
+    hf_client *client = open_client();
+    hf_client *others = open_client();
+    const hf_options holding = stranger(endless_ttl_ms());
+    hf_options waiting = stranger(test_ms(3000));
+    hf_lock *lock = must_acquire(client, NAME, &holding);
+    for (int i = 0; i < WAITERS; i++)
+        waiter_start(&waiters[i], others, NAME, &waiting);
+    await_queue(server, NAME, WAITERS);
+    const int64_t before = redis_server_calls(server, "ping");
+    const int64_t begun = test_now_ns(), third_ns = waiting.ttl_ms * 1000000LL / 3;
+    while (redis_server_calls(server, "ping") - before < THIRDS) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        pause_ms(10);
+    }
+    CHECK(test_now_ns() - begun > (THIRDS - 1) * third_ns);
+    CHECK_STATUS(HF_OK, hf_cancel(others, NAME), NULL);
+    for (int i = 0; i < WAITERS; i++)
+        waiter_join(&waiters[i], HF_CANCELED);
+    const int64_t after = redis_server_calls(server, "ping");
+    pause_ms(2 * waiting.ttl_ms / 3); /* and nobody is when nobody waits */
+    CHECK_INT(after, redis_server_calls(server, "ping"));
+    must_release(lock);
+    hf_close(others);
+    hf_close(client);
+}
+
 /* ------------------------------------------------------------------------------------------------------- in a crowd */
 
 #define CLIENTS 4

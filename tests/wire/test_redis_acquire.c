@@ -282,9 +282,9 @@ TEST(trouble_that_passes_is_not_noticed)
         hf_lock *lock = NULL;
         const hf_options options = options_for(10000, 20000);
         wire_serve(&wire,
-                   "hello\nacquire 1 20000 0\nsend -%s\\r\\n\nacquire 1 20000 0\nsend -%s\\r\\n\n"
+                   "hello\nacquire 1 20000 0\nsend -%s\\r\\n\n%sacquire 1 20000 0\nsend -%s\\r\\n\n%s"
                    "acquire 1 20000 0\ngranted 42\nrelease 1\nsend :1\\r\\n\n",
-                   passing[i], passing[i]);
+                   passing[i], wire_after(passing[i]), passing[i], wire_after(passing[i]));
         REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
         REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
         CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);

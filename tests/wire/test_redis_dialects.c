@@ -69,29 +69,40 @@ TEST(the_best_that_the_server_has_is_used)
 /* Whatever is no answer to the question means that the script does it. */
 TEST(answers_about_commands_that_make_no_sense)
 {
-    static const char *const replies[] = {
-        "-NOPERM x",
-        "-ERR unknown command 'COMMAND'",
-        "+OK",
-        ":1",
-        "$-1",
-        "*-1",
-        "*0",
-        "*1\\r\\n*1\\r\\n+x",
-        "*4\\r\\n:1\\r\\n:1\\r\\n:1\\r\\n:1",
-        "*4\\r\\n*0\\r\\n*0\\r\\n*0\\r\\n*0",
-        "*5\\r\\n*1\\r\\n+x\\r\\n*1\\r\\n+x\\r\\n*1\\r\\n+x\\r\\n*1\\r\\n+x\\r\\n*-1"
-    };
+    static const char *const replies[] = { "-NOPERM x",
+                                           "-ERR unknown command 'COMMAND'",
+                                           "+OK",
+                                           ":1",
+                                           "$-1",
+                                           "*-1",
+                                           "*0",
+                                           "*1\\r\\n*1\\r\\n+x",
+                                           "*3\\r\\n:1\\r\\n:1\\r\\n:1",
+                                           "*3\\r\\n*0\\r\\n*0\\r\\n*0",
+                                           "*4\\r\\n*1\\r\\n+x\\r\\n*1\\r\\n+x\\r\\n*1\\r\\n+x\\r\\n*-1" };
     for (size_t i = 0; i < sizeof replies / sizeof *replies; i++) {
         char script[1000];
         test_note("%s", replies[i]);
         snprintf(script, sizeof script, PLAIN "send %s\\r\\n\n" HELD "release 1\nsend :1\\r\\n\n", replies[i]);
         hold("?dialect=plain", 5000, HF_OK, script);
-        snprintf(script, sizeof script, TAIR "send %s\\r\\n\neof\n", replies[i]);
-        refuse("?dialect=tair", i == 0 ? HF_DENIED : HF_UNSUPPORTED, 5000, script);
     }
+}
+
+TEST(commands_that_are_tried)
+{
+    static const char *const busy[] = { ":-1", ":0", "-NOPERM x", "-OOM x", "-LOADING x" };
+    static const char *const nonsense[] = { "+OK", "$-1", "*-1", "*0", "*1\\r\\n:1" };
+    char script[1000];
     refuse("?dialect=tair", HF_UNSUPPORTED, 5000, TAIR "has delex delifeq cad\neof\n");
     refuse("?dialect=tair", HF_UNSUPPORTED, 5000, TAIR "has cas\neof\n");
+    for (size_t i = 0; i < 5; i++) {
+        test_note("%s, %s", busy[i], nonsense[i]);
+        snprintf(script, sizeof script, TAIR "send %s\\r\\n%s\\r\\n\n%s" HELD "cad 1\nsend :1\\r\\n:0\\r\\n\n", busy[i],
+                 busy[i], wire_after(busy[i]));
+        hold("?dialect=tair", 5000, HF_OK, script);
+        snprintf(script, sizeof script, TAIR "send :-1\\r\\n%s\\r\\n\neof\n", nonsense[i]);
+        refuse("?dialect=tair", HF_INTERNAL, 5000, script);
+    }
 }
 
 TEST_LIMIT(faults_while_the_commands_are_asked_for, 60)
@@ -99,7 +110,7 @@ TEST_LIMIT(faults_while_the_commands_are_asked_for, 60)
     for (size_t i = 0; i < wire_fault_count; i++) {
         char script[1000], fault[300];
         test_note("%s", wire_faults[i].name);
-        wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*4\\r\\n*-1");
+        wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*3\\r\\n*-1");
         snprintf(script, sizeof script, PLAIN "%s", fault);
         refuse("?dialect=plain", HF_UNAVAILABLE, wire_faults[i].slow ? test_ms(300) : 5000, script);
     }

@@ -154,7 +154,7 @@ TEST(an_error_does_not_make_a_gift_younger)
     struct engine engine = { .env = { 0 } };
     struct hfi_grant grant;
     hf_error err = { 0 };
-    wire_serve(&engine.wire, BOTH_LINED_UP "acquire 1 20000 1\nsend -LOADING x\\r\\n\nuse ear\npush 1 41 11 500000\n"
+    wire_serve(&engine.wire, BOTH_LINED_UP "acquire 1 20000 1\nsend -MISCONF x\\r\\n\nuse ear\npush 1 41 11 500000\n"
                                            "use main\nacquire 1 20000 1\nbusy 60000 0 22000000\n");
     start(&engine);
     line_up(&engine);

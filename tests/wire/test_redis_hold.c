@@ -75,7 +75,7 @@ TEST(a_release_that_finds_nobody_is_repeated)
     hf_options options = lease(20000, HF_RENEW_OFF);
     /* Cut while it was idle; whoever comes next finds another trouble first. */
     hf_lock *lock = hold(&wire, &options, &loss, 5000,
-                         "cut\nretry\nhello\nrelease 1\nsend -LOADING x\\r\\n\nrelease 1\nsend -READONLY x\\r\\n\n"
+                         "cut\nretry\nhello\nrelease 1\nsend -BUSY x\\r\\n\nrelease 1\nsend -OOM x\\r\\n\n"
                          "release 1\nsend :1\\r\\n\ndone\n");
     const hf_status status = hf_release(lock, &err);
     if (status != HF_UNAVAILABLE)
@@ -139,8 +139,8 @@ TEST(trouble_at_a_release_is_waited_out)
         hf_options options = lease(20000, HF_RENEW_OFF);
         test_note("%s", passing[i]);
         snprintf(script, sizeof script,
-                 "release 1\nsend -%s\\r\\n\nrelease 1\nsend -%s\\r\\n\nrelease 1\nsend :1\\r\\n\n", passing[i],
-                 passing[i]);
+                 "release 1\nsend -%s\\r\\n\n%srelease 1\nsend -%s\\r\\n\n%srelease 1\nsend :1\\r\\n\n", passing[i],
+                 wire_after(passing[i]), passing[i], wire_after(passing[i]));
         hf_lock *lock = hold(&wire, &options, &loss, 5000, script);
         CHECK_STATUS(HF_UNAVAILABLE, hf_release(lock, &err), &err);
         wire_check_words(HF_UNAVAILABLE, &err);
@@ -221,8 +221,8 @@ TEST(refusals_of_a_renewal)
         char script[400];
         hf_options options = lease(20000, HF_RENEW_OFF);
         test_note("%s", wire_refusals[i].reply);
-        snprintf(script, sizeof script, "renew 1 20000\nsend -%s\\r\\n\nrelease 1\nsend :1\\r\\n\n",
-                 wire_refusals[i].reply);
+        snprintf(script, sizeof script, "renew 1 20000\nsend -%s\\r\\n\n%srelease 1\nsend :1\\r\\n\n",
+                 wire_refusals[i].reply, wire_after(wire_refusals[i].reply));
         hf_lock *lock = hold(&wire, &options, &loss, 5000, script);
         CHECK_STATUS(wire_refusals[i].status, hf_renew(lock, 0, &err), &err);
         CHECK(strstr(err.message, wire_refusals[i].words) != NULL);

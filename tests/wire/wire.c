@@ -224,7 +224,39 @@ static void choose_dialect(struct text *out, const char *name)
     REQUIRE(out->dialect != NULL);
 }
 
-static const char *const probed[] = { "DELEX", "DELIFEQ", "CAD", "CAS" };
+static const char *const probed[] = { "DELEX", "DELIFEQ", "CAD" };
+
+/* tair tries its commands, on a key that is not there; plain asks what there is. */
+static void add_probe(struct text *out)
+{
+    if (out->dialect == &hfi_redis_tair) {
+        add(out, "expect *6\\r\\n$3\\r\\nCAS\\r\\n$21\\r\\nhf:p:");
+        add_client(out);
+        add(out, "\\r\\n$1\\r\\n0\\r\\n$1\\r\\n0\\r\\n$2\\r\\nPX\\r\\n$1\\r\\n1\\r\\n\n");
+        add(out, "expect *3\\r\\n$3\\r\\nCAD\\r\\n$21\\r\\nhf:p:");
+        add_client(out);
+        add(out, "\\r\\n$1\\r\\n0\\r\\n\n");
+        return;
+    }
+    add(out, "expect *5\\r\\n$7\\r\\nCOMMAND\\r\\n$4\\r\\nINFO\\r\\n");
+    for (size_t i = 0; i < 3; i++)
+        add_word(out, probed[i]);
+    add(out, "\n");
+}
+
+static void add_answer_to_probe(struct text *out, const char *line)
+{
+    static const char *const small[] = { " delex", " delifeq", " cad" };
+    const char *const unknown = "-ERR unknown command\\r\\n", *const absent = ":-1\\r\\n";
+    if (out->dialect == &hfi_redis_tair) {
+        add(out, "send %s%s\n", strstr(line, " cas") ? absent : unknown, strstr(line, " cad") ? absent : unknown);
+        return;
+    }
+    add(out, "send *3\\r\\n");
+    for (size_t i = 0; i < 3; i++)
+        add(out, strstr(line, small[i]) ? "*1\\r\\n+x\\r\\n" : "*-1\\r\\n");
+    add(out, "\n");
+}
 
 /* What compares and deletes, and the script behind it. */
 static void add_release_by(struct text *out, const char *verb, const char *serial)
@@ -249,16 +281,9 @@ static bool add_dialect_line(struct text *out, const char *verb, char words[][32
     if (strcmp(verb, "dialect") == 0) {
         choose_dialect(out, words[0]);
     } else if (strcmp(verb, "probe") == 0) {
-        add(out, "expect *6\\r\\n$7\\r\\nCOMMAND\\r\\n$4\\r\\nINFO\\r\\n");
-        for (size_t i = 0; i < 4; i++)
-            add_word(out, probed[i]);
-        add(out, "\n");
+        add_probe(out);
     } else if (strcmp(verb, "has") == 0) {
-        static const char *const small[] = { " delex", " delifeq", " cad", " cas" };
-        add(out, "send *4\\r\\n");
-        for (size_t i = 0; i < 4; i++)
-            add(out, strstr(line, small[i]) ? "*1\\r\\n+x\\r\\n" : "*-1\\r\\n");
-        add(out, "\n");
+        add_answer_to_probe(out, line);
     } else if (strcmp(verb, "delex") == 0 || strcmp(verb, "delifeq") == 0 || strcmp(verb, "cad") == 0) {
         add_release_by(out, probed[verb[0] == 'c' ? 2 : verb[3] == 'e' ? 0 : 1], words[0]);
     } else if (strcmp(verb, "cas") == 0) {
@@ -499,3 +524,9 @@ const struct wire_refusal wire_refusals[] = {
     { "ERR", HF_INTERNAL, "ERR" },
 };
 const size_t wire_refusal_count = sizeof wire_refusals / sizeof *wire_refusals;
+
+const char *wire_after(const char *refusal)
+{
+    const bool left = strstr(refusal, "READONLY") || strstr(refusal, "MASTERDOWN") || strstr(refusal, "LOADING");
+    return left ? "eof\nhello\n" : "";
+}

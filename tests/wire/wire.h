@@ -98,6 +98,8 @@ struct wire_refusal {
 /* Error replies of every class. */
 extern const struct wire_refusal wire_refusals[];
 extern const size_t wire_refusal_count;
+/* What comes before the next request: a server that is no master is left for whoever is at its address then. */
+const char *wire_after(const char *refusal);
 
 /* The request that gives it back, by a client which may come again and again: first cut off, then answered. */
 #define WIRE_GIVE_BACK(request)                                                                                        \

@@ -218,6 +218,8 @@ static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi
 {
     struct redis_store *store = memory;
     struct redis_lock *lock = lock_memory;
+    if (hfi_redis_check_name(store, request->name, err) != HF_OK)
+        return HF_INVALID;
     pthread_mutex_lock(&store->mutex);
     const bool fresh = lock->state == REDIS_GIVEN && is_fresh(store, lock, grant);
     if (lock->state == REDIS_GIVEN || lock->state == REDIS_CALLED)
@@ -264,8 +266,7 @@ static hf_status redis_wait(void *memory, void *lock_memory, const struct hfi_re
     if (!lock->queued)
         return prepare_to_wait(store, lock, request, err);
     const bool ask_again = lock->ask_again_ns < request->deadline_ns;
-    const bool news =
-        hfi_redis_listen(store, lock, request->waker, ask_again ? lock->ask_again_ns : request->deadline_ns);
+    const bool news = hfi_redis_listen(store, lock, request, ask_again ? lock->ask_again_ns : request->deadline_ns);
     return news || ask_again ? HF_OK : HF_TIMEOUT;
 }
 

@@ -153,6 +153,8 @@ void hfi_redis_disconnect(struct redis_connection *connection);
  * since a server without that command repeats its arguments. */
 hf_status hfi_redis_refusal(const redisReply *reply, const char *key, hf_error *err);
 bool hfi_redis_is_error(const redisReply *reply, const char *code);
+/* The server is a replica: nothing was done. */
+bool hfi_redis_is_replica(const redisReply *reply);
 
 /* --- redis_node.c --- */
 
@@ -168,6 +170,8 @@ struct redis_channel {
 struct redis_ear {
     struct redis_connection *connection; /* NULL: nobody listens */
     uint64_t number;                     /* grows with every new connection: what came in between was missed */
+    hfi_time heard_ns;                   /* when the server last said something */
+    hfi_time pinged_ns;                  /* when it was asked to, since; 0: it was not */
     unsigned unsubscribed;               /* confirmations still to come of channels that we gave up */
     struct redis_channel *channels;      /* with by_channels */
     bool on_duty;                        /* some waiting thread listens for all */
@@ -203,6 +207,9 @@ void hfi_redis_give_back(struct redis_store *store, struct redis_node *node, str
 /* While an answer is waited for, the connection is in its node's list of those that were asked. */
 void hfi_redis_asked(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
 void hfi_redis_answered(struct redis_store *store, struct redis_node *node, const struct redis_connection *connection);
+/* A request on a connection to `node` was lost: those that were idle for as long may be as dead, and must not cost a
+ * timeout each. */
+void hfi_redis_drop_old(struct redis_store *store, struct redis_node *node);
 /* Nothing that was said to `node` so far is of use any more: another server has taken its place. Whoever waits for an
  * answer is told that there will be none. */
 void hfi_redis_drop_node(struct redis_store *store, struct redis_node *node);
@@ -324,6 +331,8 @@ void hfi_redis_owner(char out[HFI_REDIS_OWNER_MAX], struct hfi_owner owner);
 void hfi_redis_companion(char out[HFI_REDIS_KEY_MAX], const char *key, const char *suffix);
 /* The lock whose last grant is kept at `key`; false: none. */
 bool hfi_redis_companion_name(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key);
+/* HF_INVALID: the lock's key would be one that keeps another lock company. */
+hf_status hfi_redis_check_name(const struct redis_store *store, const char *name, hf_error *err);
 
 /* How a lock is released by a single command, where the server has one that compares. */
 enum redis_verb { REDIS_BY_SCRIPT, REDIS_BY_DELEX, REDIS_BY_DELIFEQ, REDIS_BY_CAD };
@@ -415,8 +424,9 @@ void hfi_redis_forget_channels(struct redis_ear *ear);
 void hfi_redis_lose_ear(struct redis_store *store, struct redis_node *node);
 /* No message is of interest any more; sets the lock's state. */
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state);
-/* Sleeps until there is news for `lock`, the ear broke, the waker was woken (true), or the deadline came (false). */
-bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker,
+/* Sleeps until there is news for `lock`, the ear broke, the waker was woken (true), or the deadline came (false). An ear
+ * that says nothing has to show that it is alive. */
+bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
                       hfi_time deadline_ns);
 
 /* --- redis_look.c --- */

@@ -20,6 +20,13 @@ static const char *find_code(const char *text, const char *code)
     return place && (place == text || strchr(" -@", place[-1])) ? place : NULL;
 }
 
+/* Inside of a script the code does not come first. */
+bool hfi_redis_is_replica(const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_ERROR &&
+           (find_code(reply->str, "READONLY") || find_code(reply->str, "MASTERDOWN"));
+}
+
 /* Commands that a script calls are checked too. This is the rule of the native dialect; holdfast-redis(7) has those of
  * the others, which do not fit into a message. */
 #define NEEDED_RULE                                                                                                    \

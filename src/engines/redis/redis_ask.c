@@ -95,6 +95,7 @@ static hf_status ask_node(struct redis_store *store, struct redis_question *ques
         hfi_redis_answered(store, question->node, connection);
     if (status != HF_OK) {
         hfi_redis_disconnect(connection);
+        hfi_redis_drop_old(store, question->node);
         return status;
     }
     connection->used_ns = question->sent_ns;
@@ -122,6 +123,12 @@ static enum redis_verdict judge(struct redis_store *store, struct redis_node *no
         return hfi_redis_sentinel_judge(store, node, status, reply, deadline_ns);
     if (store->config.kind == REDIS_CLUSTER)
         return hfi_redis_cluster_judge(store, node, status, reply, asked, deadline_ns);
+    /* No master any more, or not yet. The address, a name say, may lead to another server by now, and only our
+     * connections still to this one: whoever asks next asks there. */
+    if (status == HF_OK && (hfi_redis_is_replica(reply) || hfi_redis_is_error(reply, "LOADING"))) {
+        hfi_redis_drop_node(store, node);
+        hfi_redis_lose_ear(store, node);
+    }
     return REDIS_FINAL;
 }
 

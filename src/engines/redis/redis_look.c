@@ -203,7 +203,8 @@ hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each
     };
     hf_status status = HF_OK;
     /* In the dialects of others, a lock that Holdfast never took is found if it is asked for by its whole name. */
-    const bool by_name = *prefix && !*store->config.dialect->prefix;
+    const bool by_name =
+        *prefix && !*store->config.dialect->prefix && hfi_redis_check_name(store, prefix, NULL) == HF_OK;
     if (by_name)
         status = inspect_one(&inspection, prefix, err);
     if (store->config.kind != REDIS_CLUSTER)
@@ -219,6 +220,8 @@ hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each
 hf_status hfi_redis_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
     redisReply *seen = NULL, *reply = NULL;
+    if (hfi_redis_check_name(memory, name, err) != HF_OK)
+        return HF_INVALID;
     hf_status status = hfi_redis_only_read(ask_about(memory, REDIS_EVICT, name, "", &seen, deadline_ns, err), err);
     if (status != HF_OK)
         return status;

@@ -80,6 +80,26 @@ void hfi_redis_drop_node(struct redis_store *store, struct redis_node *node)
     disconnect_all(all);
 }
 
+void hfi_redis_drop_old(struct redis_store *store, struct redis_node *node)
+{
+    const hfi_time now = store->env->now_ns();
+    struct redis_connection *old = NULL;
+    pthread_mutex_lock(&store->mutex);
+    for (struct redis_connection **link = &node->idle; *link;) {
+        struct redis_connection *one = *link;
+        if (now - one->used_ns < TRUSTED_FOR) {
+            link = &one->next;
+            continue;
+        }
+        *link = one->next;
+        one->next = old;
+        old = one;
+        node->idle_count--;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    disconnect_all(old);
+}
+
 struct redis_connection *hfi_redis_idle(struct redis_store *store, struct redis_node *node)
 {
     pthread_mutex_lock(&store->mutex);

@@ -26,7 +26,8 @@
 
 /* clang-format off */
 
-/* Whoever comes while others wait goes behind them; but whoever waited for long enough to ask again may take it. */
+/* Whoever comes while others wait goes behind them; but whoever waited for long enough to ask again may take it. A SET
+ * that is refused, for want of memory say, is an answer only if the lock is free. */
 #define ACQUIRE(CHANNEL)                                                                                               \
     "local me, member = ARGV[1], ARGV[1] .. ' ' .. ARGV[2]\n"                                                          \
     LAST_GRANT CLOCK REFUSE_MARKED("marks")                                                                            \
@@ -42,12 +43,14 @@
     "  place = redis.call('zrank', KEYS[2], member)\n"                                                                 \
     "  behind = place and place > 0\n"                                                                                 \
     "end\n"                                                                                                            \
-    "if not behind and redis.call('set', KEYS[1], me, 'px', ARGV[3], 'nx') then\n"                                     \
+    "local set = not behind and redis.pcall('set', KEYS[1], me, 'px', ARGV[3], 'nx')\n"                                \
+    "if set and not set.err then\n"                                                                                    \
     NEW_GRANT                                                                                                          \
     "  if place then redis.call('zrem', KEYS[2], member) end\n"                                                        \
     "  return token\n"                                                                                                 \
     "end\n"                                                                                                            \
     "local value = redis.pcall('get', KEYS[1])\n"                                                                      \
+    "if set and not value then return set end\n"                                                                       \
     "local holder = type(value) == 'string' and " HOLDER_OF("value") "\n"                                              \
     "if holder == me then\n"                                                                                           \
     "  redis.call('zrem', KEYS[2], member)\n"                                                                          \
@@ -156,7 +159,7 @@ static const char *const verbs[] = {
     [REDIS_BY_DELEX] = "DELEX", [REDIS_BY_DELIFEQ] = "DELIFEQ", [REDIS_BY_CAD] = "CAD"
 };
 
-#define ASKED_FOR 4 /* the three, and CAS */
+#define ASKED_FOR 3
 
 /* What COMMAND INFO says counts, not a version: proxies lie. */
 static hf_status probe(struct redis_store *store, redisReply **out, hfi_time deadline_ns, hf_error *err)
@@ -166,7 +169,6 @@ static hf_status probe(struct redis_store *store, redisReply **out, hfi_time dea
     hfi_redis_add(&command, "INFO");
     for (int verb = REDIS_BY_DELEX; verb <= REDIS_BY_CAD; verb++)
         hfi_redis_add(&command, verbs[verb]);
-    hfi_redis_add(&command, "CAS");
     struct redis_question question = { .key = "", .commands = &command, .count = 1, .deadline_ns = deadline_ns };
     return hfi_redis_only_read(hfi_redis_ask(store, &question, out, err), err);
 }
@@ -177,25 +179,52 @@ static bool has(const redisReply *reply, size_t index)
            reply->element[index]->type == REDIS_REPLY_ARRAY && reply->element[index]->elements > 0;
 }
 
-/* `tair` speaks to servers with CAS and CAD; without them it would be another dialect than the one asked for. */
-static hf_status choose_cad(struct redis_store *store, const redisReply *reply, hf_error *err)
+/* What CAS and CAD say to a key that is not there. Refused for another reason than that it is unknown, a command may
+ * still work at another time, and until then there is the script. */
+static hf_status check_command(const redisReply *reply, hf_error *err)
 {
-    if (reply->type == REDIS_REPLY_ERROR)
-        return hfi_redis_refusal(reply, "", err);
-    if (!has(reply, REDIS_BY_CAD - REDIS_BY_DELEX) || !has(reply, ASKED_FOR - 1))
+    if (reply->type == REDIS_REPLY_INTEGER)
+        return HF_OK;
+    const hf_status status = hfi_redis_refusal(reply, "", err);
+    if (status == HF_UNSUPPORTED && strstr(reply->str, "unknown command"))
         return hfi_fail(err, HF_UNSUPPORTED, 0,
                         "the server has no CAS and CAD; load Holdfast's module holdfast-cas.so, or use dialect=plain");
+    return status == HF_UNAVAILABLE || status == HF_DENIED ? HF_OK : status;
+}
+
+/* `tair` speaks to servers with CAS and CAD; without them it would be another dialect than the one asked for. They are
+ * tried: not every proxy that passes them on says so in COMMAND INFO. */
+static hf_status try_cas_and_cad(struct redis_store *store, hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_command commands[2] = { { REDIS_ROOM(6) }, { REDIS_ROOM(3) } };
+    const char *const words[] = { "0", "0", "PX", "1" };
+    redisReply *replies[2] = { NULL, NULL };
+    char key[32];
+    snprintf(key, sizeof key, "hf:p:%016llx", (unsigned long long)store->env->client);
+    hfi_redis_add(&commands[0], "CAS");
+    hfi_redis_add(&commands[1], "CAD");
+    for (size_t i = 0; i < 2; i++)
+        hfi_redis_add(&commands[i], key);
+    for (size_t i = 0; i < 4; i++)
+        hfi_redis_add(&commands[0], words[i]);
+    hfi_redis_add(&commands[1], words[0]);
+    struct redis_question question = { .key = key, .commands = commands, .count = 2, .deadline_ns = deadline_ns };
+    hf_status status = hfi_redis_only_read(hfi_redis_ask(store, &question, replies, err), err);
+    for (size_t i = 0; i < 2 && status == HF_OK; i++)
+        status = check_command(replies[i], err);
+    freeReplyObject(replies[0]);
+    freeReplyObject(replies[1]);
     store->verb = REDIS_BY_CAD;
-    return HF_OK;
+    return status;
 }
 
 hf_status hfi_redis_plain_open(struct redis_store *store, hfi_time deadline_ns, hf_error *err)
 {
     redisReply *reply = NULL;
-    hf_status status = probe(store, &reply, deadline_ns, err);
-    if (status == HF_OK && store->config.dialect == &hfi_redis_tair)
-        status = choose_cad(store, reply, err);
-    else if (status == HF_OK) {
+    if (store->config.dialect == &hfi_redis_tair)
+        return try_cas_and_cad(store, deadline_ns, err);
+    const hf_status status = probe(store, &reply, deadline_ns, err);
+    if (status == HF_OK) {
         store->verb = REDIS_BY_SCRIPT; /* also where COMMAND is refused */
         for (int verb = REDIS_BY_CAD; verb >= REDIS_BY_DELEX; verb--) {
             if (has(reply, (size_t)(verb - REDIS_BY_DELEX)))

@@ -195,7 +195,7 @@ static hf_status find_group(struct batch *batch, struct group *group, size_t fir
     return status;
 }
 
-static void renew_group(const struct batch *batch, const struct group *group, hfi_time deadline_ns)
+static void renew_group(const struct batch *batch, const struct group *group, bool cas, hfi_time deadline_ns)
 {
     struct redis_store *store = batch->store;
     const struct words *words = batch->words;
@@ -207,7 +207,7 @@ static void renew_group(const struct batch *batch, const struct group *group, hf
     char replicas[16], patience[24];
     for (size_t i = 0; i < group->count; i++) {
         commands[i] = (struct redis_command){ .room = 8, .text = texts[i] };
-        add_one(&commands[i], store, &words[group->members[i]], store->config.dialect == &hfi_redis_tair);
+        add_one(&commands[i], store, &words[group->members[i]], cas);
     }
     commands[group->count] = (struct redis_command){ .room = 4, .text = wait_texts };
     const bool wait = hfi_redis_add_replication(&commands[group->count], replicas, patience, &store->config,
@@ -223,9 +223,6 @@ static void renew_group(const struct batch *batch, const struct group *group, hf
         renewal->counted_from_ns = question.sent_ns;
         if (renewal->status == HF_OK && !safe)
             renewal->status = HF_UNKNOWN;
-        /* Moved to another server, that server is gone, or it has no memory for CAS: each one by itself. */
-        if (renewal->status != HF_OK && renewal->status != HF_LOST && renewal->status != HF_UNKNOWN)
-            renew_alone(store, renewal, &words[group->members[i]], deadline_ns, err);
     }
     for (size_t i = 0; i < question.count && status == HF_OK; i++)
         freeReplyObject(replies[i]);
@@ -250,20 +247,50 @@ static size_t count_nodes(struct redis_store *store, const struct words *words, 
 }
 
 /* Each server has its share of the time: one that stands still must not cost the locks that others have. */
+static void renew_groups(struct batch *batch, bool cas, hfi_time deadline_ns)
+{
+    struct redis_store *store = batch->store;
+    size_t left = count_nodes(store, batch->words, batch->count, deadline_ns);
+    for (size_t i = 0; i < batch->count; i++) {
+        struct group group;
+        if (batch->done[i])
+            continue;
+        const hfi_time now = store->env->now_ns();
+        const hfi_time end = left > 1 ? now + (deadline_ns - now) / (hfi_time)left-- : deadline_ns;
+        batch->renewals[i].status = find_group(batch, &group, i, end);
+        if (batch->renewals[i].status == HF_OK)
+            renew_group(batch, &group, cas, end);
+    }
+}
+
+/* Nothing was done: moved to another server, that server is gone, or it refuses CAS, for want of memory say. */
+static bool is_refused(const struct hfi_renewal *renewal)
+{
+    return renewal->status != HF_OK && renewal->status != HF_LOST && renewal->status != HF_UNKNOWN;
+}
+
 static hf_status renew_each(struct redis_store *store, struct hfi_renewal *renewals, const struct words *words,
                             size_t count, hfi_time deadline_ns, hf_error *err)
 {
     struct batch batch = { .store = store, .renewals = renewals, .words = words, .count = count, .err = err };
-    size_t left = count_nodes(store, words, count, deadline_ns);
+    size_t first = count;
+    bool again = false;
+    renew_groups(&batch, store->config.dialect == &hfi_redis_tair, deadline_ns);
+    /* The first of those that were refused goes by itself, wherever it is now, and shows the way for the others. */
     for (size_t i = 0; i < count; i++) {
-        struct group group;
-        if (batch.done[i])
+        if (!is_refused(&renewals[i]))
             continue;
-        const hfi_time now = store->env->now_ns();
-        const hfi_time end = left > 1 ? now + (deadline_ns - now) / (hfi_time)left-- : deadline_ns;
-        renewals[i].status = find_group(&batch, &group, i, end);
-        if (renewals[i].status == HF_OK)
-            renew_group(&batch, &group, end);
+        if (first == count)
+            renew_alone(store, &renewals[first = i], &words[i], deadline_ns, err);
+        else
+            again = !(batch.done[i] = false);
+    }
+    if (again)
+        renew_groups(&batch, false, deadline_ns);
+    /* In a cluster each of those that are left may have a way of its own. */
+    for (size_t i = first + 1; i < count && store->config.kind == REDIS_CLUSTER; i++) {
+        if (is_refused(&renewals[i]))
+            renew_alone(store, &renewals[i], &words[i], deadline_ns, err);
     }
     return HF_OK;
 }

@@ -136,9 +136,7 @@ bool hfi_redis_sentinel_replaced(struct redis_store *store, const struct redis_n
 enum redis_verdict hfi_redis_sentinel_judge(struct redis_store *store, struct redis_node *node, hf_status status,
                                             const redisReply *reply, hfi_time deadline_ns)
 {
-    /* A master that has become a replica, or was never one; inside of a script the code does not come first. */
-    const bool demoted = status == HF_OK && reply->type == REDIS_REPLY_ERROR &&
-                         (strstr(reply->str, "READONLY") || strstr(reply->str, "MASTERDOWN"));
+    const bool demoted = status == HF_OK && hfi_redis_is_replica(reply);
     struct redis_node *now;
     if (!demoted && status != HF_UNAVAILABLE && status != HF_UNKNOWN)
         return REDIS_FINAL;

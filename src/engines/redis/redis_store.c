@@ -4,6 +4,7 @@
  */
 #include "redis.h"
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 /* When the holder's time is over its first waiter asks, and the others after it, should it be dead. */
@@ -34,6 +35,29 @@ void hfi_redis_backstop(const struct redis_store *store, struct redis_lock *lock
         lock->polls = 0;
     }
     lock->ask_again_ns = store->env->now_ns() + pause + (hfi_time)(store->env->random() % (uint64_t)spread);
+}
+
+/* "hf:{KEY}:x" and "hf::KEY:x", whichever letter; and Redisson's latch. */
+static bool is_companion(const char *key)
+{
+    const size_t length = strlen(key);
+    if (strncmp(key, "redisson_unlock_latch:", 22) == 0)
+        return true;
+    return length > 6 && (strncmp(key, "hf:{", 4) == 0 || strncmp(key, "hf::", 4) == 0) && key[length - 2] == ':' &&
+           key[length - 1] >= 'a' && key[length - 1] <= 'z';
+}
+
+hf_status hfi_redis_check_name(const struct redis_store *store, const char *name, hf_error *err)
+{
+    char key[HFI_REDIS_KEY_MAX];
+    if (store->config.dialect == &hfi_redis_native) /* whose keys end in ways that keep them apart */
+        return HF_OK;
+    snprintf(key, sizeof key, "%s%s", store->config.prefix, name);
+    if (!is_companion(key))
+        return HF_OK;
+    return hfi_fail(
+        err, HF_INVALID, 0,
+        "in this dialect the name is the key, and %.120s is where Holdfast keeps what belongs to another lock", key);
 }
 
 void hfi_redis_scripts_init(struct redis_script scripts[REDIS_SCRIPTS], const struct redis_dialect *dialect,

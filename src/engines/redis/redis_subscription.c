@@ -6,6 +6,10 @@
  *
  * One of the waiting threads is on duty: it listens for all of them, so that a message goes from the socket to the
  * thread it is for without a detour; when it leaves, it wakes another one to take over.
+ *
+ * A connection can die without a word while the server goes on taking us for its listener, and hands locks to nobody.
+ * So one that was silent for as long as a holder would be before it renews is sent a PING, and given up if nothing
+ * comes back. Where messages come, and where nobody waits, nothing is sent.
  */
 #include "redis.h"
 #include <stdio.h>
@@ -13,6 +17,11 @@
 #include <string.h>
 
 #define IDLE_CHANNELS_MOST 64u
+/* How long a connection may be silent: a third of the time-to-live that is waited with, but within these bounds. */
+#define SILENCE_LEAST (100 * HFI_MS)
+#define SILENCE_MOST (10 * HFI_SECOND)
+/* As long again for the answer, but not less: together no more than the time-to-live and the claim time. */
+#define PONG_LEAST (HFI_REDIS_CLAIM_MS * HFI_MS)
 
 /* --- subscribing --- */
 
@@ -66,6 +75,8 @@ static hf_status open_ear(struct redis_store *store, struct redis_node *node, hf
     if (status == HF_OK && !node->ear.connection) { /* else another thread was faster */
         node->ear.connection = connection;
         node->ear.number++;
+        node->ear.heard_ns = store->env->now_ns();
+        node->ear.pinged_ns = 0;
         node->ear.unsubscribed = 0;
         connection = NULL;
     }
@@ -74,12 +85,13 @@ static hf_status open_ear(struct redis_store *store, struct redis_node *node, hf
     return status;
 }
 
-/* With the mutex. A command of two words to a connection that has room for it; its answer comes as a message. */
+/* With the mutex. A command of a word or two to a connection that has room for it; its answer comes as a message. */
 static bool say(struct redis_connection *ear, const char *verb, const char *channel)
 {
     struct redis_command command = { REDIS_ROOM(2) };
     hfi_redis_add(&command, verb);
-    hfi_redis_add(&command, channel);
+    if (channel)
+        hfi_redis_add(&command, channel);
     return hfi_redis_send(ear, &command, 1, hfi_redis_now_ns(), NULL) == HF_OK;
 }
 
@@ -178,7 +190,7 @@ static hf_status subscribe_lock(const struct redis_store *store, struct redis_no
     return HF_OK;
 }
 
-static bool listen_for(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker,
+static bool listen_for(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
                        hfi_time deadline_ns, bool confirmation);
 
 hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
@@ -193,7 +205,7 @@ hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node
     pthread_mutex_unlock(&store->mutex);
     if (status != HF_OK || confirmed)
         return status;
-    listen_for(store, lock, request->waker, deadline_ns, true); /* until the server has confirmed it */
+    listen_for(store, lock, request, deadline_ns, true); /* until the server has confirmed it */
     pthread_mutex_lock(&store->mutex);
     if (lock->refused) {
         if (err)
@@ -341,6 +353,8 @@ static void hear(const struct redis_store *store, struct redis_node *node, const
     bool useful = true;
     hf_status status = hfi_redis_fetch(node->ear.connection);
     while (useful && status == HF_OK && (status = hfi_redis_fetched(node->ear.connection, &reply)) == HF_OK && reply) {
+        node->ear.heard_ns = store->env->now_ns();
+        node->ear.pinged_ns = 0;
         useful = take(store, node, listener, reply);
         freeReplyObject(reply);
     }
@@ -412,10 +426,46 @@ static bool no_news(const struct redis_store *store, const struct redis_lock *lo
            node->ear.number == lock->ear_number && (lock->channel || !store->by_channels);
 }
 
+static hfi_time silence_of(const struct hfi_request *request)
+{
+    const hfi_time third = request->ttl_ms * HFI_MS / 3;
+    return third < SILENCE_LEAST ? SILENCE_LEAST : third < SILENCE_MOST ? third : SILENCE_MOST;
+}
+
+/* When an ear that is silent has to be looked after. */
+static hfi_time due(const struct redis_ear *ear, hfi_time silence)
+{
+    return ear->pinged_ns ? ear->pinged_ns + (silence < PONG_LEAST ? PONG_LEAST : silence) : ear->heard_ns + silence;
+}
+
+/* With the mutex. Any waiter does this, on duty or not, by its own measure. */
+static void look_after_ear(const struct redis_store *store, struct redis_node *node, const struct redis_lock *listener,
+                           hfi_time silence)
+{
+    struct redis_ear *ear = &node->ear;
+    const hfi_time now = store->env->now_ns();
+    if (!ear->connection || now < due(ear, silence))
+        return;
+    hear(store, node, listener); /* it may be us who slept */
+    if (!ear->connection || now < due(ear, silence))
+        return;
+    if (ear->pinged_ns || !say(ear->connection, "PING", NULL))
+        lose_ear(node);
+    else
+        ear->pinged_ns = now;
+}
+
+static hfi_time earlier(hfi_time a, hfi_time b)
+{
+    return a < b ? a : b;
+}
+
 /* `confirmation`: only for that of its channel, which another thread may have heard already. */
-static bool listen_for(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker,
+static bool listen_for(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
                        hfi_time deadline_ns, bool confirmation)
 {
+    struct hfi_waker *const waker = request->waker;
+    const hfi_time silence = silence_of(request);
     bool in_time = true;
     pthread_mutex_lock(&store->mutex);
     struct redis_node *node = lock->node;
@@ -424,15 +474,18 @@ static bool listen_for(struct redis_store *store, struct redis_lock *lock, struc
            (confirmation ? lock->channel && !lock->channel->confirmed : no_news(store, lock, node))) {
         const bool duty = !node->ear.on_duty;
         const uint64_t number = node->ear.number;
+        const hfi_time look = due(&node->ear, silence);
         struct pollfd ear = { .fd = node->ear.connection->fd, .events = POLLIN };
         node->ear.on_duty = true;
         pthread_mutex_unlock(&store->mutex);
-        in_time = hfi_waker_sleep(waker, &ear, duty ? 1 : 0, deadline_ns);
+        in_time = hfi_waker_sleep(waker, &ear, duty ? 1 : 0, earlier(look, deadline_ns)) || look < deadline_ns;
         pthread_mutex_lock(&store->mutex);
         if (duty)
             node->ear.on_duty = false;
         if (duty && ear.revents && node->ear.connection && node->ear.number == number)
             hear(store, node, lock);
+        if (node->ear.number == number)
+            look_after_ear(store, node, lock, silence);
     }
     lock->waker = NULL;
     if (node && !node->ear.on_duty)
@@ -442,7 +495,8 @@ static bool listen_for(struct redis_store *store, struct redis_lock *lock, struc
     return in_time || news;
 }
 
-bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, struct hfi_waker *waker, hfi_time deadline_ns)
+bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
+                      hfi_time deadline_ns)
 {
-    return listen_for(store, lock, waker, deadline_ns, false);
+    return listen_for(store, lock, request, deadline_ns, false);
 }

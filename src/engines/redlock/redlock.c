@@ -206,7 +206,7 @@ static hf_status redlock_wait(void *memory, void *lock_memory, const struct hfi_
     bool news = false;
     while (!news && env->now_ns() < until) {
         const hfi_time look = env->now_ns() + LOOK_AFTER;
-        news = hfi_redis_listen(&store->redis, &lock->redis, request->waker, earlier(look, until));
+        news = hfi_redis_listen(&store->redis, &lock->redis, request, earlier(look, until));
         if (!news && look < until)
             look_after_usher(store, lock->redis.node, until);
     }

@@ -400,7 +400,9 @@ hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_
     struct redlock_round round = { .store = store, .lock = lock };
     struct tally tally = { .place = -1, .usher = usher_for(store, lock, request) };
     struct redlock_words words;
-    hf_status status;
+    hf_status status = hfi_redis_check_name(&store->redis, request->name, err);
+    if (status != HF_OK)
+        return status;
     lock->attempts++;
     hfi_redlock_words(&words, store, lock, request);
     const int64_t guess = guess_token(store);

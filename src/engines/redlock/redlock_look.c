@@ -191,7 +191,8 @@ hf_status hfi_redlock_inspect(void *memory, const char *prefix, hf_inspect_fn ea
     };
     size_t scanned = 0;
     hf_status status = HF_OK;
-    if (*prefix && is_new(&inspection, prefix, &status, err)) /* by its whole name also a lock that only others know */
+    if (*prefix && hfi_redis_check_name(&store->redis, prefix, NULL) == HF_OK &&
+        is_new(&inspection, prefix, &status, err)) /* by its whole name also a lock that only others know */
         status = inspect_one(&inspection, prefix, err);
     for (size_t i = 0; i < store->count && status == HF_OK && !inspection.stop && scanned < store->quorum; i++) {
         if (hfi_redlock_is_down(store, store->masters[i]))
@@ -215,6 +216,8 @@ hf_status hfi_redlock_evict(void *memory, const char *name, hfi_time deadline_ns
 {
     struct redlock_store *store = memory;
     struct redlock_round round = { .store = store };
+    if (hfi_redis_check_name(&store->redis, name, err) != HF_OK)
+        return HF_INVALID;
     const size_t answered = ask_all(&round, REDLOCK_EVICT, name, deadline_ns);
     hfi_redlock_end(&round);
     return answered >= store->quorum ? HF_OK : hfi_redlock_too_few(&round, answered, "answered", err);

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * relay.h: a TCP relay on the loopback, in a process of its own, for what happens to single connections: some die
+ * without a word, others lead to a server that is no longer the right one.
+ */
+#ifndef RELAY_H
+#define RELAY_H
+
+#include "shared.h"
+
+struct relay {
+    int port;                    /* where it listens */
+    _Atomic int upstream;        /* the port that new connections lead to; the old ones stay where they are */
+    _Atomic bool swallow_pushes; /* connections that have subscribed so far lose everything from now on, both ways */
+    _Atomic bool swallow_all;    /* all connections that exist now do */
+    _Atomic uint32_t swallowed;  /* how many do */
+    pid_t pid;
+};
+
+struct relay *relay_start(int upstream);
+void relay_stop(struct relay *relay);
+
+#endif
