@@ -70,11 +70,15 @@ void random_pause(uint32_t most_us)
 
 /* --- locks --- */
 
+/* With patience: a server that sixty-four processes log in to at once, on a machine with other things to do, may need
+ * longer than the default. */
 hf_client *open_client(void)
 {
     hf_client *client = NULL;
     hf_error err = { 0 };
-    REQUIRE_STATUS(HF_OK, hf_open(&client, store_url, NULL, &err), &err);
+    hf_client_options options = HF_CLIENT_OPTIONS_INIT;
+    options.timeout_ms = 15000;
+    REQUIRE_STATUS(HF_OK, hf_open(&client, store_url, &options, &err), &err);
     REQUIRE(client != NULL);
     return client;
 }
