@@ -174,7 +174,7 @@ TEST_LIMIT(a_loss_is_told_in_time_while_the_resolver_hangs, 40)
     hf_client *client = open_named();
     options.ttl_ms = test_ms(4000);
     record_loss(&options, &loss);
-    must_acquire(client, name.text, &options);
+    hf_lock *lock = must_acquire(client, name.text, &options);
     hosts_answer(HOST, NOBODY); /* the store is gone, and whoever looks it up knows that */
     CHECK_STATUS(HF_UNAVAILABLE, try_open(&other, 500, &err), &err);
     hosts_hang(HOST);
@@ -182,6 +182,7 @@ TEST_LIMIT(a_loss_is_told_in_time_while_the_resolver_hangs, 40)
     CHECK(shut_connections(port, SHUT_RDWR) > 0); /* as by a server that is restarted */
     gate_await(&loss.told, 1);
     check_since(start, options.ttl_ms + test_ms(SOON_MS));
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
     hf_close(client);
 }
 
