@@ -56,8 +56,8 @@ void hfi_resolve_after_fork(bool child)
 
 /* --- addresses --- */
 
-/* As the resolver has sorted them, but the two families in turn: if one of them leads nowhere, the second address
- * does not, too (RFC 8305). */
+/* As the resolver has sorted them, but the two families in turn (RFC 8305): where one of them leads nowhere, the second
+ * address is of the other. */
 static void take_addresses(struct hfi_addresses *out, const struct addrinfo *all)
 {
     const int first = all->ai_family;
