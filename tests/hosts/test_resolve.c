@@ -37,6 +37,17 @@ static void must_find(const char *host, const char *expected)
     check_address(expected, &found.list[0]);
 }
 
+/* Until the resolver has answered in time: on a busy machine what is known may stand in for it. */
+static hf_status look_up_anew(struct hfi_addresses *found, const char *host, hf_error *err)
+{
+    hf_status status;
+    int tries = 0;
+    do
+        status = look_up(found, host, test_ms(3000), err);
+    while (status == HF_OK && found->known && ++tries < 50);
+    return status;
+}
+
 static void check_soon(int64_t start_ns)
 {
     CHECK(test_now_ns() - start_ns < test_ms(3000) * MS);
@@ -65,7 +76,10 @@ TEST(each_lookup_asks_anew)
     hosts_answer("a.test", "127.0.0.1");
     must_find("a.test", "127.0.0.1");
     hosts_answer("a.test", "127.0.0.2");
-    must_find("a.test", "127.0.0.2");
+    struct hfi_addresses found;
+    hf_error err = { 0 };
+    REQUIRE_STATUS(HF_OK, look_up_anew(&found, "a.test", &err), &err);
+    check_address("127.0.0.2", &found.list[0]);
 }
 
 TEST(what_is_known_stands_in_for_no_answer)
@@ -93,7 +107,7 @@ TEST(what_is_known_does_not_stand_in_for_a_no)
     hosts_answer("a.test", "127.0.0.1");
     must_find("a.test", "127.0.0.1");
     hosts_answer("a.test", "");
-    CHECK_STATUS(HF_UNAVAILABLE, look_up(&found, "a.test", test_ms(3000), &err), &err);
+    CHECK_STATUS(HF_UNAVAILABLE, look_up_anew(&found, "a.test", &err), &err);
 }
 
 TEST(a_host_that_hangs_is_given_up_in_time)
