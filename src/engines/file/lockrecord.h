@@ -53,8 +53,8 @@ _Static_assert(sizeof(struct lock_slot) == 1024 && offsetof(struct lock_slot, co
 const struct lock_slot *hfi_lockrecord_current(const struct lock_slots *slots, size_t length);
 /* The largest mark in the slots, good or not; 0: none. */
 uint64_t hfi_lockrecord_floor(const struct lock_slots *slots, size_t length);
-/* What comes after `last` (NULL: the first ever, or none is left), and above `floor` if `last` need not be the last that
- * was written. True if it must be on disk before its token is given out. */
+/* What comes after `last` (NULL: the first ever, or none is left), and above `floor` if `last` need not be the last one
+ * that was written. True if it must be on disk before its token is given out. */
 bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, uint64_t floor,
                          const struct file_record *record);
 /* The slot could not be written to disk: the next one must be. */
