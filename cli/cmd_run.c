@@ -191,22 +191,25 @@ static void await_end(hf_lock *lock, const char *why, void *arg)
 
     (void)lock;
     (void)why;
-    while (sem_wait(&guard->ended) != 0) /* a signal */
+    while (sem_wait(&guard->no_command) != 0) /* a signal */
         continue;
-    sem_post(&guard->ended);
+    sem_post(&guard->no_command);
 }
 
-static hf_status release(struct hfc_guard *guard, hf_error *err)
+static int run_command(struct hfc_guard *guard, char **command)
 {
+    while (sem_wait(&guard->no_command) != 0)
+        continue;
+    int code = hfc_child_run(guard, command);
     hfc_witness_end(&guard->witness);
-    sem_post(&guard->ended);
-    return hf_release(guard->lock, err);
+    sem_post(&guard->no_command);
+    return code;
 }
 
 static int give_back(struct hfc_guard *guard, const char *name, int code)
 {
     hf_error err;
-    hf_status status = release(guard, &err);
+    hf_status status = hf_release(guard->lock, &err);
 
     if (status == HF_LOST) {
         hfc_say("the lock '%s' was lost: %s", name, err.message);
@@ -257,7 +260,7 @@ static int run_locked(const struct run_options *options, struct hfc_guard *guard
 
     hf_status status = hfc_acquire(&guard->lock, client, &options->acquire, guard->signals, &deadly, &err);
     if (deadly != 0) {
-        release(guard, NULL);
+        hf_release(guard->lock, NULL);
         hf_close(client);
         hfc_signals_die(deadly);
     }
@@ -273,7 +276,7 @@ static int run_locked(const struct run_options *options, struct hfc_guard *guard
         make_whole(guard);
     if (hfc_nested_export(hf_url(client), name, hf_token(guard->lock), &guard->witness)) {
         guard->lost_fd = hf_lost_fd(guard->lock);
-        code = hfc_child_run(guard, options->command);
+        code = run_command(guard, options->command);
     }
     return give_back(guard, name, code);
 }
@@ -317,7 +320,7 @@ int hfc_run_main(const struct hfc_globals *globals, int argc, char **argv)
         return code;
     if (!hfc_signals_take(&signals))
         return HFC_EXIT_INTERNAL;
-    sem_init(&guard.ended, 0, 0);
+    sem_init(&guard.no_command, 0, 1);
     options.acquire.options.owner = HF_OWNER_HANDLE;
     if (options.on_lost != HFC_ON_LOST_IGNORE) {
         options.acquire.options.on_lost = await_end;

@@ -129,6 +129,13 @@ static socklen_t address_of(struct sockaddr_un *address, const char number[NUMBE
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
+static void stop_listening(struct hfc_witness *witness)
+{
+    if (witness->listener >= 0)
+        close(witness->listener);
+    witness->listener = -1;
+}
+
 static bool listen_at(struct hfc_witness *witness, char number[NUMBER_LENGTH + 1])
 {
     unsigned char bytes[NUMBER_LENGTH / 2];
@@ -142,8 +149,11 @@ static bool listen_at(struct hfc_witness *witness, char number[NUMBER_LENGTH + 1
     if (pipe2(witness->hold, O_CLOEXEC) < 0)
         return false;
     witness->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    return witness->listener >= 0 && bind(witness->listener, (const struct sockaddr *)&address, length) == 0 &&
-           listen(witness->listener, SOMAXCONN) == 0;
+    if (witness->listener >= 0 && bind(witness->listener, (const struct sockaddr *)&address, length) == 0 &&
+        listen(witness->listener, SOMAXCONN) == 0)
+        return true;
+    stop_listening(witness);
+    return false;
 }
 
 void hfc_witness_end(struct hfc_witness *witness)
@@ -173,10 +183,8 @@ void hfc_witness_answer(struct hfc_witness *witness)
         memcpy(CMSG_DATA(rights), &witness->hold[0], sizeof(int));
     }
     int peer = accept4(witness->listener, NULL, NULL, SOCK_CLOEXEC);
-    if (peer < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
-        close(witness->listener); /* who asks in vain takes the lock like anybody else */
-        witness->listener = -1;
-    }
+    if (peer < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+        stop_listening(witness); /* who asks in vain takes the lock like anybody else */
     if (peer < 0)
         return;
     /* One that does not wait for the answer does not get it. */
@@ -274,12 +282,10 @@ bool hfc_nested_export(const char *url, const char *name, uint64_t token, struct
     char text[24], number[NUMBER_LENGTH + 1];
 
     snprintf(text, sizeof text, "%llu", (unsigned long long)token);
-    if (witness != NULL && !listen_at(witness, number)) {
-        hfc_say("cannot open a socket for nested runs: %s", strerror(errno));
-        return false;
-    }
+    /* Without a socket nested runs do not recognise this one, and wait for the lock like anybody else. */
+    const bool offered = witness != NULL && listen_at(witness, number);
     if (setenv("HOLDFAST_NAME", name, 1) != 0 || setenv("HOLDFAST_TOKEN", text, 1) != 0 ||
-        setenv("HOLDFAST_URL", url, 1) != 0 || (witness != NULL && !append_held(url, name, text, number))) {
+        setenv("HOLDFAST_URL", url, 1) != 0 || (offered && !append_held(url, name, text, number))) {
         hfc_say("no memory for the environment");
         return false;
     }

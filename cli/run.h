@@ -73,8 +73,8 @@ struct hfc_guard {
     struct hfc_witness witness;
     enum hfc_on_lost on_lost;
     uint32_t grace_ms;
-    sem_t ended; /* posted once there is no command, or none any more */
-    bool lost;   /* out: the lock was lost, or the command ended because it was about to be */
+    sem_t no_command; /* 1 while there is none, 0 while there is */
+    bool lost;        /* out: the lock was lost, or the command ended because it was about to be */
 };
 
 /* Runs argv and waits for it; ends it, with all its descendants, before the lock does. Returns its exit code. */
@@ -120,7 +120,7 @@ enum hfc_nested hfc_nested_find(const char *url, const char *name, const struct 
 /* True if HOLDFAST_HELD names that lock in any store. */
 bool hfc_nested_maybe(const char *name);
 /* Writes it into the environment, for the child, and opens `witness` unless an outer run holds the lock (NULL). False,
- * with a message, if that cannot be done. */
+ * with a message, if there is no memory. */
 bool hfc_nested_export(const char *url, const char *name, uint64_t token, struct hfc_witness *witness);
 /* Answers the next who asks. */
 void hfc_witness_answer(struct hfc_witness *witness);

@@ -5,7 +5,9 @@
  */
 #include "redis_support.h"
 
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #define NAME "the-lock"
 #define DURABLE "--appendonly yes --appendfsync always"
@@ -279,6 +281,31 @@ TEST_LIMIT(connections_that_break_cost_nobody_the_lock, 40)
     }
     await_renewal(held);
     finish(held, HF_OK);
+}
+
+/* Nor does a process that has no descriptor left for another one when it lets go. */
+TEST_LIMIT(a_release_without_a_descriptor_is_made_when_there_is_one, 20)
+{
+    struct rlimit before, few;
+    hf_error err = { 0 };
+    REQUIRE_INT(0, getrlimit(RLIMIT_NOFILE, &before));
+    few = before;
+    few.rlim_cur = 8; /* enough for poll(); and below all that the client has, since what breaks is given back */
+    while (dup(STDOUT_FILENO) < (int)few.rlim_cur)
+        continue;
+    struct redis_server *server = serve("");
+    hf_client *client = open_client();
+    hf_lock *lock = must_acquire(client, NAME, NULL); /* for 30 s, which the test does not have */
+    redis_server_do(server, "CLIENT KILL TYPE normal SKIPME yes");
+    REQUIRE_INT(0, setrlimit(RLIMIT_NOFILE, &few));
+    CHECK_STATUS(HF_UNKNOWN, hf_release(lock, &err), &err); /* on the connection that broke */
+    pause_ms(test_ms(500));                                 /* in which it is tried again, without success */
+    REQUIRE_INT(0, setrlimit(RLIMIT_NOFILE, &before));
+    while (server_has_owner(server, NAME)) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 5000000000LL);
+        pause_ms(5);
+    }
+    hf_close(client);
 }
 
 /* --------------------------------------------------------------------------------------------------- standing still */

@@ -216,30 +216,20 @@ hf_status hfi_file_read_record(int fd, struct file_record *record, const char *n
     return HF_OK;
 }
 
-static uint64_t read_mark(int fd)
-{
-    struct lock_mark copy;
-    const bool read = pread(fd, &copy, sizeof copy, HFI_LOCKRECORD_MARK_OFFSET) == (ssize_t)sizeof copy;
-    return read ? hfi_lockrecord_read_copy(&copy) : 0;
-}
-
 /* A new file must survive a power failure too, or its tokens would start again at 1. */
-static int make_durable(int fd, const struct file_directory *directory, const struct lock_slot *slot, bool new_file)
+static int make_durable(int fd, const struct file_directory *directory, bool new_file)
 {
-    const struct lock_mark copy = hfi_lockrecord_copy(slot);
-    errno = ENOSPC; /* what a short write means */
-    if (pwrite(fd, &copy, sizeof copy, HFI_LOCKRECORD_MARK_OFFSET) != (ssize_t)sizeof copy || fdatasync(fd) != 0)
+    if (fdatasync(fd) != 0)
         return -1;
     return new_file ? fsync(directory->fd) : 0;
 }
 
-/* What the new record comes after: *last, or NULL; and *floor. */
-static hf_status find_last(const struct lock_slots *slots, size_t length, int fd, const char *name,
-                           const struct lock_slot **last, uint64_t *floor, hf_error *err)
+/* What the new record comes after: *last, or NULL. */
+static hf_status find_last(const struct lock_slot **last, const struct lock_slots *slots, size_t length, uint64_t floor,
+                           const char *name, hf_error *err)
 {
     *last = hfi_lockrecord_current(slots, length);
-    *floor = hfi_lockrecord_doubts(*last) ? read_mark(fd) : 0;
-    if (!*last && *floor == 0 && !is_blank(slots, length))
+    if (!*last && floor == 0 && !is_blank(slots, length))
         return hfi_fail(err, HF_INTERNAL, 0, "the lock file of %.120s is damaged; remove it when nobody uses the lock",
                         name);
     if (*last && strcmp((*last)->name, name) != 0)
@@ -252,11 +242,11 @@ hf_status hfi_file_write_record(int fd, const struct file_directory *directory, 
 {
     struct lock_slots slots = { 0 };
     const struct lock_slot *last;
-    uint64_t floor;
     const ssize_t length = pread(fd, &slots, sizeof slots, 0);
     if (length < 0)
         return hfi_fail_errno(err, errno, "read the lock file of", record->name);
-    const hf_status status = find_last(&slots, (size_t)length, fd, record->name, &last, &floor, err);
+    const uint64_t floor = hfi_lockrecord_floor(&slots, (size_t)length);
+    const hf_status status = find_last(&last, &slots, (size_t)length, floor, record->name, err);
     if (status != HF_OK)
         return status;
 
@@ -273,7 +263,7 @@ hf_status hfi_file_write_record(int fd, const struct file_directory *directory, 
     errno = ENOSPC; /* what a short write means */
     if (pwrite(fd, from, size, offset) != (ssize_t)size)
         return hfi_fail_errno(err, errno, "write the lock file of", record->name);
-    if (must_sync && make_durable(fd, directory, &next, !last) != 0) {
+    if (must_sync && make_durable(fd, directory, !last) != 0) {
         const int failure = errno;
         hfi_lockrecord_unmark(&slots.slot[index]); /* or the next grant would believe that it is on disk */
         if (pwrite(fd, &slots.slot[index], sizeof next, (off_t)(index * sizeof next)) != (ssize_t)sizeof next &&

@@ -62,15 +62,21 @@ const struct lock_slot *hfi_lockrecord_current(const struct lock_slots *slots, s
     return best;
 }
 
-bool hfi_lockrecord_doubts(const struct lock_slot *last)
+uint64_t hfi_lockrecord_floor(const struct lock_slots *slots, size_t length)
 {
-    return !last || !hfi_lockrecord_this_boot(last);
+    uint64_t floor = 0;
+    for (size_t i = 0; i < 2 && (i + 1) * sizeof(struct lock_slot) <= length; i++) {
+        const struct lock_mark *copy = &slots->slot[i].copy;
+        if (memcmp(copy->magic, mark_magic, sizeof mark_magic) == 0 && copy->check == ~copy->mark && copy->mark > floor)
+            floor = copy->mark;
+    }
+    return floor;
 }
 
 bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, uint64_t floor,
                          const struct file_record *record)
 {
-    const bool doubted = hfi_lockrecord_doubts(last);
+    const bool doubted = !last || !hfi_lockrecord_this_boot(last);
     pthread_once(&boot_once, read_boot_name);
     memset(next, 0, sizeof *next);
     memcpy(next->magic, slot_magic, sizeof slot_magic);
@@ -78,13 +84,15 @@ bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, u
     next->sequence = last ? last->sequence + 1 : 1;
     next->token = last ? last->token + 1 : 1;
     next->mark = last ? last->mark : 0;
-    if (next->mark < floor)
+    if (doubted && next->mark < floor)
         next->mark = floor;
     if (doubted && next->mark >= next->token)
         next->token = next->mark + 1;
     const bool must_sync = doubted || next->token > next->mark;
     if (must_sync)
         next->mark = next->token + AHEAD;
+    next->copy = (struct lock_mark){ .mark = next->mark, .check = ~next->mark };
+    memcpy(next->copy.magic, mark_magic, sizeof mark_magic);
     next->client = record->client;
     next->queue = record->queue;
     next->pid = record->pid;
@@ -98,19 +106,6 @@ bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, u
 
 void hfi_lockrecord_unmark(struct lock_slot *slot)
 {
-    slot->mark = 0;
+    slot->mark = 0; /* the copy stays: after a reboot it does no harm, and without it an older one might be left */
     slot->checksum = checksum(slot);
-}
-
-struct lock_mark hfi_lockrecord_copy(const struct lock_slot *slot)
-{
-    struct lock_mark copy = { .mark = slot->mark, .check = ~slot->mark };
-    memcpy(copy.magic, mark_magic, sizeof copy.magic);
-    return copy;
-}
-
-uint64_t hfi_lockrecord_read_copy(const struct lock_mark *copy)
-{
-    const bool good = memcmp(copy->magic, mark_magic, sizeof mark_magic) == 0 && copy->check == ~copy->mark;
-    return good ? copy->mark : 0;
 }

@@ -8,12 +8,21 @@
  * grants).
  *
  * A power failure may leave any mix of old and new sectors, and so neither slot, or one that is older than the last
- * mark. So the mark also has a sector of its own, which is written with each new mark and at no other time.
+ * mark. So the mark is in both sectors of a slot: whichever version of the second one is on disk, its copy of the mark
+ * is the one that was synced last, or a later one.
  */
 #ifndef HFI_LOCKRECORD_H
 #define HFI_LOCKRECORD_H
 
 #include "file.h"
+#include <stddef.h>
+
+/* Says by itself whether it is one, when the rest of its slot is of another time. */
+struct lock_mark {
+    char magic[8];
+    uint64_t mark;
+    uint64_t check; /* ~mark */
+};
 
 struct lock_slot {
     char magic[8];
@@ -28,37 +37,26 @@ struct lock_slot {
     char host[72];
     char note[128];
     char name[256];
-    uint64_t queue;     /* the queue that the holder owns; 0: none */
-    char reserved[456]; /* up to 1024 bytes */
+    uint64_t queue; /* the queue that the holder owns; 0: none */
+    struct lock_mark copy;
+    char reserved[432]; /* up to 1024 bytes */
 };
 
 struct lock_slots {
     struct lock_slot slot[2];
 };
 
-/* A copy of the last mark, at this offset of the file: behind the slots and the number of the queue, at the start of a
- * sector. */
-#define HFI_LOCKRECORD_MARK_OFFSET ((off_t)2560)
-
-struct lock_mark {
-    char magic[8];
-    uint64_t mark;
-    uint64_t check; /* ~mark */
-};
-
-_Static_assert(sizeof(struct lock_slot) == 1024, "the layout of lock files is fixed");
+_Static_assert(sizeof(struct lock_slot) == 1024 && offsetof(struct lock_slot, copy) >= 512,
+               "the layout of lock files is fixed");
 
 /* The newest valid slot of the first `length` bytes; NULL if there is none. */
 const struct lock_slot *hfi_lockrecord_current(const struct lock_slots *slots, size_t length);
-/* True if `last`, which may be NULL, need not be the last: the copy of the mark must be looked at. */
-bool hfi_lockrecord_doubts(const struct lock_slot *last);
-/* What comes after `last` (NULL: the first ever, or none is left) and above `floor`, the copy of the mark where it had to
- * be looked at. True if it must be on disk before its token is given out, and the copy of its mark with it. */
+/* The largest mark in the slots, good or not; 0: none. */
+uint64_t hfi_lockrecord_floor(const struct lock_slots *slots, size_t length);
+/* What comes after `last` (NULL: the first ever, or none is left), and above `floor` if `last` need not be the last one
+ * that was written. True if it must be on disk before its token is given out. */
 bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, uint64_t floor,
                          const struct file_record *record);
-struct lock_mark hfi_lockrecord_copy(const struct lock_slot *slot);
-/* The mark; 0 if it is none. */
-uint64_t hfi_lockrecord_read_copy(const struct lock_mark *copy);
 /* The slot could not be written to disk: the next one must be. */
 void hfi_lockrecord_unmark(struct lock_slot *slot);
 /* True if the slot was written since the machine was started. */
