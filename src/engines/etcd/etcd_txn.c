@@ -376,8 +376,8 @@ hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lo
     return status;
 }
 
-hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
-                                 hf_error *err)
+static hf_status delete_own(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                            bool mark, hf_error *err)
 {
     struct txn txn;
     const Etcd__TxnResponse *answer;
@@ -388,12 +388,22 @@ hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *loc
     else
         only_if(&txn, false, ETCD__COMPARE__RESULT__NOT_EQUAL, 0);
     add_delete(&txn);
-    for (int branch = 0; branch < 2 && lock->late; branch++)
+    for (int branch = 0; branch < 2 && mark; branch++)
         add_put(&txn, branch, mark_of(&txn), 0);
     hf_status status = run(&txn, store, false, &answer, err);
     /* Whether it was gone before, or by this very request whose first answer was lost, nobody can tell. */
     if (status == HF_OK && !answer->succeeded && !txn.question.unsure && lock->own_revision)
         status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
     end(&txn);
+    return status;
+}
+
+hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                                 hf_error *err)
+{
+    const hf_status status = delete_own(store, lock, request, lock->late, err);
+    /* A server that is full takes no mark: it is asked for again, but who waits need not wait for that. */
+    if (status == HF_UNAVAILABLE && lock->late)
+        delete_own(store, lock, request, false, NULL);
     return status;
 }
