@@ -282,6 +282,12 @@ static bool is_own(const struct txn *txn, const Etcd__KeyValue *one)
 
 /* --- questions --- */
 
+static void note_doubt(struct etcd_lock *lock, const struct etcd_question *question)
+{
+    lock->late = lock->late || question->unsure;
+    lock->crowded_out = question->full;
+}
+
 hf_status hfi_etcd_ask_if_free(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
                                struct etcd_view *view, hf_error *err)
 {
@@ -292,7 +298,7 @@ hf_status hfi_etcd_ask_if_free(struct etcd_store *store, struct etcd_lock *lock,
     add_own(&txn, request->note);
     add_end_of_queue(&txn, 1, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
     hf_status status = run(&txn, store, true, &answer, err);
-    lock->late = lock->late || txn.question.unsure;
+    note_doubt(lock, &txn.question);
     if (status == HF_OK)
         status = note_revision(view, answer, err);
     if (status == HF_OK) {
@@ -325,7 +331,7 @@ hf_status hfi_etcd_ask_to_line_up(struct etcd_store *store, struct etcd_lock *lo
     add_end_of_queue(&txn, 1, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
     add_range(&txn, 1)->key = bytes(txn.key, txn.key_length);
     hf_status status = run(&txn, store, true, &answer, err);
-    lock->late = lock->late || txn.question.unsure;
+    note_doubt(lock, &txn.question);
     if (status == HF_OK)
         status = note_revision(view, answer, err);
     if (status == HF_OK) {
@@ -391,6 +397,8 @@ static hf_status delete_own(struct etcd_store *store, struct etcd_lock *lock, co
     for (int branch = 0; branch < 2 && mark; branch++)
         add_put(&txn, branch, mark_of(&txn), 0);
     hf_status status = run(&txn, store, false, &answer, err);
+    /* One that comes late would delete what has the same name by then: so nothing new gets that name. */
+    lock->late = lock->late || (txn.question.unsure && !lock->own_revision);
     /* Whether it was gone before, or by this very request whose first answer was lost, nobody can tell. */
     if (status == HF_OK && !answer->succeeded && !txn.question.unsure && lock->own_revision)
         status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
