@@ -17,11 +17,11 @@ struct scene {
     hf_lock *kept;                        /* keeps the client's lease alive */
 };
 
-static void begin(struct scene *scene)
+static void begin(struct scene *scene, const char *options)
 {
     char url[200];
     hf_client_options hurry = HF_CLIENT_OPTIONS_INIT;
-    scene->cluster = start_store(1, QUICK);
+    scene->cluster = start_store(1, options);
     scene->relay = holdback_open(scene->cluster->servers[0].port);
     scene->other_relay = holdback_open(scene->cluster->servers[0].port);
     snprintf(url, sizeof url, "etcd://127.0.0.1:%d,127.0.0.1:%d", scene->relay->port, scene->other_relay->port);
@@ -66,7 +66,7 @@ static void check_does_nothing(struct scene *scene)
 TEST_LIMIT(a_try_that_comes_late_takes_nothing, 60)
 {
     struct scene scene;
-    begin(&scene);
+    begin(&scene, QUICK);
     holdback_arm(scene.relay, "holdfast/x/");
     hf_lock *lock = NULL;
     hf_error err = { 0 };
@@ -83,7 +83,7 @@ TEST_LIMIT(a_try_that_comes_late_takes_nothing, 60)
 TEST_LIMIT(a_try_in_vain_that_comes_late_takes_nothing, 60)
 {
     struct scene scene;
-    begin(&scene);
+    begin(&scene, QUICK);
     hf_lock *held = must_acquire(scene.other, "x", NULL), *none = NULL;
     holdback_arm(scene.relay, "holdfast/x/");
     CHECK_STATUS(HF_BUSY, hf_try_acquire(&none, scene.client, "x", NULL, NULL), NULL);
@@ -97,7 +97,7 @@ TEST_LIMIT(a_try_in_vain_that_comes_late_takes_nothing, 60)
 TEST_LIMIT(a_place_that_is_asked_for_late_is_not_taken, 60)
 {
     struct scene scene;
-    begin(&scene);
+    begin(&scene, QUICK);
     hf_lock *held = must_acquire(scene.other, "x", NULL);
     hf_options options = HF_OPTIONS_INIT;
     struct waiter waiter;
@@ -118,7 +118,7 @@ TEST_LIMIT(a_place_that_is_asked_for_late_is_not_taken, 60)
 TEST_LIMIT(a_release_that_comes_late_frees_nothing, 60)
 {
     struct scene scene;
-    begin(&scene);
+    begin(&scene, QUICK);
     hf_lock *lock = must_acquire(scene.client, "x", NULL);
     holdback_arm(scene.relay, "holdfast/x/");
     must_release(lock);
@@ -142,7 +142,7 @@ TEST_LIMIT(a_break_that_comes_late_breaks_nobody_else, 60)
     struct scene scene;
     pthread_t thread;
     char lease[32], key[80];
-    begin(&scene);
+    begin(&scene, QUICK);
     hf_lock *lock = must_acquire(scene.other, "x", NULL);
     find_lease(scene.cluster, "x", lease);
     snprintf(key, sizeof key, "holdfast/x/%s", lease);
@@ -155,5 +155,28 @@ TEST_LIMIT(a_break_that_comes_late_breaks_nobody_else, 60)
     check_does_nothing(&scene);
     CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
     must_release(lock);
+    finish(&scene);
+}
+
+/* A full server takes no mark. The lock is free all the same, and the mark is asked for again. */
+TEST_LIMIT(what_is_in_doubt_is_given_back_to_a_full_server, 120)
+{
+    struct scene scene;
+    char alarms[500] = "";
+    hf_lock *lock = NULL, *none = NULL;
+    hf_error err = { 0 };
+    begin(&scene, QUICK " --quota-backend-bytes 200000");
+    holdback_arm(scene.relay, "holdfast/x/");
+    CHECK_STATUS(HF_OK, hf_try_acquire(&lock, scene.client, "x", NULL, &err), &err);
+    holdback_await(scene.relay);
+    for (unsigned i = 0; i < 2000 && !strstr(alarms, "NOSPACE"); i++) {
+        if (hf_try_acquire(&none, scene.other, numbered_name("more", i).text, NULL, NULL) == HF_OK)
+            hf_release(none, NULL); /* of each revision something stays */
+        else
+            etcd_ctl_read(scene.cluster, alarms, sizeof alarms, "alarm list");
+    }
+    CHECK(strstr(alarms, "NOSPACE") != NULL);
+    CHECK_STATUS(HF_UNAVAILABLE, hf_release(lock, &err), &err);
+    CHECK_INT(0, etcd_ctl_keys(scene.cluster, "holdfast/x/"));
     finish(&scene);
 }

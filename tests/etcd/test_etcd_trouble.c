@@ -262,6 +262,32 @@ TEST_LIMIT(a_full_server_takes_no_locks_but_gives_them_back, 60)
     hf_close(client);
 }
 
+static void fill(void *arg, uint32_t index)
+{
+    hf_client *client = arg;
+    hf_lock *lock = NULL;
+    char name[40];
+    for (unsigned i = 0; i < 2000; i++) {
+        snprintf(name, sizeof name, "more-%u-%u", (unsigned)index, i);
+        if (hf_try_acquire(&lock, client, name, NULL, NULL) != HF_OK)
+            return;
+        hf_release(lock, NULL);
+    }
+}
+
+/* It may have done what it says that there is no room for, if that was what filled it. The client's lease lives on. */
+TEST_LIMIT(a_server_keeps_nothing_of_what_has_filled_it, 60)
+{
+    for (int i = 0; i < 5; i++) { /* it does so one time in three */
+        struct etcd_cluster *cluster = start_store(1, QUICK " --quota-backend-bytes 200000");
+        hf_client *client = open_client();
+        run_threads(8, fill, client);
+        await_keys(cluster, 0);
+        hf_close(client);
+        etcd_cluster_stop(cluster);
+    }
+}
+
 /* --- a server that takes few operations in one transaction --- */
 
 #define MANY 40

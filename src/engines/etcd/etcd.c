@@ -138,7 +138,6 @@ static void line_up(struct etcd_store *store, struct etcd_lock *lock, struct etc
 static void note_unsure(struct etcd_store *store, struct etcd_lock *lock)
 {
     pthread_mutex_lock(&store->mutex);
-    lock->late = true;
     if (lock->place == ETCD_NOWHERE)
         lock->place = ETCD_UNSURE;
     pthread_mutex_unlock(&store->mutex);
@@ -160,7 +159,7 @@ static hf_status ask(struct etcd_store *store, struct etcd_lock *lock, const str
         return hfi_etcd_ask_whose_turn(store, lock, request, view, err);
     const hf_status status = request->queue ? hfi_etcd_ask_to_line_up(store, lock, request, view, err)
                                             : hfi_etcd_ask_if_free(store, lock, request, view, err);
-    if (status == HF_UNKNOWN || status == HF_INTERNAL)
+    if (status == HF_UNKNOWN || status == HF_INTERNAL || lock->crowded_out)
         note_unsure(store, lock);
     return status;
 }

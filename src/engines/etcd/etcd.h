@@ -149,6 +149,7 @@ hf_status hfi_etcd_outcome(const struct etcd_stream *stream, bool writes, hf_err
 bool hfi_etcd_is_stale_token(const struct etcd_stream *stream);
 bool hfi_etcd_is_lease_missing(const struct etcd_stream *stream);
 bool hfi_etcd_is_too_many(const struct etcd_stream *stream);
+bool hfi_etcd_is_full(const struct etcd_stream *stream);
 
 /* --- etcd_ask.c --- */
 
@@ -172,6 +173,7 @@ struct etcd_question {
     bool unsure;        /* set: what a server that did not answer was asked may have been done, or be done yet */
     bool lease_missing; /* set: there is no such lease */
     bool too_many;      /* set: the server takes fewer operations in one transaction */
+    bool full;          /* set: the server has no room, and may have done what has used it up */
 };
 
 /* HF_OK: all calls were answered. */
@@ -383,6 +385,7 @@ struct etcd_lock {
     struct etcd_lease *lease; /* NULL: none */
     enum etcd_place place;
     bool late;            /* a request to make the key was given up, and may still arrive */
+    bool crowded_out;     /* the last one was refused for want of room, but may have been done */
     bool refused;         /* it is one of lease->refused */
     int64_t own_revision; /* in which the key was made; 0: not known */
     int64_t token;        /* while it is held */

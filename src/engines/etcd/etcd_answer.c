@@ -87,3 +87,8 @@ bool hfi_etcd_is_too_many(const struct etcd_stream *stream)
 {
     return stream->code == INVALID_ARGUMENT && strstr(stream->reason, "too many operations");
 }
+
+bool hfi_etcd_is_full(const struct etcd_stream *stream)
+{
+    return stream->code == RESOURCE_EXHAUSTED && strstr(stream->reason, "database space exceeded");
+}

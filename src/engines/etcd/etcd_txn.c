@@ -30,15 +30,6 @@ size_t hfi_etcd_value(char out[HFI_ETCD_VALUE_MAX], const struct etcd_store *sto
     return (size_t)(length < HFI_ETCD_VALUE_MAX ? length : HFI_ETCD_VALUE_MAX - 1);
 }
 
-/* Below no lock's name, which has no dot at its beginning. */
-static size_t mark_of(char out[HFI_ETCD_KEY_MAX + 1], const struct etcd_store *store, const char *name, int64_t lease)
-{
-    char encoded[HFI_NAME_ENCODED_MAX];
-    hfi_name_encode(encoded, name);
-    return (size_t)snprintf(out, HFI_ETCD_KEY_MAX + 1, "%s/.undone/%s/%llx", store->config.prefix, encoded,
-                            (unsigned long long)lease);
-}
-
 static ProtobufCBinaryData bytes(const char *text, size_t length)
 {
     return (ProtobufCBinaryData){ .len = length, .data = (uint8_t *)(uintptr_t)text };
@@ -56,7 +47,7 @@ struct txn {
     char group[HFI_ETCD_KEY_MAX + 1]; /* "P/NAME/", below which all contenders are */
     char end[HFI_ETCD_KEY_MAX + 1];   /* behind the last of them */
     char mark[HFI_ETCD_KEY_MAX + 1];  /* if it is there, the own key is not to be made any more */
-    size_t key_length, group_length, mark_length;
+    size_t key_length, group_length;
     char value[HFI_ETCD_VALUE_MAX];
     Etcd__Compare conditions[COMPARES_MOST], *compares[COMPARES_MOST];
     Etcd__RequestOp operations[2][OPERATIONS_MOST], *pointers[2][OPERATIONS_MOST];
@@ -77,7 +68,6 @@ static void begin(struct txn *txn, const struct etcd_store *store, struct etcd_l
     txn->group_length = hfi_etcd_key(txn->group, store, lock->name, 0);
     memcpy(txn->end, txn->group, txn->group_length + 1);
     txn->end[txn->group_length - 1] = '/' + 1;
-    txn->mark_length = mark_of(txn->mark, store, lock->name, lock->lease->id);
     etcd__txn_request__init(&txn->request);
     txn->request.compare = txn->compares;
     txn->request.success = txn->pointers[0];
@@ -158,10 +148,20 @@ static void add_put(struct txn *txn, int branch, ProtobufCBinaryData key, size_t
     txn->question.writes = true;
 }
 
+/* What says that the own key was undone. It is below no lock's name, which has no dot at its beginning. */
+static ProtobufCBinaryData mark_of(struct txn *txn)
+{
+    char encoded[HFI_NAME_ENCODED_MAX];
+    hfi_name_encode(encoded, txn->lock->name);
+    const int length = snprintf(txn->mark, sizeof txn->mark, "%s/.undone/%s/%llx", txn->store->config.prefix, encoded,
+                                (unsigned long long)txn->lock->lease->id);
+    return bytes(txn->mark, (size_t)length);
+}
+
 /* Makes the own key, unless it was undone: then this is a request that comes late. */
 static void add_own(struct txn *txn, const char *note)
 {
-    add_condition(txn, bytes(txn->mark, txn->mark_length), ETCD__COMPARE__RESULT__EQUAL, 0);
+    add_condition(txn, mark_of(txn), ETCD__COMPARE__RESULT__EQUAL, 0);
     add_put(txn, 0, bytes(txn->key, txn->key_length), hfi_etcd_value(txn->value, txn->store, 0, note));
 }
 
@@ -282,6 +282,12 @@ static bool is_own(const struct txn *txn, const Etcd__KeyValue *one)
 
 /* --- questions --- */
 
+static void note_doubt(struct etcd_lock *lock, const struct etcd_question *question)
+{
+    lock->late = lock->late || question->unsure;
+    lock->crowded_out = question->full;
+}
+
 hf_status hfi_etcd_ask_if_free(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
                                struct etcd_view *view, hf_error *err)
 {
@@ -292,7 +298,7 @@ hf_status hfi_etcd_ask_if_free(struct etcd_store *store, struct etcd_lock *lock,
     add_own(&txn, request->note);
     add_end_of_queue(&txn, 1, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
     hf_status status = run(&txn, store, true, &answer, err);
-    lock->late = lock->late || txn.question.unsure;
+    note_doubt(lock, &txn.question);
     if (status == HF_OK)
         status = note_revision(view, answer, err);
     if (status == HF_OK) {
@@ -325,7 +331,7 @@ hf_status hfi_etcd_ask_to_line_up(struct etcd_store *store, struct etcd_lock *lo
     add_end_of_queue(&txn, 1, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
     add_range(&txn, 1)->key = bytes(txn.key, txn.key_length);
     hf_status status = run(&txn, store, true, &answer, err);
-    lock->late = lock->late || txn.question.unsure;
+    note_doubt(lock, &txn.question);
     if (status == HF_OK)
         status = note_revision(view, answer, err);
     if (status == HF_OK) {
@@ -376,8 +382,8 @@ hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lo
     return status;
 }
 
-hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
-                                 hf_error *err)
+static hf_status delete_own(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                            bool mark, hf_error *err)
 {
     struct txn txn;
     const Etcd__TxnResponse *answer;
@@ -388,12 +394,24 @@ hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *loc
     else
         only_if(&txn, false, ETCD__COMPARE__RESULT__NOT_EQUAL, 0);
     add_delete(&txn);
-    for (int branch = 0; branch < 2 && lock->late; branch++)
-        add_put(&txn, branch, bytes(txn.mark, txn.mark_length), 0);
+    for (int branch = 0; branch < 2 && mark; branch++)
+        add_put(&txn, branch, mark_of(&txn), 0);
     hf_status status = run(&txn, store, false, &answer, err);
+    /* One that comes late would delete what has the same name by then: so nothing new gets that name. */
+    lock->late = lock->late || (txn.question.unsure && !lock->own_revision);
     /* Whether it was gone before, or by this very request whose first answer was lost, nobody can tell. */
     if (status == HF_OK && !answer->succeeded && !txn.question.unsure && lock->own_revision)
         status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
     end(&txn);
+    return status;
+}
+
+hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                                 hf_error *err)
+{
+    const hf_status status = delete_own(store, lock, request, lock->late, err);
+    /* A server that is full takes no mark: it is asked for again, but who waits need not wait for that. */
+    if (status == HF_UNAVAILABLE && lock->late)
+        delete_own(store, lock, request, false, NULL);
     return status;
 }
