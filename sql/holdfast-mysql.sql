@@ -31,7 +31,9 @@ CREATE TABLE IF NOT EXISTS holdfast_locks (
     ttl INT UNSIGNED,                               -- ms from then to `expires`: one further away is a clock set back
     host VARCHAR(64) CHARACTER SET utf8mb4,
     pid BIGINT UNSIGNED,
-    note VARCHAR(120) CHARACTER SET utf8mb4
+    note VARCHAR(120) CHARACTER SET utf8mb4,
+    request BIGINT UNSIGNED NOT NULL DEFAULT 0,     -- the number of the owner's last request: older ones come too late
+    undone BLOB                                     -- owners that gave up without an answer: theirs come too late, too
 ) ENGINE=InnoDB;
 
 -- What must outlive the lock itself (insert, for-update, get-lock): the last token, and who holds it.
@@ -47,7 +49,8 @@ CREATE TABLE IF NOT EXISTS holdfast_locks_grants (
     since DATETIME(6),
     host VARCHAR(64) CHARACTER SET utf8mb4,
     pid BIGINT UNSIGNED,
-    note VARCHAR(120) CHARACTER SET utf8mb4
+    note VARCHAR(120) CHARACTER SET utf8mb4,
+    undone BLOB
 ) ENGINE=InnoDB;
 
 -- Who waits, for people: the queue itself is the server's. A row whose connection has gone is removed by a later one.
@@ -67,6 +70,19 @@ CREATE TABLE IF NOT EXISTS holdfast_locks_fences (
     resource VARBINARY(255) NOT NULL PRIMARY KEY,
     token BIGINT UNSIGNED NOT NULL
 ) ENGINE=InnoDB;
+
+-- Tables of version 0.1 get the columns that it did not know. MySQL has no ADD COLUMN IF NOT EXISTS.
+SET @holdfast = IF((SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE()
+    AND TABLE_NAME = 'holdfast_locks' AND COLUMN_NAME = 'request') > 0, 'DO 0',
+    'ALTER TABLE holdfast_locks ADD COLUMN request BIGINT UNSIGNED NOT NULL DEFAULT 0, ADD COLUMN undone BLOB');
+PREPARE holdfast FROM @holdfast;
+EXECUTE holdfast;
+SET @holdfast = IF((SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE()
+    AND TABLE_NAME = 'holdfast_locks_grants' AND COLUMN_NAME = 'undone') > 0, 'DO 0',
+    'ALTER TABLE holdfast_locks_grants ADD COLUMN undone BLOB');
+PREPARE holdfast FROM @holdfast;
+EXECUTE holdfast;
+DEALLOCATE PREPARE holdfast;
 
 -- Call it in the transaction that writes. It fails if a greater token was shown: roll back, then. Its row stays locked
 -- until the transaction ends.

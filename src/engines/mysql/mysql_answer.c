@@ -82,6 +82,11 @@ bool hfi_mysql_is_missing_table(unsigned number)
     return number == ER_NO_SUCH_TABLE;
 }
 
+bool hfi_mysql_is_there_already(unsigned number)
+{
+    return number == ER_DUP_FIELDNAME;
+}
+
 bool hfi_mysql_is_locked(unsigned number)
 {
     return number == ER_LOCK_WAIT_TIMEOUT || number == MYSQL_NOWAIT;

@@ -86,7 +86,7 @@ void hfi_mysql_disconnect(struct mysql_connection *connection)
         const int fd = mysql_get_socket(connection->client);
         hfi_fd_forget(fd);
         if (connection->broken && fd >= 0)
-            shutdown(fd, SHUT_RDWR); /* no word of farewell, which could block */
+            hfi_mysql_reset(fd); /* no word of farewell, which could block */
         const struct mysql_hush hush = hfi_mysql_hush_begin(connection);
         mysql_close(connection->client);
         hfi_mysql_hush_end(&hush);

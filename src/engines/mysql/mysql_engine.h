@@ -46,17 +46,18 @@ enum mysql_sql {
     SQL_RENEW,
     SQL_RENEW_MANY,
     SQL_ALIVE_MANY,
+    SQL_MARK, /* what this owner has asked for, and arrives from now on, is refused */
     SQL_CLAIM,
     SQL_FREE,
+    SQL_RINGER, /* the connection that must end with a forced release, its user-level lock, and the owner */
     SQL_EVICT,
-    SQL_RINGER, /* the connection that must end with a forced release */
     SQL_INSPECT,
     SQL_GUARD,
     SQL_STATEMENTS
 };
 
 /* Parameters by a letter each, in order: name, owner, ttl, host, pid, note (k), bell (l), key of GET_LOCK() (x),
- * connection (b), version; N and O: HFI_MYSQL_MANY names and owners. */
+ * connection (b), number of the request (r), version; N and O: HFI_MYSQL_MANY names and owners. */
 struct mysql_text {
     const char *text; /* {L} {G} {W} {F}: the tables; {D} {T}: their database and name as SQL strings; {M}: many "?" */
     const char *parameters;
@@ -146,9 +147,10 @@ struct mysql_connection {
     MYSQL_STMT *statement; /* whose turn it is */
     bool tls;
     bool broken;
-    hfi_time used_ns; /* when it was given back */
-    uint64_t number;  /* our own, unique within the store */
-    uint64_t ends;    /* the store's count of them when it was last listened to */
+    hfi_time used_ns;   /* when it was given back */
+    hfi_time pinged_ns; /* when it was last asked for a sign of life */
+    uint64_t number;    /* our own, unique within the store */
+    uint64_t ends;      /* the store's count of them when it was last listened to */
     struct mysql_row row;
 };
 
@@ -182,6 +184,7 @@ struct mysql_values {
     char owner[33];
     char key[HFI_MYSQL_KEY_MAX + 1]; /* "": the server computes it */
     uint64_t ttl_ms, connection, version;
+    uint64_t request; /* each of a client's has a greater one: what arrives after a later one does nothing */
     const struct mysql_many *many;
     hfi_time sent_ns; /* when the row was last asked for: not before that does the server count */
 };
@@ -205,6 +208,9 @@ struct mysql_hush {
 
 struct mysql_hush hfi_mysql_hush_begin(const struct mysql_connection *connection);
 void hfi_mysql_hush_end(const struct mysql_hush *hush);
+/* Ends what is under a connection: what was sent and not delivered yet does not go on being sent, and the other side
+ * hears of it at once. libmariadb, whose socket it is, finds it dead. */
+void hfi_mysql_reset(int fd);
 /* Lets libmariadb go on with its step as far as it can without waiting. */
 void hfi_mysql_go_on(struct mysql_connection *connection);
 /* Whatever libmariadb is in the middle of comes to its end at once, and frees what it has; the connection is broken
@@ -243,7 +249,7 @@ hf_status hfi_mysql_say(struct mysql_store *store, struct mysql_connection *conn
 bool hfi_mysql_cancel(struct mysql_store *store, struct mysql_connection *connection, struct mysql_answer *answer,
                       hfi_time deadline_ns);
 /* Asks for a sign of life, unless it was asked already, without waiting for it. */
-void hfi_mysql_ping(struct mysql_connection *connection);
+void hfi_mysql_ping(struct mysql_connection *connection, hfi_time now_ns);
 /* Gives up all user-level locks of the connection; tells how many there were. */
 hf_status hfi_mysql_let_go(struct mysql_store *store, struct mysql_connection *connection, uint64_t *count,
                            hfi_time deadline_ns, hf_error *err);
@@ -261,7 +267,8 @@ hf_status hfi_mysql_refusal(const struct mysql_store *store, unsigned number, co
 bool hfi_mysql_is_lost(unsigned number);     /* the connection, not the statement, failed */
 bool hfi_mysql_is_conflict(unsigned number); /* worth another try at once */
 bool hfi_mysql_is_missing_table(unsigned number);
-bool hfi_mysql_is_locked(unsigned number); /* somebody else has the row */
+bool hfi_mysql_is_there_already(unsigned number); /* the column that was to be added */
+bool hfi_mysql_is_locked(unsigned number);        /* somebody else has the row */
 
 /* --- the tables --- */
 
@@ -278,7 +285,8 @@ struct mysql_lock {
     bool calling; /* SQL_CALL was sent and not answered yet */
     bool got;     /* rows: first in line, the bell is its own; bound: the server gave the lock to the connection */
     bool in_transaction;
-    bool unsure; /* an answer was lost */
+    bool unsure;     /* an attempt went wrong: it may be held all the same */
+    bool unanswered; /* some attempt had no answer: it may still arrive, whatever was answered to others since */
     bool watched;
     char bell[HFI_MYSQL_KEY_MAX + 1];
     hfi_time ask_again_ns;
@@ -292,10 +300,11 @@ struct mysql_store {
     struct hfi_sql_pool pool;
     struct mysql_lock *watched;
     size_t watched_count;
-    uint64_t connections; /* how many there were */
-    uint64_t ends;        /* how many of them ended while they held nothing */
-    int watch, heart;     /* epoll over all connections, and its timer */
-    _Atomic bool tidied;  /* it has removed those that wait no more: once is enough, as every client does */
+    uint64_t connections;      /* how many there were */
+    uint64_t ends;             /* how many of them ended while they held nothing */
+    int watch, heart;          /* epoll over all connections, and its timer */
+    _Atomic uint64_t requests; /* how many there were that take or renew */
+    _Atomic bool tidied;       /* it has removed those that wait no more: once is enough, as every client does */
     char host[65];
     uint64_t pid;
     char database[HFI_MYSQL_KEY_MAX + 1]; /* where the tables are; "" until the first connection */

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #define TRIES_MOST 5
-#define PARAMETERS_MOST (2 + 2 * HFI_MYSQL_MANY) /* those of a renewal */
+#define PARAMETERS_MOST (4 + 2 * HFI_MYSQL_MANY) /* those of a renewal */
 
 /* --- steps --- */
 
@@ -108,9 +108,16 @@ void hfi_mysql_go_on(struct mysql_connection *connection)
     }
 }
 
+void hfi_mysql_reset(int fd)
+{
+    const struct sockaddr nobody = { .sa_family = AF_UNSPEC };
+    if (connect(fd, &nobody, sizeof nobody) != 0) /* a socket file: nothing is on its way */
+        shutdown(fd, SHUT_RDWR);
+}
+
 void hfi_mysql_abandon(struct mysql_connection *connection)
 {
-    shutdown(mysql_get_socket(connection->client), SHUT_RDWR);
+    hfi_mysql_reset(mysql_get_socket(connection->client));
     for (int i = 0; connection->wanted && i < 8; i++)
         step_on(connection, connection->wanted & (MYSQL_WAIT_READ | MYSQL_WAIT_WRITE));
     connection->broken = true;
@@ -183,7 +190,7 @@ void hfi_mysql_values(struct mysql_values *values, const struct mysql_store *sto
     values->bell = NULL;
     hfi_mysql_owner_text(values->owner, request->owner);
     values->ttl_ms = request->ttl_ms;
-    values->connection = values->version = 0;
+    values->connection = values->version = values->request = 0;
     values->many = NULL;
     values->key[0] = 0;
     if (store->config.strategy->bound)
@@ -217,7 +224,7 @@ static MYSQL_BIND parameter(const struct mysql_store *store, const struct mysql_
     case 'n':
         return bytes_of(values->name);
     case 'o':
-        return bytes_of(values->owner);
+        return bytes_of(*values->owner ? values->owner : NULL); /* a row that somebody else has made has none */
     case 't':
         return number_of(&values->ttl_ms);
     case 'h':
@@ -232,6 +239,8 @@ static MYSQL_BIND parameter(const struct mysql_store *store, const struct mysql_
         return text_of(*values->key ? values->key : NULL);
     case 'b':
         return number_of(&values->connection);
+    case 'r':
+        return number_of(&values->request);
     default:
         return number_of(&values->version);
     }
@@ -299,10 +308,11 @@ static hf_status prepare(struct mysql_store *store, struct mysql_connection *con
     return status;
 }
 
-void hfi_mysql_ping(struct mysql_connection *connection)
+void hfi_mysql_ping(struct mysql_connection *connection, hfi_time now_ns)
 {
     if (connection->broken || connection->step != STEP_NONE)
         return;
+    connection->pinged_ns = now_ns;
     connection->step = STEP_PING;
     const struct mysql_hush hush = hfi_mysql_hush_begin(connection);
     connection->wanted = mysql_ping_start(&connection->failed, connection->client);

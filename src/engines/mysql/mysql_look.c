@@ -56,22 +56,39 @@ hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each
     return status;
 }
 
-/* The connection with which the name is held, or 0. */
-static hf_status find_connection(struct mysql_store *store, const struct mysql_values *values,
-                                 unsigned long long *connection, hfi_time deadline_ns, hf_error *err)
+/* Who has the name. */
+struct holder {
+    bool found;
+    unsigned long long connection;    /* 0: none */
+    char word[HFI_MYSQL_KEY_MAX + 1]; /* the user-level lock by which the connection is known */
+    char owner[33];                   /* of a row */
+};
+
+static hf_status find_holder(struct mysql_store *store, const struct mysql_values *values, struct holder *holder,
+                             hfi_time deadline_ns, hf_error *err)
 {
     struct mysql_answer answer = { .found = false };
     const hf_status status = hfi_mysql_ask(store, SQL_RINGER, values, &answer, deadline_ns, err);
-    *connection = status == HF_OK && answer.found ? hfi_mysql_number(&answer.row, 0) : 0;
+    *holder = (struct holder){ .found = status == HF_OK && answer.found };
+    if (!holder->found)
+        return status;
+    holder->connection = hfi_mysql_number(&answer.row, 0);
+    snprintf(holder->word, sizeof holder->word, "%.*s", HFI_MYSQL_KEY_MAX, answer.row.text[1]);
+    if (!store->config.strategy->bound)
+        snprintf(holder->owner, sizeof holder->owner, "%.32s", answer.row.text[2]);
     return status;
 }
 
-static hf_status end_connection(struct mysql_store *store, unsigned long long id, hfi_time deadline_ns, hf_error *err)
+/* Only while it has what it was found by, or what arrives late would end a connection that has other locks by then. The
+ * word is one of ours: it needs no quoting. */
+static hf_status end_connection(struct mysql_store *store, const struct holder *holder, hfi_time deadline_ns,
+                                hf_error *err)
 {
-    char text[40];
+    char text[160];
     hf_error trouble = { .native = 0 };
     struct mysql_connection *connection = NULL;
-    snprintf(text, sizeof text, "KILL %llu", id);
+    snprintf(text, sizeof text, "KILL IF(IS_USED_LOCK('%s') <=> %llu, %llu, 0)", holder->word, holder->connection,
+             holder->connection);
     hf_status status = hfi_mysql_borrow(store, &connection, deadline_ns, err);
     if (status != HF_OK)
         return status;
@@ -87,13 +104,13 @@ static hf_status end_connection(struct mysql_store *store, unsigned long long id
 static hf_status end_holder(struct mysql_store *store, const struct mysql_values *values, hfi_time deadline_ns,
                             hf_error *err)
 {
-    unsigned long long first = 0, now = 0;
-    hf_status status = find_connection(store, values, &first, deadline_ns, err);
-    if (status == HF_OK && first != 0)
-        status = end_connection(store, first, deadline_ns, err);
-    while (status == HF_OK && first != 0) {
-        status = find_connection(store, values, &now, deadline_ns, err);
-        if (status == HF_OK && now != first)
+    struct holder first, now;
+    hf_status status = find_holder(store, values, &first, deadline_ns, err);
+    if (status == HF_OK && first.connection != 0)
+        status = end_connection(store, &first, deadline_ns, err);
+    while (status == HF_OK && first.connection != 0) {
+        status = find_holder(store, values, &now, deadline_ns, err);
+        if (status == HF_OK && now.connection != first.connection)
             break;
         if (status == HF_OK && store->env->now_ns() >= deadline_ns)
             status = hfi_fail(err, HF_UNAVAILABLE, 0, "the holder of %.100s does not end", values->name);
@@ -108,17 +125,19 @@ hf_status hfi_mysql_evict(void *memory, const char *name, hfi_time deadline_ns, 
     const struct hfi_request request = { .name = name, .note = "" };
     struct mysql_values values;
     struct mysql_answer answer = { .found = false };
-    unsigned long long ringer = 0;
+    struct holder holder;
     hfi_mysql_values(&values, store, &request);
     if (store->config.strategy->bound)
         return end_holder(store, &values, deadline_ns, err);
-    hf_status status = find_connection(store, &values, &ringer, deadline_ns, err);
-    if (status == HF_OK)
-        status = hfi_mysql_ask(store, SQL_EVICT, &values, &answer, deadline_ns, err);
+    hf_status status = find_holder(store, &values, &holder, deadline_ns, err);
+    if (status != HF_OK || !holder.found)
+        return status;
+    snprintf(values.owner, sizeof values.owner, "%s", holder.owner);
+    status = hfi_mysql_ask(store, SQL_EVICT, &values, &answer, deadline_ns, err);
     /* The bell, on which others wait, and the holder hears of it at once. Whoever may not do that leaves it to the
      * holder's next renewal. */
-    if (status == HF_OK && answer.changed > 0 && ringer != 0)
-        end_connection(store, ringer, deadline_ns, NULL);
+    if (status == HF_OK && answer.changed > 0 && holder.connection != 0)
+        end_connection(store, &holder, deadline_ns, NULL);
     return status;
 }
 

@@ -66,10 +66,16 @@ static struct mysql_connection *take_own(struct mysql_store *store, struct mysql
 
 /* --- asking for the row --- */
 
+static uint64_t next_request(struct mysql_store *store)
+{
+    return atomic_fetch_add(&store->requests, 1) + 1;
+}
+
 static hf_status take(struct mysql_store *store, struct mysql_connection **connection, struct mysql_values *values,
                       struct mysql_answer *answer, hfi_time deadline_ns, hf_error *err)
 {
     values->sent_ns = store->env->now_ns();
+    values->request = next_request(store);
     hf_status status = hfi_mysql_ask_on(store, connection, SQL_TAKE, values, answer, deadline_ns, err);
     if (status == HF_OK && store->config.strategy->sql[SQL_COUNT].text)
         status = hfi_mysql_ask_on(store, connection, SQL_COUNT, values, answer, deadline_ns, err);
@@ -231,6 +237,7 @@ hf_status hfi_mysql_row_attempt(struct mysql_store *store, struct mysql_lock *lo
         stay_in_line(store, lock, request, connection, &answer, grant);
     } else {
         lock->unsure = true;
+        lock->unanswered = lock->unanswered || status == HF_UNKNOWN;
         if (connection)
             connection->broken = true;
         hfi_mysql_give_back(store, connection);
@@ -292,14 +299,17 @@ hf_status hfi_mysql_row_wait(struct mysql_store *store, struct mysql_lock *lock,
 
 /* --- release --- */
 
-static hf_status free_row(struct mysql_store *store, struct mysql_connection **connection,
-                          const struct hfi_request *request, uint64_t *changed, hf_error *err)
+static hf_status free_row(struct mysql_store *store, const struct mysql_lock *lock,
+                          struct mysql_connection **connection, const struct hfi_request *request, uint64_t *changed,
+                          hf_error *err)
 {
     struct mysql_values values;
     struct mysql_answer answer = { .changed = 0 };
     hf_status status = HF_OK;
     hfi_mysql_values(&values, store, request);
-    if (store->config.strategy->sql[SQL_CLAIM].text)
+    if (lock->unanswered) /* or what arrives after this would take it for nobody */
+        status = hfi_mysql_ask_on(store, connection, SQL_MARK, &values, &answer, request->deadline_ns, err);
+    if (status == HF_OK && store->config.strategy->sql[SQL_CLAIM].text)
         status = hfi_mysql_ask_on(store, connection, SQL_CLAIM, &values, &answer, request->deadline_ns, err);
     if (status == HF_OK)
         status = hfi_mysql_ask_on(store, connection, SQL_FREE, &values, &answer, request->deadline_ns, err);
@@ -313,7 +323,7 @@ static hf_status release_held(struct mysql_store *store, struct mysql_lock *lock
     struct mysql_connection *connection = take_own(store, lock);
     uint64_t changed = 0;
     const bool pinned = connection != NULL;
-    hf_status status = free_row(store, &connection, request, &changed, err);
+    hf_status status = free_row(store, lock, &connection, request, &changed, err);
     if (status == HF_OK && changed == 0) {
         if (pinned)
             hfi_mysql_let_go(store, connection, NULL, request->deadline_ns, NULL);
@@ -335,14 +345,14 @@ hf_status hfi_mysql_row_release(struct mysql_store *store, struct mysql_lock *lo
         struct mysql_connection *connection = NULL;
         uint64_t changed;
         leave_line(store, lock, request->deadline_ns);
-        if (lock->unsure)
-            status = free_row(store, &connection, request, &changed, err);
+        if (lock->unsure || lock->unanswered)
+            status = free_row(store, lock, &connection, request, &changed, err);
         if (connection && status != HF_OK)
             connection->broken = true;
         hfi_mysql_give_back(store, connection);
     }
     if (status == HF_OK || status == HF_LOST)
-        lock->held = lock->unsure = false;
+        lock->held = lock->unsure = lock->unanswered = false;
     return status;
 }
 
@@ -356,6 +366,7 @@ static hf_status renew_one(struct mysql_store *store, struct hfi_renewal *renewa
     struct mysql_values values;
     struct mysql_answer answer = { .found = false };
     hfi_mysql_values(&values, store, &request);
+    values.request = next_request(store);
     const hf_status status = hfi_mysql_ask(store, SQL_RENEW, &values, &answer, deadline_ns, err);
     if (status == HF_OK)
         renewal->status = answer.changed > 0 ? HF_OK : HF_LOST;
@@ -389,7 +400,7 @@ static hf_status renew_group(struct mysql_store *store, struct hfi_renewal **gro
 {
     struct mysql_many many;
     struct mysql_answer answer = { .found = false };
-    const struct mysql_values values = { .ttl_ms = group[0]->ttl_ms, .many = &many };
+    const struct mysql_values values = { .ttl_ms = group[0]->ttl_ms, .request = next_request(store), .many = &many };
     for (size_t i = 0; i < HFI_MYSQL_MANY; i++) {
         const struct hfi_renewal *one = group[i < count ? i : count - 1]; /* the last one fills it up */
         many.names[i] = one->name;

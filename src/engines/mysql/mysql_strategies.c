@@ -3,7 +3,10 @@
  * mysql_strategies.c: the strategies, each a table of statements.
  *
  * Time is the server's UTC_TIMESTAMP(6), the moment at which the statement began: a holder counts from the moment
- * before it was sent, so waiting for a row makes a lease shorter for others and never longer for its holder. A token is
+ * before it was sent, so waiting for a row makes a lease shorter for others and never longer for its holder. A request
+ * that was given up may still arrive, or come through behind a row that was locked. So each has a number, and the row
+ * keeps that of its owner's last one: an earlier one finds it, and does nothing. And an owner that gives up while
+ * something is unanswered is written down in the row (undone), before it is freed: it cannot take it any more. A token is
  * the larger of the last one + 1 and the server's microseconds, drawn while the row is locked; the statement hands it
  * back by LAST_INSERT_ID(). Assignments of an UPDATE of one table are made from left to right.
  *
@@ -59,8 +62,10 @@
     "UPDATE {L} SET token = LAST_INSERT_ID(IF(owner <=> ?, token, " NEXT_TOKEN                                         \
     ")), since = IF(owner <=> ?, since, " NOW "), epoch = IF(owner <=> ? OR " MINE                                     \
     ", epoch, token), bell = IF(" GOT_BELL ", CONNECTION_ID(), 0),"                                                    \
-    " owner = ?, ttl = ?, expires = " END ", host = ?, pid = ?, note = ? WHERE name = ?"
-#define IF_FREE " AND (owner <=> ? OR IF(owner IS NULL OR " OVER ", " GOT_BELL " OR " OVER ", 0))"
+    " owner = ?, request = ?, ttl = ?, expires = " END ", host = ?, pid = ?, note = ? WHERE name = ?"
+#define IF_FREE                                                                                                        \
+    " AND IF(LOCATE(?, undone), 0, IF(owner <=> ?, request < ?,"                                                       \
+    " IF(owner IS NULL OR " OVER ", " GOT_BELL " OR " OVER ", 0)))"
 
 static const char lease_take[] = TAKE_ROW IF_FREE;
 
@@ -104,21 +109,31 @@ static const char tidy[] =
 
 static const char call[] = CALL("?");
 
-static const char renew[] = "UPDATE {L} SET ttl = ?, expires = " END " WHERE name = ? AND owner = ? AND expires > " NOW;
+#define RENEW "UPDATE {L} SET request = ?, ttl = ?, expires = " END
+#define IF_HELD " AND expires > " NOW " AND request < ?"
+
+static const char renew[] = RENEW " WHERE name = ? AND owner = ?" IF_HELD;
 
 /* An owner is unique, so that no pair of a name and another's owner can match. */
-static const char renew_many[] =
-    "UPDATE {L} SET ttl = ?, expires = " END " WHERE name IN ({M}) AND owner IN ({M}) AND expires > " NOW;
+static const char renew_many[] = RENEW " WHERE name IN ({M}) AND owner IN ({M})" IF_HELD;
 
 static const char alive_many[] = "SELECT owner FROM {L} WHERE name IN ({M}) AND owner IN ({M}) AND expires > " NOW;
+
+/* The last thousand of a name. Made if the name was never used: an attempt may come after the one who makes it. */
+#define MARK(table)                                                                                                    \
+    "INSERT INTO " table " (name, undone) VALUES (?, CONCAT(?, ',')) ON DUPLICATE KEY UPDATE"                          \
+    " undone = RIGHT(CONCAT(COALESCE(undone, ''), VALUES(undone)), 33000)"
+
+static const char lease_mark[] = MARK("{L}");
 
 static const char lease_free[] = "UPDATE {L} SET owner = NULL, expires = " CLAIM_END ", ttl = " CLAIM_MS
                                  ", bell = RELEASE_ALL_LOCKS() * 0 WHERE name = ? AND owner = ?";
 
-static const char lease_evict[] = "UPDATE {L} SET owner = NULL, expires = " NOW " WHERE name = ? AND owner IS NOT NULL";
+/* Of who had it when it was looked at: what arrives late must not break the next one. */
+static const char lease_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, bell, 0), " BELL ", owner FROM {L}"
+                                   " WHERE name = ? AND owner IS NOT NULL";
 
-static const char lease_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, bell, 0) FROM {L} WHERE name = ?"
-                                   " AND owner IS NOT NULL";
+static const char lease_evict[] = "UPDATE {L} SET owner = NULL, expires = " NOW " WHERE name = ? AND owner = ?";
 
 static const char row_inspect[] =
     "SELECT name, host, pid, token, " HELD_MS
@@ -134,22 +149,28 @@ static const char insert_add[] = "INSERT INTO {G} (name) VALUES (?) ON DUPLICATE
  * release writes its claim there before it frees the lock, and who had read an older one would overtake those who
  * wait. */
 #define UNLESS_OVER(column) column " = IF({L}.expires <= " NOW ", VALUES(" column "), {L}." column ")"
-#define IF_MINE(column) column " = IF({L}.owner = VALUES(owner), VALUES(" column "), {L}." column ")"
+#define IF_MINE(column)                                                                                                \
+    column " = IF({L}.owner = VALUES(owner) AND {L}.request = VALUES(request), VALUES(" column "), {L}." column ")"
 #define TAKE_OVER                                                                                                      \
     UNLESS_OVER("since")                                                                                               \
-    ", " UNLESS_OVER("host") ", " UNLESS_OVER("pid") ", " UNLESS_OVER("note") ", " UNLESS_OVER("owner") ", " IF_MINE(  \
-        "ttl") ", " IF_MINE("expires")
+    ", " UNLESS_OVER("host") ", " UNLESS_OVER("pid") ", " UNLESS_OVER(                                                 \
+        "note") ", request = IF({L}.expires <= " NOW " OR ({L}.owner = VALUES(owner) AND {L}.request <"                \
+                " VALUES(request)), VALUES(request), {L}.request), " UNLESS_OVER("owner") ", " IF_MINE(                \
+                    "ttl") ", " IF_MINE("expires")
 static const char insert_take[] =
-    "INSERT INTO {L} (name, owner, since, ttl, expires, host, pid, note)"
-    " SELECT g.name, ?, " NOW ", ?, " END
-    ", ?, ?, ? FROM (SELECT name, epoch, claim FROM {G} WHERE name = ? LOCK IN SHARE MODE) g"
-    " WHERE EXISTS (SELECT 1 FROM {L} m WHERE m.name = g.name AND m.owner = ?) OR " GOT_BELL " OR claim <= " NOW
-    " OR " IS_AHEAD("claim", CLAIM_MS) " ON DUPLICATE KEY UPDATE " TAKE_OVER;
+    "INSERT INTO {L} (name, owner, request, since, ttl, expires, host, pid, note)"
+    " SELECT g.name, ?, ?, " NOW ", ?, " END
+    ", ?, ?, ? FROM (SELECT name, epoch, claim, undone FROM {G} WHERE name = ? LOCK IN SHARE MODE) g"
+    " WHERE IF(LOCATE(?, undone), 0,"
+    " EXISTS (SELECT 1 FROM {L} m WHERE m.name = g.name AND m.owner = ?) OR " GOT_BELL " OR claim <= " NOW
+    " OR " IS_AHEAD("claim", CLAIM_MS) ") ON DUPLICATE KEY UPDATE " TAKE_OVER;
 
 static const char insert_count[] =
     "UPDATE {G} SET token = LAST_INSERT_ID(IF(owner <=> ?, token, " NEXT_TOKEN ")), epoch = IF(owner <=> ? OR " MINE
     ", epoch, token), bell = IF(" GOT_BELL ", CONNECTION_ID(), 0), owner = ?"
-    " WHERE name = ? AND (SELECT l.owner FROM {L} l WHERE l.name = ?) = ?";
+    " WHERE name = ? AND (SELECT l.owner FROM {L} l WHERE l.name = ?) = ? AND IF(LOCATE(?, undone), 0, 1)";
+
+static const char insert_mark[] = MARK("{G}");
 
 static const char insert_look[] =
     "SELECT l.owner <=> ?, l.host, l.pid, " LEFT_MS("l.expires") ", " BELL_OF("g") ", " IS_FIRST(BELL_OF(
@@ -162,9 +183,12 @@ static const char insert_claim[] = "UPDATE {G} SET claim = " CLAIM_END " WHERE n
 static const char insert_free[] =
     "DELETE FROM {L} WHERE name = ? AND owner = ? AND IF(owner IS NULL, 0, RELEASE_ALL_LOCKS() + 1)";
 
-static const char insert_evict[] = "DELETE FROM {L} WHERE name = ?";
+/* A row that somebody else has inserted may have neither an owner nor a bell. */
+static const char insert_ringer[] = "SELECT IF(" RINGER_OF("g") " = g.bell, g.bell, 0), " BELL_OF(
+    "g") ", l.owner FROM {L} l"
+         " LEFT JOIN {G} g ON g.name = l.name WHERE l.name = ?";
 
-static const char insert_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, bell, 0) FROM {G} WHERE name = ?";
+static const char insert_evict[] = "DELETE FROM {L} WHERE name = ? AND owner <=> ?";
 
 static const char insert_inspect[] =
     "SELECT l.name, l.host, l.pid, g.token, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, l.since, " NOW
@@ -190,7 +214,7 @@ static const char bound_look[] = "SELECT 0, host, pid, NULL FROM {G} WHERE name 
 static const char bound_free[] = "UPDATE {G} SET owner = NULL, connection = NULL,"
                                  " bell = LAST_INSERT_ID(RELEASE_ALL_LOCKS()) * 0 WHERE name = ? AND owner = ?";
 
-static const char bound_ringer[] = "SELECT IS_USED_LOCK(lockname) FROM {G} WHERE name = ? AND " IS_HELD;
+static const char bound_ringer[] = "SELECT IS_USED_LOCK(lockname), lockname FROM {G} WHERE name = ? AND " IS_HELD;
 
 #define LOOK_AT_GRANTS(waiters)                                                                                        \
     "SELECT name, host, pid, token, " HELD_MS ", -1, " waiters ", note FROM {G} g WHERE " IS_HELD " AND " BEGINS       \
@@ -211,7 +235,7 @@ static const char lock_grant[] = "INSERT INTO {G} (" GRANT_COLUMNS ") VALUES (?,
 static const char lock_call[] = CALL(KEY);
 
 /* Somebody who does not write down that it has the lock is found too. */
-static const char lock_ringer[] = "SELECT IS_USED_LOCK(" KEY ")";
+static const char lock_ringer[] = "SELECT IS_USED_LOCK(k.word), k.word FROM (SELECT " KEY " AS word) k";
 
 static const char update_take[] =
     "SELECT 1, GET_LOCK(" ROW_KEY("name") ", 0) FROM {L} WHERE name = ? FOR UPDATE NOWAIT";
@@ -233,29 +257,30 @@ static const char guard[] = "INSERT INTO {F} (resource, token) VALUES (?, LAST_I
      HF_CAP_GUARD)
 #define ROW_STATEMENTS                                                                                                 \
     [SQL_ENTER] = { enter, "nohpk" }, [SQL_TIDY] = { tidy, "" }, [SQL_CALL] = { call, "l" },                           \
-    [SQL_MEND] = { mend, "n" }, [SQL_RENEW] = { renew, "ttno" }, [SQL_RENEW_MANY] = { renew_many, "ttNO" },            \
+    [SQL_MEND] = { mend, "n" }, [SQL_RENEW] = { renew, "rttnor" }, [SQL_RENEW_MANY] = { renew_many, "rttNOr" },        \
     [SQL_ALIVE_MANY] = { alive_many, "NO" }, [SQL_GUARD] = { guard, "nv" }
 
 static const struct mysql_strategy strategies[] = {
     { .name = "lease",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
-      .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { lease_take, "ooootthpkno" },
-               [SQL_LOOK] = { lease_look, "on" }, [SQL_FREE] = { lease_free, "no" }, [SQL_EVICT] = { lease_evict, "n" },
-               [SQL_RINGER] = { lease_ringer, "n" }, [SQL_INSPECT] = { row_inspect, "nn" } } },
+      .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { lease_take, "oooortthpknoor" },
+               [SQL_LOOK] = { lease_look, "on" }, [SQL_MARK] = { lease_mark, "no" }, [SQL_FREE] = { lease_free, "no" },
+               [SQL_EVICT] = { lease_evict, "no" }, [SQL_RINGER] = { lease_ringer, "n" },
+               [SQL_INSPECT] = { row_inspect, "nn" } } },
     { .name = "version",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
       .looks_first = true,
-      .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { version_take, "ooootthpknvo" },
-               [SQL_LOOK] = { version_look, "on" }, [SQL_FREE] = { lease_free, "no" },
-               [SQL_EVICT] = { lease_evict, "n" }, [SQL_RINGER] = { lease_ringer, "n" },
-               [SQL_INSPECT] = { row_inspect, "nn" } } },
+      .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { version_take, "oooortthpknvoor" },
+               [SQL_LOOK] = { version_look, "on" }, [SQL_MARK] = { lease_mark, "no" },
+               [SQL_FREE] = { lease_free, "no" }, [SQL_EVICT] = { lease_evict, "no" },
+               [SQL_RINGER] = { lease_ringer, "n" }, [SQL_INSPECT] = { row_inspect, "nn" } } },
     { .name = "insert",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
-      .sql = { ROW_STATEMENTS, [SQL_ADD] = { insert_add, "n" }, [SQL_TAKE] = { insert_take, "otthpkno" },
-               [SQL_COUNT] = { insert_count, "ooonno" }, [SQL_LOOK] = { insert_look, "on" },
-               [SQL_CLAIM] = { insert_claim, "no" }, [SQL_FREE] = { insert_free, "no" },
-               [SQL_EVICT] = { insert_evict, "n" }, [SQL_RINGER] = { insert_ringer, "n" },
-               [SQL_INSPECT] = { insert_inspect, "nn" } } },
+      .sql = { ROW_STATEMENTS, [SQL_ADD] = { insert_add, "n" }, [SQL_TAKE] = { insert_take, "ortthpknoo" },
+               [SQL_COUNT] = { insert_count, "ooonnoo" }, [SQL_MARK] = { insert_mark, "no" },
+               [SQL_LOOK] = { insert_look, "on" }, [SQL_CLAIM] = { insert_claim, "no" },
+               [SQL_FREE] = { insert_free, "no" }, [SQL_EVICT] = { insert_evict, "no" },
+               [SQL_RINGER] = { insert_ringer, "n" }, [SQL_INSPECT] = { insert_inspect, "nn" } } },
     { .name = "get-lock",
       .caps = ALL_CAPS | HF_CAP_BOUND | HF_CAP_FAIR,
       .bound = true,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * mysql_tables.c: the four tables: checked when a client is opened, and made if they are missing and the user may. The
- * same statements are in sql/holdfast-mysql.sql.
+ * same statements are in sql/holdfast-mysql.sql. Tables that version 0.1 made get the columns that it did not know; it
+ * can go on using them.
  */
 #include "mysql_engine.h"
 #include <string.h>
@@ -12,7 +13,8 @@
 #define FIRST "TABLE_SCHEMA = {D} AND TABLE_NAME = {T}"
 
 /* How many are there, and the first; which have no transactions; does a unique index on the name alone guard the first,
- * without which two rows of a name would be two locks; and are names compared byte by byte? */
+ * without which two rows of a name would be two locks; are names compared byte by byte; and how many of the columns are
+ * there that rows need and version 0.1 did not know? */
 static const char check[] =
     "SELECT (SELECT COUNT(*) FROM information_schema.TABLES WHERE " OURS "),"
     " (SELECT COUNT(*) FROM information_schema.TABLES WHERE " FIRST "),"
@@ -21,23 +23,32 @@ static const char check[] =
     " AND SUB_PART IS NULL AND (SELECT COUNT(*) FROM information_schema.STATISTICS o WHERE " FIRST
     " AND o.INDEX_NAME = s.INDEX_NAME) = 1),"
     " (SELECT COUNT(*) FROM information_schema.COLUMNS WHERE " FIRST " AND COLUMN_NAME = 'name'"
-    " AND DATA_TYPE = 'varbinary' AND CHARACTER_OCTET_LENGTH >= 255)";
-enum { COLUMN_THERE, COLUMN_FIRST_THERE, COLUMN_OTHER_ENGINE, COLUMN_GUARDED, COLUMN_BINARY };
+    " AND DATA_TYPE = 'varbinary' AND CHARACTER_OCTET_LENGTH >= 255),"
+    " (SELECT COUNT(*) FROM information_schema.COLUMNS WHERE " OURS " AND COLUMN_NAME IN ('request', 'undone'))";
+enum { COLUMN_THERE, COLUMN_FIRST_THERE, COLUMN_OTHER_ENGINE, COLUMN_GUARDED, COLUMN_BINARY, COLUMN_NEWER };
 #define TABLES 4
+
+static const char *const alter[] = {
+    "ALTER TABLE {L} ADD COLUMN request BIGINT UNSIGNED NOT NULL DEFAULT 0",
+    "ALTER TABLE {L} ADD COLUMN undone BLOB",
+    "ALTER TABLE {G} ADD COLUMN undone BLOB",
+};
+#define NEWER_COLUMNS 3
 
 static const char create_locks[] =
     "CREATE TABLE IF NOT EXISTS {L} (name VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL DEFAULT "
     "0,"
     " owner VARBINARY(32), epoch BIGINT UNSIGNED NOT NULL DEFAULT 0, bell BIGINT UNSIGNED NOT NULL DEFAULT 0,"
     " since DATETIME(6), expires DATETIME(6), ttl INT UNSIGNED, host VARCHAR(64) CHARACTER SET utf8mb4,"
-    " pid BIGINT UNSIGNED, note VARCHAR(120) CHARACTER SET utf8mb4) ENGINE=InnoDB";
+    " pid BIGINT UNSIGNED, note VARCHAR(120) CHARACTER SET utf8mb4, request BIGINT UNSIGNED NOT NULL DEFAULT 0,"
+    " undone BLOB) ENGINE=InnoDB";
 static const char create_grants[] =
     "CREATE TABLE IF NOT EXISTS {G} (name VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL DEFAULT "
     "0,"
     " owner VARBINARY(32), epoch BIGINT UNSIGNED NOT NULL DEFAULT 0, bell BIGINT UNSIGNED NOT NULL DEFAULT 0,"
     " claim DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00', lockname VARBINARY(64), connection BIGINT UNSIGNED,"
     " since DATETIME(6), host VARCHAR(64) CHARACTER SET utf8mb4, pid BIGINT UNSIGNED,"
-    " note VARCHAR(120) CHARACTER SET utf8mb4) ENGINE=InnoDB";
+    " note VARCHAR(120) CHARACTER SET utf8mb4, undone BLOB) ENGINE=InnoDB";
 static const char create_waiters[] =
     "CREATE TABLE IF NOT EXISTS {W} (connection BIGINT UNSIGNED NOT NULL PRIMARY KEY, name VARBINARY(255) NOT NULL,"
     " owner VARBINARY(32) NOT NULL, since DATETIME(6) NOT NULL, host VARCHAR(64) CHARACTER SET utf8mb4, pid BIGINT "
@@ -80,6 +91,30 @@ static hf_status make(struct mysql_store *store, struct mysql_connection *connec
     return status == HF_OK && connection->broken ? hfi_fail(err, HF_UNAVAILABLE, 0, "the connection broke") : status;
 }
 
+/* Of tables that are there. Somebody else may be at it as well. */
+static hf_status add_columns(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
+                             hf_error *err)
+{
+    hf_status status = HF_OK;
+    for (size_t i = 0; i < NEWER_COLUMNS && status == HF_OK; i++) {
+        hf_error trouble = { .native = 0 };
+        status = say(store, connection, alter[i], NULL, deadline_ns, &trouble);
+        if (status != HF_OK && hfi_mysql_is_there_already((unsigned)trouble.native))
+            status = HF_OK;
+        else if (status != HF_OK && err)
+            *err = trouble;
+    }
+    return status;
+}
+
+static hf_status refuse_old(const struct mysql_config *config, const char *why, hf_error *err)
+{
+    return hfi_fail(err, HF_INVALID, 0,
+                    "the table %.50s was made by an older version%s; have its owner run holdfast-mysql.sql, which adds "
+                    "the columns that are missing",
+                    config->table, why);
+}
+
 static hf_status refuse_missing(const struct mysql_config *config, const char *why, hf_error *err)
 {
     return hfi_fail(err, HF_INVALID, 0,
@@ -87,26 +122,45 @@ static hf_status refuse_missing(const struct mysql_config *config, const char *w
                     config->table, why);
 }
 
+/* What must not be, however it came to be. */
+static hf_status judge(const struct mysql_config *config, const struct mysql_row *row, hf_error *err)
+{
+    const bool first = hfi_mysql_number(row, COLUMN_FIRST_THERE) > 0;
+    if (hfi_mysql_number(row, COLUMN_OTHER_ENGINE) > 0)
+        return hfi_fail(err, HF_INVALID, 0, "the table %.50s or one of its companions is not kept by InnoDB",
+                        config->table);
+    if (first && hfi_mysql_number(row, COLUMN_GUARDED) == 0)
+        return hfi_fail(err, HF_INVALID, 0,
+                        "the table %.50s has no unique index on its column name; without one it cannot hold locks",
+                        config->table);
+    if (first && hfi_mysql_number(row, COLUMN_BINARY) == 0)
+        return hfi_fail(err, HF_INVALID, 0, "the column name of the table %.50s is not VARBINARY(255)", config->table);
+    return HF_OK;
+}
+
 hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
                                    hf_error *err)
 {
+    const struct mysql_config *config = &store->config;
     struct mysql_answer answer = { .found = false };
-    const struct mysql_row *row = &answer.row;
     hf_status status = say(store, connection, check, &answer, deadline_ns, err);
-    const bool first = hfi_mysql_number(row, COLUMN_FIRST_THERE) > 0;
-    if (status == HF_OK && hfi_mysql_number(row, COLUMN_OTHER_ENGINE) > 0)
-        status = hfi_fail(err, HF_INVALID, 0, "the table %.50s or one of its companions is not kept by InnoDB",
-                          store->config.table);
-    else if (status == HF_OK && first && hfi_mysql_number(row, COLUMN_GUARDED) == 0)
-        status = hfi_fail(err, HF_INVALID, 0,
-                          "the table %.50s has no unique index on its column name; without one it cannot hold locks",
-                          store->config.table);
-    else if (status == HF_OK && first && hfi_mysql_number(row, COLUMN_BINARY) == 0)
-        status = hfi_fail(err, HF_INVALID, 0, "the column name of the table %.50s is not VARBINARY(255)",
-                          store->config.table);
-    else if (status == HF_OK && hfi_mysql_number(row, COLUMN_THERE) < TABLES && !store->config.create)
-        status = refuse_missing(&store->config, "", err);
-    else if (status == HF_OK && hfi_mysql_number(row, COLUMN_THERE) < TABLES)
+    if (status == HF_OK)
+        status = judge(config, &answer.row, err);
+    if (status != HF_OK)
+        return status;
+    if (hfi_mysql_number(&answer.row, COLUMN_THERE) < TABLES) {
+        if (!config->create)
+            return refuse_missing(config, "", err);
         status = make(store, connection, deadline_ns, err);
-    return status == HF_DENIED ? refuse_missing(&store->config, " and this user may not create it", err) : status;
+        if (status == HF_DENIED)
+            return refuse_missing(config, " and this user may not create it", err);
+        if (status == HF_OK)
+            status = say(store, connection, check, &answer, deadline_ns, err);
+    }
+    if (status != HF_OK || config->strategy->bound || hfi_mysql_number(&answer.row, COLUMN_NEWER) >= NEWER_COLUMNS)
+        return status;
+    if (!config->create)
+        return refuse_old(config, "", err);
+    status = add_columns(store, connection, deadline_ns, err);
+    return status == HF_DENIED ? refuse_old(config, " and this user may not alter it", err) : status;
 }

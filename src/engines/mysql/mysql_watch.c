@@ -2,7 +2,8 @@
  *
  * mysql_watch.c: the connections that hold something are watched by the keeper: a lock that is bound to its connection
  * ends with it, and a row whose connection was ended has perhaps been broken. Every few seconds they are pinged: a
- * server that hears nothing ends the connection, and a network that swallows everything shows when nobody answers.
+ * server that hears nothing ends the connection, and nobody answers where a network swallows everything, or where the
+ * server has ended a connection whose other half a proxy keeps open.
  */
 #include "mysql_engine.h"
 #include <errno.h>
@@ -11,8 +12,11 @@
 #include <unistd.h>
 
 #define WATCHED_AT_ONCE 16
-#define BEAT_BOUND 5
+#define BEAT_BOUND 2
 #define BEAT 600
+/* How long a ping may be unanswered. With a beat before it, less than SILENCE_BOUND in mysql_connect.c: the holder
+ * knows before the server gives its lock away because it hears nothing. */
+#define PATIENCE (8 * HFI_SECOND)
 /* No hold has this serial. */
 #define THE_HEART 0
 
@@ -96,15 +100,21 @@ bool hfi_mysql_has_ended(struct mysql_connection *connection)
     return connection->broken;
 }
 
-/* What came of the last ping is read before the next is sent; one that is not answered at all ends its connection. */
+/* What came of the last ping is read before the next is sent; one that is not answered in time ends its connection,
+ * and the end is heard of like any other. */
 static void beat(struct mysql_store *store)
 {
     uint64_t count;
     if (read(store->heart, &count, sizeof count) != sizeof count)
         return;
+    const hfi_time now = store->env->now_ns();
     for (struct mysql_lock *lock = store->watched; lock; lock = lock->next) {
-        if (!hfi_mysql_has_ended(lock->connection))
-            hfi_mysql_ping(lock->connection);
+        struct mysql_connection *connection = lock->connection;
+        if (hfi_mysql_has_ended(connection))
+            continue;
+        if (connection->step == STEP_PING && now - connection->pinged_ns >= PATIENCE)
+            hfi_mysql_reset(mysql_get_socket(connection->client));
+        hfi_mysql_ping(connection, now);
     }
 }
 
