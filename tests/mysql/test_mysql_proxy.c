@@ -2,7 +2,8 @@
  *
  * test_mysql_proxy.c: something between client and server. It may have sessions of its own, as ProxySQL and MaxScale
  * do, and greet with a number that is not the session's: locks and bells belong to sessions, so it is refused, unless
- * the user vouches for it. Or it loses the server's answer to a statement that was done.
+ * the user vouches for it. Or it loses the server's answer to a statement that was done. Or it is hostile, and asks for
+ * a file or a password.
  */
 #include "mysql_support.h"
 
@@ -23,6 +24,11 @@ struct proxy {
     bool forges;         /* the number of the session */
     _Atomic int answers; /* of the server that are passed on before one is lost; negative: all of them */
     _Atomic uint32_t lost;
+    const char *demand; /* what a hostile one says in the place of the next answer; NULL: nothing */
+    size_t demand_size;
+    _Atomic bool demanded;
+    char given[4096]; /* what the client gave it */
+    struct gate satisfied;
     pthread_t thread, connections[CONNECTIONS_MOST];
     size_t count;
 };
@@ -64,6 +70,16 @@ static bool pass_answer(struct proxy *proxy, int from, int to)
     return pass_on(from, to);
 }
 
+/* All that comes until the client ends it. */
+static void demand(struct proxy *proxy, int client)
+{
+    size_t used = 0;
+    send(client, proxy->demand, proxy->demand_size, MSG_NOSIGNAL);
+    for (ssize_t size = 1; size > 0 && used < sizeof proxy->given; used += (size_t)(size > 0 ? size : 0))
+        size = recv(client, proxy->given + used, sizeof proxy->given - used, 0);
+    gate_pass(&proxy->satisfied);
+}
+
 struct link {
     struct proxy *proxy;
     int client;
@@ -76,9 +92,16 @@ static void *serve_one(void *arg)
     struct pollfd ends[2] = { { .fd = link->client, .events = POLLIN }, { .fd = server, .events = POLLIN } };
     bool open = true;
     pass_greeting(link->proxy, server, link->client);
-    while (open && poll(ends, 2, -1) > 0)
+    while (open && poll(ends, 2, -1) > 0) {
+        if (ends[0].revents && link->proxy->demand && !atomic_exchange(&link->proxy->demanded, true)) {
+            char request[4096];
+            recv(link->client, request, sizeof request, 0);
+            demand(link->proxy, link->client);
+            break;
+        }
         open = (!ends[0].revents || pass_on(link->client, server)) &&
                (!ends[1].revents || pass_answer(link->proxy, server, link->client));
+    }
     close(link->client);
     close(server);
     free(link);
@@ -145,6 +168,52 @@ TEST_LIMIT(a_proxy_with_sessions_of_its_own_is_refused, 60)
     check_open(url, HF_UNSUPPORTED, "pooler=session");
     snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app?strategy=get-lock&pooler=session", proxy->port);
     check_open(url, HF_OK, "");
+    proxy_stop(proxy);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- hostile */
+
+/* "Switch to this plugin": the answer to who wants to get in. */
+TEST_LIMIT(a_password_is_not_given_in_clear, 60)
+{
+    static const char clear[] = "\x16\0\0\2\xfe"
+                                "mysql_clear_password";
+    char url[200];
+    hf_client *client = NULL;
+    hf_error err = { 0 };
+    struct proxy *proxy = proxy_start(start_store("lease", ""), false);
+    proxy->demand = clear;
+    proxy->demand_size = sizeof clear; /* with the 0 behind it */
+    snprintf(url, sizeof url, "mysql://guest:open-sesame@127.0.0.1:%d/app", proxy->port);
+    CHECK(hf_open(&client, url, NULL, &err) != HF_OK);
+    gate_await(&proxy->satisfied, 1);
+    CHECK(memmem(proxy->given, sizeof proxy->given, "sesame", 6) == NULL);
+    proxy_stop(proxy);
+}
+
+/* "Send me this file": the answer to a statement. */
+TEST_LIMIT(a_file_is_not_given_to_a_server_that_asks, 60)
+{
+    char packet[300] = "", url[200];
+    struct mysql_server *server = start_store("lease", "");
+    struct proxy *proxy = proxy_start(server, false);
+    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app", proxy->port);
+    store_url = url;
+    hf_client *client = open_client();
+    must_release(must_acquire(client, "x", NULL));
+    snprintf(packet + 5, sizeof packet - 5, "%s/private", server->directory);
+    FILE *file = fopen(packet + 5, "we");
+    REQUIRE(file != NULL && fputs("open sesame", file) >= 0 && fclose(file) == 0);
+    packet[0] = (char)(1 + strlen(packet + 5));
+    packet[3] = 1;
+    packet[4] = '\xfb';
+    proxy->demand_size = 5 + strlen(packet + 5);
+    proxy->demand = packet;
+    hf_lock *lock = NULL;
+    CHECK(hf_try_acquire(&lock, client, "x", NULL, NULL) != HF_OK);
+    gate_await(&proxy->satisfied, 1);
+    CHECK(memmem(proxy->given, sizeof proxy->given, "sesame", 6) == NULL);
+    hf_close(client);
     proxy_stop(proxy);
 }
 

@@ -215,6 +215,87 @@ TEST_LIMIT(a_server_that_may_only_be_read, 60)
     hf_close(client);
 }
 
+/* Whatever a server has as its defaults, a lock does not end, wait or mean something else because of it. */
+TEST_LIMIT(defaults_of_the_server_change_nothing, 90)
+{
+    static const char *const defaults[] = { "sql_select_limit = 1", "sql_select_limit = 0",
+                                            "autocommit = 0",       "completion_type = 2",
+                                            "tx_read_only = 1",     "max_join_size = 1",
+                                            "sql_mode = ANSI",      "max_statement_time = 0.000001" };
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 0; i < sizeof defaults / sizeof defaults[0] * STRATEGIES; i++) {
+        const char *strategy = strategy_names[i % STRATEGIES];
+        hf_options options = HF_OPTIONS_INIT;
+        struct loss loss = { 0 };
+        mysql_server_do(server, "SET GLOBAL %s", defaults[i / STRATEGIES]);
+        use_strategy(server, strategy);
+        hf_client *client = open_client(), *other = open_client();
+        record_loss(&options, &loss);
+        options.ttl_ms = endless_ttl_ms();
+        hf_lock *lock = must_acquire(client, strategy, &options); /* a name has one strategy */
+        hf_lock *second = must_acquire(client, numbered_name(strategy, 2).text, &options);
+        struct waiter waiter;
+        waiter_start(&waiter, other, strategy, NULL);
+        await_waiters(client, strategy, 1);
+        CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
+        CHECK_INT(0, gate_count(&loss.told));
+        must_release(lock);
+        waiter_join(&waiter, HF_OK);
+        must_release(waiter.lock);
+        must_release(second);
+        check_becomes_free(client, strategy);
+        hf_close(client);
+        hf_close(other);
+        mysql_server_do(server, "SET GLOBAL %.*s = DEFAULT", (int)strcspn(defaults[i / STRATEGIES], " "),
+                        defaults[i / STRATEGIES]);
+    }
+}
+
+/* One of them is lost, and which one is asked for: the answer has many rows. */
+TEST_LIMIT(a_limit_on_rows_loses_no_other_lock, 60)
+{
+    enum { COUNT = 5 };
+    struct mysql_server *server = start_store("lease", "");
+    hf_lock *locks[COUNT];
+    static struct loss losses[COUNT];
+    mysql_server_do(server, "SET GLOBAL sql_select_limit = 1");
+    hf_client *client = open_client();
+    for (unsigned i = 0; i < COUNT; i++) {
+        hf_options options = HF_OPTIONS_INIT;
+        options.ttl_ms = test_ms(3000);
+        record_loss(&options, &losses[i]);
+        locks[i] = must_acquire(client, numbered_name("many", i).text, &options);
+    }
+    mysql_server_do(server, "UPDATE holdfast_locks SET owner = NULL WHERE name = '%s'", numbered_name("many", 0).text);
+    gate_await(&losses[0].told, 1);
+    CHECK_STATUS(HF_LOST, hf_release(locks[0], NULL), NULL);
+    for (unsigned i = 1; i < COUNT; i++) {
+        CHECK_INT(0, gate_count(&losses[i].told));
+        must_release(locks[i]);
+    }
+    hf_close(client);
+}
+
+/* What version 0.1 made: it gets the columns that are missing; or there is a sentence that says what helps. */
+TEST_LIMIT(tables_of_an_older_version, 60)
+{
+    char url[300];
+    struct mysql_server *server = start_store("lease", "");
+    mysql_server_do(server, "GRANT SELECT, INSERT, UPDATE, DELETE ON app.* TO guest@'%%'");
+    for (int round = 0; round < 3; round++) {
+        mysql_server_do(server, "ALTER TABLE holdfast_locks DROP COLUMN request, DROP COLUMN undone");
+        mysql_server_do(server, "ALTER TABLE holdfast_locks_grants DROP COLUMN undone");
+        snprintf(url, sizeof url, "%s?create=no", server->url);
+        check_open(url, HF_INVALID, "holdfast-mysql.sql");
+        snprintf(url, sizeof url, "mysql://guest:open-sesame@127.0.0.1:%d/app", server->port);
+        check_open(url, HF_INVALID, "may not alter");
+        use_strategy(server, strategy_names[round]);
+        hf_client *client = open_client();
+        must_release(must_acquire(client, strategy_names[round], NULL));
+        hf_close(client);
+    }
+}
+
 TEST_LIMIT(too_many_connections_are_a_passing_trouble, 60)
 {
     struct mysql_server *server = start_store("get-lock", "--max-connections=10");

@@ -7,6 +7,7 @@
  * compare the name with the server's certificate.
  */
 #include "mysql_engine.h"
+#include <errmsg.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -101,6 +102,50 @@ void hfi_mysql_disconnect(struct mysql_connection *connection)
 
 /* --- what libmariadb is told --- */
 
+/* A server may answer any statement by asking for a file. */
+static int refuse_file(void **context, const char *name, void *arg)
+{
+    (void)name;
+    (void)arg;
+    *context = NULL;
+    return 1;
+}
+
+static int read_nothing(void *context, char *bytes, unsigned size)
+{
+    (void)context;
+    (void)bytes;
+    (void)size;
+    return -1;
+}
+
+static void end_nothing(void *context)
+{
+    (void)context;
+}
+
+static int say_refused(void *context, char *text, unsigned size)
+{
+    (void)context;
+    snprintf(text, size, "the server asked for a file of this machine");
+    return CR_UNKNOWN_ERROR;
+}
+
+/* Ways to prove who one is that do not show the password to whoever listens. The others, mysql_clear_password and
+ * dialog, are for socket files and for servers whose certificate is checked: TLS without that is with anybody. */
+#define SECRET_PLUGINS                                                                                                 \
+    "mysql_native_password,client_ed25519,parsec,caching_sha2_password,sha256_password,auth_gssapi_client"
+
+static bool set_safety(const struct mysql_config *config, MYSQL *client)
+{
+    const bool trusted = config->by_name || config->settings[SET_SOCKET];
+    const unsigned off = 0;
+    /* Also if an option file says otherwise. */
+    mysql_set_local_infile_handler(client, refuse_file, read_nothing, end_nothing, say_refused, NULL);
+    return mysql_options(client, MYSQL_OPT_LOCAL_INFILE, &off) == 0 &&
+           (trusted || mysql_options(client, MARIADB_OPT_RESTRICTED_AUTH, SECRET_PLUGINS) == 0);
+}
+
 static hf_status set_options(const struct mysql_config *config, MYSQL *client)
 {
     static const struct {
@@ -123,7 +168,8 @@ static hf_status set_options(const struct mysql_config *config, MYSQL *client)
     bool good = mysql_options(client, MYSQL_OPT_NONBLOCK, &stack) == 0 &&
                 mysql_options(client, MYSQL_OPT_RECONNECT, &no) == 0 &&
                 mysql_options(client, MYSQL_SET_CHARSET_NAME, "utf8mb4") == 0 &&
-                mysql_options4(client, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "holdfast") == 0;
+                mysql_options4(client, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "holdfast") == 0 &&
+                set_safety(config, client);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0] && good; i++) {
         const char *value = config->settings[texts[i].setting];
         good = !value || mysql_options(client, texts[i].option, value) == 0;
@@ -183,14 +229,20 @@ static hf_status connect_to(struct mysql_store *store, struct mysql_connection *
 
 /* --- the session --- */
 
-static hf_status not_usable(const struct mysql_store *store, const struct mysql_connection *connection,
-                            const struct mysql_row *row, hf_error *err)
+static hf_status check_version(const struct mysql_store *store, const struct mysql_connection *connection,
+                               hf_error *err)
 {
     const bool mariadb = mariadb_connection(connection->client);
     const unsigned long version = mysql_get_server_version(connection->client);
-    if (version < (mariadb ? OLDEST_MARIADB : OLDEST_MYSQL))
-        return hfi_fail(err, HF_UNSUPPORTED, (int)version, "%s runs %s; this engine needs %s", store->config.where,
-                        mysql_get_server_info(connection->client), mariadb ? "MariaDB 10.5" : "MySQL 8.0");
+    if (version >= (mariadb ? OLDEST_MARIADB : OLDEST_MYSQL))
+        return HF_OK;
+    return hfi_fail(err, HF_UNSUPPORTED, (int)version, "%s runs %s; this engine needs %s", store->config.where,
+                    mysql_get_server_info(connection->client), mariadb ? "MariaDB 10.5" : "MySQL 8.0");
+}
+
+static hf_status not_usable(const struct mysql_store *store, const struct mysql_connection *connection,
+                            const struct mysql_row *row, hf_error *err)
+{
     if (row->text[1][0] == 0)
         return hfi_fail(err, HF_INVALID, 0, "neither the URL nor an option file names a database");
     if (row->text[2][0] != '0')
@@ -204,21 +256,24 @@ static hf_status not_usable(const struct mysql_store *store, const struct mysql_
     return HF_OK;
 }
 
-/* Whatever a user or a server has as its defaults, a lock must not end, wait or mean something else because of it. */
+/* Whatever a user or a server has as its defaults, a lock must not end, wait or mean something else because of it. Said
+ * first: with them there may be no answer to anything. */
 static void compose_setup(char *out, size_t size, const struct mysql_store *store,
-                          const struct mysql_connection *connection, bool by_statement)
+                          const struct mysql_connection *connection)
 {
     const bool mariadb = mariadb_connection(connection->client);
     const bool bound = store->config.strategy->bound;
     /* A log of statements allows READ COMMITTED to write nothing; every statement of ours finds its row by its key. */
     snprintf(out, size,
              "SET autocommit = 1, sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00',"
-             " sql_safe_updates = 0, innodb_lock_wait_timeout = %d, lock_wait_timeout = %d, wait_timeout = %d,"
-             " %s = '%s'%s",
+             " sql_safe_updates = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1,"
+             " completion_type = 0, innodb_lock_wait_timeout = %d, lock_wait_timeout = %d, wait_timeout = %d,"
+             " %s = IF(@@log_bin AND @@binlog_format = 'STATEMENT', 'REPEATABLE-READ', 'READ-COMMITTED')%s",
              ROW_PATIENCE, ROW_PATIENCE, bound ? SILENCE_BOUND : SILENCE,
-             mariadb ? "tx_isolation" : "transaction_isolation", by_statement ? "REPEATABLE-READ" : "READ-COMMITTED",
-             mariadb ? ", max_statement_time = 0, idle_transaction_timeout = 0" SEE_CHANGES
-                     : ", max_execution_time = 0");
+             mariadb ? "tx_isolation" : "transaction_isolation",
+             mariadb ? ", tx_read_only = 0, max_statement_time = 0, idle_transaction_timeout = 0,"
+                       " idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0" SEE_CHANGES
+                     : ", transaction_read_only = 0, max_execution_time = 0");
 }
 
 /* Where the tables are. Once: it is read without the mutex. */
@@ -233,18 +288,19 @@ static void note_database(struct mysql_store *store, const char *name)
 static hf_status set_up(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
                         hf_error *err)
 {
-    char text[500];
+    char text[900];
     struct mysql_answer answer = { .found = false };
-    snprintf(text, sizeof text, "SELECT CONNECTION_ID(), %s, @@read_only, @@log_bin AND @@binlog_format = 'STATEMENT'",
-             store->config.schema);
-    hf_status status = hfi_mysql_say(store, connection, text, &answer, deadline_ns, err);
+    compose_setup(text, sizeof text, store, connection);
+    hf_status status = check_version(store, connection, err);
+    if (status == HF_OK)
+        status = hfi_mysql_say(store, connection, text, NULL, deadline_ns, err);
+    if (status == HF_OK) {
+        snprintf(text, sizeof text, "SELECT CONNECTION_ID(), %s, @@read_only", store->config.schema);
+        status = hfi_mysql_say(store, connection, text, &answer, deadline_ns, err);
+    }
     if (status == HF_OK) {
         connection->id = hfi_mysql_number(&answer.row, 0);
         status = not_usable(store, connection, &answer.row, err);
-    }
-    if (status == HF_OK) {
-        compose_setup(text, sizeof text, store, connection, answer.row.text[3][0] == '1');
-        status = hfi_mysql_say(store, connection, text, NULL, deadline_ns, err);
     }
     if (status == HF_OK)
         note_database(store, answer.row.text[1]);
