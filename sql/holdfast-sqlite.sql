@@ -4,23 +4,28 @@
 --
 --     sqlite3 app.db < holdfast-sqlite.sql
 --
+-- A table of version 0.1 is lacking a column:
+--
+--     sqlite3 app.db 'ALTER TABLE holdfast_locks ADD COLUMN renewed INTEGER'
+--
 -- For URLs with ?table=jobs, replace holdfast_locks by jobs: sed s/holdfast_locks/jobs/g holdfast-sqlite.sql
 
 BEGIN IMMEDIATE;
 
 -- One row for each name. lease, version: kept for ever, and with it the last token. insert: there only while the lock is
--- held. since and expires are nanoseconds of CLOCK_BOOTTIME, and mean nothing after another boot.
+-- held. since, expires and renewed are nanoseconds of the kernel's CLOCK_BOOTTIME, and mean nothing after another boot.
 CREATE TABLE IF NOT EXISTS holdfast_locks (
     name TEXT NOT NULL PRIMARY KEY,         -- without a unique index this would be no lock
     token INTEGER NOT NULL DEFAULT 0,
     client INTEGER,                         -- the owner; NULL: free
     serial INTEGER,
-    boot INTEGER,                           -- which boot of the machine
+    boot INTEGER,                           -- which boot of the machine, or of the container
     since INTEGER,
     expires INTEGER,
     host TEXT,
     pid INTEGER,
-    note TEXT
+    note TEXT,
+    renewed INTEGER                         -- when it was last taken or renewed: later than now is another boot
 ) WITHOUT ROWID;
 
 -- Who waits, in order.

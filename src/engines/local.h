@@ -40,7 +40,8 @@ bool hfi_lifeline_hear(const struct hfi_lifeline *lifeline, struct hfi_message *
 
 /* --- reach.c --- */
 
-/* Whether a type of file system, statfs.f_type, is one that several machines can share. */
-bool hfi_is_network_file_system(uint32_t type);
+/* Whether a file system is one that several machines can share: by its type, statfs.f_type, and the device of a file on
+ * it, stat.st_dev. */
+bool hfi_is_network_file_system(uint32_t type, dev_t device);
 
 #endif

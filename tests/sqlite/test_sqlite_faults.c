@@ -11,12 +11,15 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ------------------------------------------------------------------------------ a program that dies while it writes */
@@ -129,6 +132,59 @@ TEST(a_database_that_is_replaced)
 {
     check_replaced("replaced", "synchronous=off", true);
     check_replaced("replaced-wal", "journal=wal", true);
+}
+
+struct newcomer {
+    struct gate come, held, go;
+};
+
+static void hold_when_told(void *arg)
+{
+    struct newcomer *it = arg;
+    gate_await(&it->come, 1);
+    hf_client *client = open_client();
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    gate_pass(&it->held);
+    gate_await(&it->go, 1);
+    must_release(lock);
+    hf_close(client);
+}
+
+/* The log and its index only, of which SQLite says that it damages the database. Who opens it then knows nothing of us,
+ * and we learn of it with the next thing that we do. The other is a process, as SQLite has one log for all connections
+ * of one; and it is there from the beginning, as ours are opened anew after a fork. */
+static void check_log_removed(const char *label, bool by_release)
+{
+    const char *path = new_store(label, "journal=wal");
+    struct newcomer *it = shared_new(sizeof *it);
+    const pid_t pid = helper_start(hold_when_told, it);
+    hf_client *client = open_client();
+    hf_options lease = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    lease.ttl_ms = endless_ttl_ms();
+    record_loss(&lease, &loss);
+    raw_do(path, "PRAGMA wal_checkpoint(TRUNCATE)"); /* the tables are in the database itself */
+    hf_lock *lock = must_acquire(client, "x", &lease);
+    remove_journals(path);
+    gate_pass(&it->come);
+    gate_await(&it->held, 1);
+    if (!by_release) {
+        CHECK_STATUS(HF_LOST, hf_renew(lock, 0, NULL), NULL);
+        gate_await(&loss.told, 1);
+    }
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    check_busy(client, "x");
+    gate_pass(&it->go);
+    helper_join(pid);
+    check_free(client, "x");
+    hf_close(client);
+    check_intact(path);
+}
+
+TEST(a_write_ahead_log_that_is_removed)
+{
+    check_log_removed("log-removed", false);
+    check_log_removed("log-removed-release", true);
 }
 
 /* ---------------------------------------------------------------------------------------------- folders and FIFOs */
@@ -311,7 +367,8 @@ TEST(a_releaser_that_dies_before_it_tells_the_first_in_line)
 
 /* ----------------------------------------------------------------------------------------------------------- boots */
 
-/* A row of another boot is nobody's, however long it was to last; and the token leaps. */
+/* A row of another boot, which was up for longer than this one, is nobody's, however long it was to last; and the token
+ * leaps. */
 static void check_boot(const char *strategy)
 {
     char label[40], options[60];
@@ -325,7 +382,8 @@ static void check_boot(const char *strategy)
     record_loss(&lease, &loss);
     hf_lock *lock = must_acquire(client, "x", &lease);
     CHECK_INT(1, hf_token(lock));
-    raw_do(path, "UPDATE holdfast_locks SET boot = boot + 1; UPDATE holdfast_locks_grants SET boot = boot + 1");
+    raw_do(path, "UPDATE holdfast_locks SET boot = boot + 1, renewed = renewed + 1e15, expires = expires + 1e15;"
+                 " UPDATE holdfast_locks_grants SET boot = boot + 1");
     hf_lock *theirs = must_acquire(other, "x", NULL);
     CHECK_INT(1 + 1048576, hf_token(theirs));
     CHECK_STATUS(HF_LOST, hf_renew(lock, 0, NULL), NULL);
@@ -343,6 +401,130 @@ TEST(rows_of_another_boot_are_free)
 {
     for (size_t i = 0; i < STRATEGIES; i++)
         check_boot(strategy_names[i]);
+}
+
+/* One that was not up for longer cannot be told from this one by a container with a name of its own for the boot: the
+ * row ends when its time is over. */
+TEST(a_row_of_another_boot_lasts_no_longer_than_its_time)
+{
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        char label[40], options[60];
+        snprintf(label, sizeof label, "boot-ends-%s", strategy_names[i]);
+        snprintf(options, sizeof options, "synchronous=off&strategy=%s", strategy_names[i]);
+        const char *path = new_store(label, options);
+        hf_client *client = open_client(), *other = open_client();
+        hf_options lease = HF_OPTIONS_INIT;
+        lease.ttl_ms = short_ttl_ms();
+        lease.renew = HF_RENEW_OFF;
+        hf_lock *lock = must_acquire(client, "x", &lease);
+        raw_do(path, "UPDATE holdfast_locks SET boot = boot + 1");
+        must_release(must_acquire(other, "x", NULL));
+        hf_release(lock, NULL);
+        hf_close(client);
+        hf_close(other);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------- containers */
+
+struct container {
+    char url[500], file[300];
+    struct gate held, seen;
+};
+
+/* As LXC and systemd-nspawn do: a boot_id of its own. */
+static void hold_with_another_boot_id(void *arg)
+{
+    struct container *it = arg;
+    hf_options lease = HF_OPTIONS_INIT;
+    lease.ttl_ms = endless_ttl_ms();
+    enter_namespaces(CLONE_NEWNS);
+    REQUIRE_INT(0, mount(it->file, "/proc/sys/kernel/random/boot_id", NULL, MS_BIND, NULL));
+    store_url = it->url;
+    hf_client *client = open_client();
+    hf_lock *lock = must_acquire(client, "x", &lease);
+    gate_pass(&it->held);
+    gate_await(&it->seen, 1);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
+    must_release(lock);
+    hf_close(client);
+}
+
+TEST_LIMIT(a_container_with_another_boot_id_excludes_the_others, 60)
+{
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        struct container *it = shared_new(sizeof *it);
+        char label[40], options[60];
+        snprintf(label, sizeof label, "container-%s", strategy_names[i]);
+        snprintf(options, sizeof options, "synchronous=off&strategy=%s", strategy_names[i]);
+        const char *path = new_store(label, options);
+        snprintf(it->url, sizeof it->url, "%s", store_url);
+        snprintf(it->file, sizeof it->file, "%s.boot_id", path);
+        FILE *file = fopen(it->file, "we");
+        REQUIRE(file != NULL && fputs("01234567-89ab-cdef-0123-456789abcdef\n", file) >= 0 && fclose(file) == 0);
+        pid_t pid = helper_start(hold_with_another_boot_id, it);
+        gate_await(&it->held, 1);
+        hf_client *client = open_client();
+        check_busy(client, "x");
+        gate_pass(&it->seen);
+        helper_join(pid);
+        check_free(client, "x");
+        hf_close(client);
+    }
+}
+
+/* The command, as the test's own clock is another one in there; its exit status. */
+static int try_in_a_time_namespace(const char *url, const char *offset)
+{
+    int status = 0;
+    const int fd = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
+    REQUIRE(fd >= 0 && write(fd, offset, strlen(offset)) == (ssize_t)strlen(offset));
+    close(fd);
+    const pid_t pid = fork(); /* children are in it */
+    if (pid == 0) {
+        execl(getenv("HOLDFAST"), "holdfast", "--url", url, "run", "-n", "x", "--", "/bin/true", (char *)NULL);
+        _exit(127);
+    }
+    REQUIRE_INT(pid, waitpid(pid, &status, 0));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+struct time_travel {
+    char url[500];
+    int expected;
+};
+
+static void try_from_tomorrow(void *arg)
+{
+    const struct time_travel *it = arg;
+    enter_namespaces(CLONE_NEWTIME);
+    CHECK_INT(it->expected, try_in_a_time_namespace(it->url, "boottime 86400 0\n"));
+}
+
+/* Its clock is a day ahead: every lease looks as if it were over. */
+TEST_LIMIT(a_time_namespace_excludes_the_others, 60)
+{
+    enum { HELD_BY_ANOTHER = 75 };
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        struct time_travel *it = shared_new(sizeof *it);
+        char label[40], options[60];
+        hf_options lease = HF_OPTIONS_INIT;
+        snprintf(label, sizeof label, "time-%s", strategy_names[i]);
+        snprintf(options, sizeof options, "synchronous=off&strategy=%s", strategy_names[i]);
+        new_store(label, options);
+        snprintf(it->url, sizeof it->url, "%s", store_url);
+        lease.ttl_ms = endless_ttl_ms();
+        hf_client *client = open_client();
+        hf_lock *lock = must_acquire(client, "x", &lease);
+        it->expected = HELD_BY_ANOTHER;
+        helper_join(helper_start(try_from_tomorrow, it));
+        CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
+        must_release(lock);
+        it->expected = 0;
+        helper_join(helper_start(try_from_tomorrow, it));
+        check_free(client, "x"); /* what was taken and released there is not held until tomorrow */
+        hf_close(client);
+    }
 }
 
 /* --------------------------------------------------------------------------------------- the textbook's own rows */

@@ -50,9 +50,16 @@ TEST(strategies_that_no_sqlite_file_can_have)
 
 TEST(network_file_systems_are_known)
 {
-    CHECK(hfi_is_network_file_system(0x6969));      /* NFS */
-    CHECK(hfi_is_network_file_system(0xfe534d42u)); /* SMB */
-    CHECK(!hfi_is_network_file_system(0xef53));     /* ext4 */
+    static const uint32_t shared[] = {
+        0x6969,      0xfe534d42u, 0x00c36400u, 0x65735546u, 0x01021997u, /* NFS, SMB, Ceph, FUSE, 9p */
+        0x0bd00bd0u, 0x47504653u, 0x7461636fu, 0x01161970u, 0x19830326u, /* Lustre, GPFS, OCFS2, GFS2, BeeGFS */
+        0x786f4256u, 0x6b414653u, 0x5346414fu, 0x20030528u,              /* VirtualBox, AFS twice, OrangeFS */
+    };
+    static const uint32_t local[] = { 0xef53, 0x58465342, 0x9123683e, 0x01021994, 0x794c7630, 0x2fc12fc1 };
+    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++)
+        CHECK(hfi_is_network_file_system(shared[i], 0));
+    for (size_t i = 0; i < sizeof local / sizeof local[0]; i++) /* ext4, XFS, Btrfs, tmpfs, overlay, ZFS */
+        CHECK(!hfi_is_network_file_system(local[i], 0));
 }
 
 static void write_file(const char *path, const char *text, size_t times, long offset)
@@ -322,6 +329,19 @@ TEST(tables_that_are_missing)
     raw_do(path, "DROP TABLE holdfast_locks; DROP TABLE holdfast_locks_waiters");
     must_release(must_acquire(client, "x", NULL));
     hf_close(client);
+}
+
+/* What version 0.1 made: it gets the column that is missing; or there is a sentence that says what helps. */
+TEST(a_table_of_an_older_version)
+{
+    const char *path = new_store("older", "synchronous=off");
+    raw_do(path, "ALTER TABLE holdfast_locks DROP COLUMN renewed");
+    check_open_path(path, "create=no", HF_INVALID, "ALTER TABLE holdfast_locks ADD COLUMN renewed INTEGER");
+    check_open_path(path, "", HF_OK, "");
+    CHECK_INT(1, raw_number(path, "SELECT count(*) FROM pragma_table_info('holdfast_locks') WHERE name = 'renewed'"));
+    raw_do(path, "ALTER TABLE holdfast_locks DROP COLUMN renewed");
+    raw_do(path, "ALTER TABLE holdfast_locks ADD COLUMN renewed INTEGER");
+    check_open_path(path, "create=no", HF_OK, "");
 }
 
 TEST(the_schema_for_others_is_the_same)

@@ -64,12 +64,12 @@ static hf_status check_owner(const struct stat *stat, const char *path, hf_error
     return HF_OK;
 }
 
-static hf_status check_file_system(int fd, const char *path, hf_error *err)
+static hf_status check_file_system(int fd, dev_t device, const char *path, hf_error *err)
 {
     struct statfs fs;
     if (fstatfs(fd, &fs) != 0)
         return hfi_fail_errno(err, errno, "examine", path);
-    if (!hfi_is_network_file_system((uint32_t)fs.f_type))
+    if (!hfi_is_network_file_system((uint32_t)fs.f_type, device))
         return HF_OK;
     return hfi_fail(err, HF_UNSUPPORTED, 0,
                     "%s is on a network file system, where file locks reach one machine only; "
@@ -98,7 +98,7 @@ hf_status hfi_file_directory_open(struct file_directory *directory, const char *
         return hfi_fail_errno(err, errno, "open directory", buffer);
     status = check_owner(&stat, buffer, err);
     if (status == HF_OK)
-        status = check_file_system(directory->fd, buffer, err);
+        status = check_file_system(directory->fd, stat.st_dev, buffer, err);
     if (status != HF_OK)
         return status;
     directory->mode = 0600 | (stat.st_mode & S_IWGRP ? 0060 : 0) | (stat.st_mode & S_IWOTH ? 0006 : 0);

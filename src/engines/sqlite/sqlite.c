@@ -3,8 +3,9 @@
  * sqlite.c: processes of one machine that share an SQLite file (3.35 or newer), by one of three strategies.
  *
  * What ends a grant:  release(), or its time-to-live, or a reboot.
- * Who counts time:    CLOCK_BOOTTIME, which is the same in all processes of a machine; the core keeps an earlier
- *                     deadline of its own. Rows of another boot are nobody's.
+ * Who counts time:    the kernel's CLOCK_BOOTTIME, which is the same in all processes of a machine once the offset of
+ *                     their time namespace is taken off; the core keeps an earlier deadline of its own. A row that was
+ *                     renewed at a time which has not come yet is of another boot, and nobody's.
  * Exchanges:          one statement each to acquire and to release a lease that nobody else wants.
  * Waiting:            by a FIFO per client: whoever frees the lock hands it to the first of a table of waiters, and
  *                     writes to that client's FIFO.
@@ -20,13 +21,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #define OLDEST_LIBRARY 3035000
 
-/* 64 of the random bits by which the kernel names this boot. Without them a row of a dead holder could not be told from
- * one that is held. */
+/* 64 of the random bits by which the kernel names this boot. Containers may have one of their own, so that another one
+ * does not mean another kernel; the same one means the same kernel. */
 static hf_status read_boot(struct sqlite_store *store, hf_error *err)
 {
     static const char path[] = "/proc/sys/kernel/random/boot_id";
@@ -44,15 +46,42 @@ static hf_status read_boot(struct sqlite_store *store, hf_error *err)
     return store->boot ? HF_OK : hfi_fail_errno(err, length < 0 ? failure : EOPNOTSUPP, "read", path);
 }
 
+static bool same_link(const char *a, const char *b)
+{
+    char first[64] = "", second[64] = "";
+    const ssize_t length = readlink(a, first, sizeof first - 1);
+    return length == readlink(b, second, sizeof second - 1) && strcmp(first, second) == 0;
+}
+
+/* What is written there is of the namespace that children will be in: this process's own, unless it has just made
+ * another for them. A kernel without time namespaces has neither. */
+static hf_status read_clock(struct sqlite_store *store, hf_error *err)
+{
+    char text[256] = "";
+    long long seconds = 0, nanoseconds = 0;
+    const int fd = HFI_FD(open("/proc/self/timens_offsets", O_RDONLY | O_CLOEXEC));
+    const ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    hfi_fd_close(fd);
+    const char *line = length > 0 ? strstr(text, "boottime") : NULL;
+    if (line && !same_link("/proc/self/ns/time", "/proc/self/ns/time_for_children"))
+        return hfi_fail(err, HF_UNSUPPORTED, 0, "this process has made a time namespace which it is not in");
+    if (line && sscanf(line, "boottime %lld %lld", &seconds, &nanoseconds) != 2)
+        return hfi_fail(err, HF_UNSUPPORTED, 0, "cannot understand /proc/self/timens_offsets");
+    store->ahead_ns = seconds * HFI_SECOND + nanoseconds;
+    return HF_OK;
+}
+
 static hf_status check_file_system(const struct sqlite_config *config, hf_error *err)
 {
     struct statfs fs;
+    struct stat found;
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", config->path);
     strrchr(folder, '/')[1] = 0;
-    if (statfs(config->path, &fs) != 0 && statfs(folder, &fs) != 0)
+    const char *path = stat(config->path, &found) == 0 ? config->path : folder;
+    if (statfs(path, &fs) != 0 || stat(path, &found) != 0)
         return hfi_fail_errno(err, errno, "open", config->path);
-    if (!hfi_is_network_file_system((uint32_t)fs.f_type))
+    if (!hfi_is_network_file_system((uint32_t)fs.f_type, found.st_dev))
         return HF_OK;
     return hfi_fail(err, HF_UNSUPPORTED, 0,
                     "%.100s is on a network file system, where SQLite files are not safe and clocks differ; use an "
@@ -85,6 +114,8 @@ static hf_status sqlite_open(void *memory, const struct hfi_url *url, const stru
     hf_status status = hfi_sqlite_config_read(&store->config, url, err);
     if (status == HF_OK)
         status = read_boot(store, err);
+    if (status == HF_OK)
+        status = read_clock(store, err);
     if (status == HF_OK)
         status = check_file_system(&store->config, err);
     if (status == HF_OK)

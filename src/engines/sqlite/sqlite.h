@@ -114,10 +114,19 @@ struct sqlite_ear {
     struct sqlite_lock *waiting;
 };
 
+/* A file that SQLite has beside the database, as it was found when it was first used. */
+struct sqlite_companion {
+    char path[PATH_MAX + 8];
+    bool there;
+    dev_t device;
+    ino_t inode;
+};
+
 /* One for a client: SQLite lets one writer at a time into a file, so that more would only wait for each other, and
  * without being told when to go on. */
 struct sqlite_connection {
     sqlite3 *db; /* NULL: closed */
+    struct sqlite_companion wal, shm;
     sqlite3_stmt *prepared[LITE_STATEMENTS];
     hfi_time deadline_ns; /* of whoever uses it */
 };
@@ -134,6 +143,7 @@ struct sqlite_store {
     char host[65];
     int64_t pid;
     int64_t boot;
+    hfi_time ahead_ns; /* so far is this process's CLOCK_BOOTTIME ahead of the kernel's own, by its time namespace */
 };
 
 /* --- sqlite_connect.c --- */
@@ -164,15 +174,17 @@ int hfi_sqlite_run(struct sqlite_store *store, enum sqlite_statement statement, 
                    sqlite_each each, void *arg);
 /* A text of our own. */
 int hfi_sqlite_say(struct sqlite_store *store, const char *text, sqlite_each each, void *arg);
-/* SQLITE_READONLY_DBMOVED if the file that we have open is not the one that others would open: it was deleted or
- * replaced, and what it says concerns nobody. */
-int hfi_sqlite_check_file(const struct sqlite_store *store);
+/* SQLITE_READONLY_DBMOVED if the files that we have open, the database or its write-ahead log, are not those that others
+ * would open: they were deleted or replaced, and what they say concerns nobody. */
+int hfi_sqlite_check_file(struct sqlite_store *store);
 /* Called by SQLite when the file is locked. */
 int hfi_sqlite_be_patient(void *memory, int count);
 
 void hfi_sqlite_values(const struct sqlite_store *store, struct sqlite_values *values,
                        const struct hfi_request *request);
-/* Reads the clock. */
+/* The time of rows: what the kernel's own clock says, which is the same in all containers. */
+hfi_time hfi_sqlite_now(const struct sqlite_store *store);
+/* Reads that clock. */
 void hfi_sqlite_set_end(const struct sqlite_store *store, struct sqlite_values *values, uint32_t ttl_ms);
 
 /* --- sqlite_answer.c --- */

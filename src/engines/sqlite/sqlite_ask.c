@@ -7,6 +7,7 @@
  */
 #include "sqlite.h"
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 /* Between two looks whether the file is still locked. The kernel could tell, but SQLite does not ask it to. */
@@ -26,9 +27,14 @@ void hfi_sqlite_values(const struct sqlite_store *store, struct sqlite_values *v
                                       .note = request->note };
 }
 
+hfi_time hfi_sqlite_now(const struct sqlite_store *store)
+{
+    return store->env->now_ns() - store->ahead_ns;
+}
+
 void hfi_sqlite_set_end(const struct sqlite_store *store, struct sqlite_values *values, uint32_t ttl_ms)
 {
-    values->now_ns = store->env->now_ns();
+    values->now_ns = hfi_sqlite_now(store);
     values->end_ns = values->now_ns + ttl_ms * HFI_MS;
 }
 
@@ -121,10 +127,28 @@ int hfi_sqlite_say(struct sqlite_store *store, const char *text, sqlite_each eac
     return code;
 }
 
-int hfi_sqlite_check_file(const struct sqlite_store *store)
+/* While a connection is open SQLite itself removes neither of them. */
+static bool is_another(struct sqlite_companion *known)
+{
+    struct stat now;
+    const bool there = stat(known->path, &now) == 0;
+    if (known->there)
+        return !there || now.st_ino != known->inode || now.st_dev != known->device;
+    known->there = there;
+    if (there) {
+        known->inode = now.st_ino;
+        known->device = now.st_dev;
+    }
+    return false;
+}
+
+int hfi_sqlite_check_file(struct sqlite_store *store)
 {
     int moved = 0;
     sqlite3_file_control(store->connection.db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+    moved = moved || is_another(&store->connection.wal) || is_another(&store->connection.shm);
+    if (moved) /* closing it must not write what is in it over what others have written */
+        sqlite3_db_config(store->connection.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     return moved ? SQLITE_READONLY_DBMOVED : SQLITE_OK;
 }
 

@@ -106,10 +106,18 @@ static int set_pragma(struct sqlite_store *store, const char *name, const char *
     return hfi_sqlite_say(store, text, NULL, NULL);
 }
 
+static void name_companion(struct sqlite_companion *companion, const struct sqlite_config *config, const char *suffix)
+{
+    companion->there = false;
+    snprintf(companion->path, sizeof companion->path, "%s%s", config->path, suffix);
+}
+
 static int connect(struct sqlite_store *store)
 {
     const struct sqlite_config *config = &store->config;
     sqlite3 **db = &store->connection.db;
+    name_companion(&store->connection.wal, config, "-wal");
+    name_companion(&store->connection.shm, config, "-shm");
     const int flags = SQLITE_OPEN_READWRITE | (config->create ? SQLITE_OPEN_CREATE : 0) | SQLITE_OPEN_NOMUTEX |
                       SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_EXRESCODE;
     int code = sqlite3_open_v2(config->path, db, flags, NULL);
@@ -195,6 +203,8 @@ void hfi_sqlite_leave_process(struct sqlite_store *store)
 {
     /* Closing may take a while, and nobody else should wait for it but those who want to fork. */
     if (take_turn(store, store->env->now_ns() + store->env->timeout_ns)) {
+        if (store->connection.db)
+            hfi_sqlite_check_file(store);
         hfi_sqlite_disconnect(&store->connection);
         hfi_sqlite_give_back(store);
     }

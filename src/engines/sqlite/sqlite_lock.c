@@ -145,13 +145,13 @@ static void put_off(struct sqlite_store *store, struct sqlite_lock *lock, const 
                     struct hfi_grant *grant)
 {
     const struct sqlite_row *row = &it->row;
-    const hfi_time now = store->env->now_ns();
+    const hfi_time now = hfi_sqlite_now(store);
     const hfi_time left = row->end_ns > now ? row->end_ns - now : row->end_ns ? 0 : BACKSTOP_UNKNOWN;
     const hfi_time spread = (hfi_time)(store->env->random() % (uint64_t)BACKSTOP_SPREAD);
     if (*row->host)
         snprintf(grant->holder, sizeof grant->holder, "%s:%lld", row->host, (long long)row->pid);
     grant->holder_left_ms = row->end_ns ? left / HFI_MS : -1;
-    const hfi_time at = now + (left < BACKSTOP_MOST ? left : BACKSTOP_MOST) + BACKSTOP_FIRST + spread;
+    const hfi_time at = now + store->ahead_ns + (left < BACKSTOP_MOST ? left : BACKSTOP_MOST) + BACKSTOP_FIRST + spread;
     pthread_mutex_lock(&store->ear.mutex);
     if (at < lock->ask_again_ns) /* it may have been told, since it is in line, to look after the first */
         lock->ask_again_ns = at;
@@ -186,7 +186,8 @@ hf_status hfi_sqlite_attempt(void *memory, void *lock_memory, const struct hfi_r
         hfi_sqlite_expect_no_more(store, lock, LITE_STATE_HELD);
         lock->queued = lock->unsure = false;
         grant->token = (uint64_t)it.token;
-        grant->counted_from_ns = it.values.now_ns; /* that is what the end in the row was counted from */
+        grant->counted_from_ns =
+            it.values.now_ns + store->ahead_ns; /* that is what the end in the row was counted from */
         return HF_OK;
     }
     lock->queued = line_up || (lock->queued && !called); /* a call that came to nothing used up the place */
@@ -239,7 +240,7 @@ static int renew_all(struct sqlite_store *store, void *arg)
         hfi_sqlite_set_end(store, &values, one->ttl_ms);
         code = hfi_sqlite_run(store, LITE_RENEW, &values, NULL, NULL);
         one->status = sqlite3_changes(store->connection.db) > 0 ? HF_OK : HF_LOST;
-        one->counted_from_ns = values.now_ns;
+        one->counted_from_ns = values.now_ns + store->ahead_ns;
     }
     return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
 }
@@ -265,7 +266,7 @@ static int free_alone(struct sqlite_store *store, void *arg)
     struct releasing *it = arg;
     const int code = hfi_sqlite_run(store, LITE_FREE_ALONE, &it->values, NULL, NULL);
     it->freed = code == SQLITE_OK && sqlite3_changes(store->connection.db) > 0;
-    return code;
+    return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
 }
 
 static int free_and_serve(struct sqlite_store *store, void *arg)
@@ -273,7 +274,7 @@ static int free_and_serve(struct sqlite_store *store, void *arg)
     struct releasing *it = arg;
     struct sqlite_row row = { .free = false };
     it->heirs = (struct sqlite_heirs){ .first = { .serial = 0 } };
-    it->values.now_ns = store->env->now_ns();
+    it->values.now_ns = hfi_sqlite_now(store);
     int code = hfi_sqlite_run(store, LITE_FREE, &it->values, NULL, NULL);
     it->freed = code == SQLITE_OK && sqlite3_changes(store->connection.db) > 0;
     if (code == SQLITE_OK)
@@ -282,7 +283,7 @@ static int free_and_serve(struct sqlite_store *store, void *arg)
         code = hfi_sqlite_look(store, &it->values, &row);
     if (code == SQLITE_OK && row.free && row.waited)
         code = hfi_sqlite_serve(store, &it->values, &it->heirs);
-    return code;
+    return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
 }
 
 hf_status hfi_sqlite_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)

@@ -64,7 +64,7 @@ static int list_all(struct sqlite_store *store, void *arg)
 {
     struct list *list = arg;
     list->count = 0;
-    list->values.now_ns = store->env->now_ns();
+    list->values.now_ns = hfi_sqlite_now(store);
     const int code = hfi_sqlite_run(store, LITE_INSPECT, &list->values, collect, list);
     return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
 }
@@ -110,7 +110,7 @@ static int evict(struct sqlite_store *store, void *arg)
 {
     struct breaking *it = arg;
     it->heirs = (struct sqlite_heirs){ .first = { .serial = 0 } };
-    it->values.now_ns = store->env->now_ns();
+    it->values.now_ns = hfi_sqlite_now(store);
     int code = hfi_sqlite_look(store, &it->values, &it->row);
     if (code == SQLITE_OK)
         code = hfi_sqlite_run(store, LITE_EVICT, &it->values, NULL, NULL);

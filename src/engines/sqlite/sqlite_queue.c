@@ -59,7 +59,7 @@ int hfi_sqlite_serve(struct sqlite_store *store, struct sqlite_values *values, s
     struct search search = { .store = store, .heirs = heirs };
     struct sqlite_values gift = *values;
     int code = hfi_sqlite_run(store, LITE_QUEUE, values, consider, &search);
-    gift.now_ns = store->env->now_ns();
+    gift.now_ns = hfi_sqlite_now(store);
     gift.end_ns = gift.now_ns + HFI_SQLITE_CLAIM;
     gift.number = search.place;
     if (code == SQLITE_OK && heirs->first.serial && store->config.strategy->count)

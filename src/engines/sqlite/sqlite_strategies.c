@@ -2,8 +2,11 @@
  *
  * sqlite_strategies.c: the strategies, each a table of statements.
  *
- * Time is CLOCK_BOOTTIME, which all processes of a machine share, so each row names the boot that it belongs to: the
- * holders of another boot are dead, whatever their row says.
+ * Time is the kernel's CLOCK_BOOTTIME, which all processes of a machine share. It starts over with each boot, of which
+ * the holders are dead then, whatever their row says. A row that names this boot is of this boot. One that names another
+ * may be of another container, which can have a name of its own for the same boot: it is of another boot for certain if
+ * it was renewed at a time that has not come yet. Else it is believed until its end, which is at most one time-to-live
+ * away. So who holds it is never taken for dead, whatever the boot is called.
  *
  * A token is one more than the last, which is kept for as long as the file is. After a boot it leaps: a power failure
  * may have taken back the last grants that were given out.
@@ -28,8 +31,10 @@ static const char strike[] = "DELETE FROM {W} WHERE name = ?1 AND place <= ?7";
 
 static const char leave[] = "DELETE FROM {W} WHERE client = ?2 AND serial = ?3";
 
-static const char renew[] = "UPDATE {L} SET expires = ?5 WHERE name = ?1 AND client = ?2 AND serial = ?3 AND boot = ?6"
-                            " AND expires > ?4";
+static const char renew[] = "UPDATE {L} SET expires = ?5, renewed = ?4 WHERE name = ?1 AND client = ?2 AND serial = ?3"
+                            " AND boot = ?6 AND expires > ?4";
+
+#define OF_ANOTHER_BOOT(differs) "(l.boot " differs " ?6 AND coalesce(l.renewed, l.since, 0) > ?4)"
 
 /* The trigger of this view refuses, and undoes the transaction. */
 static const char guard[] = "INSERT INTO holdfast_guard (resource, token) VALUES (?1, ?7)";
@@ -51,31 +56,31 @@ static const char guard[] = "INSERT INTO holdfast_guard (resource, token) VALUES
 
 /* --- lease and version: the row is kept for ever, and with it the last token --- */
 
-#define ROW_FREE "(l.client IS NULL OR l.boot IS NOT ?6 OR l.expires <= ?4)"
+#define ROW_FREE "(l.client IS NULL OR l.expires <= ?4 OR " OF_ANOTHER_BOOT("IS NOT") ")"
 
 static const char row_look[] = LOOK(ROW_FREE);
 
 static const char row_inspect[] = INSPECT(ROW_FREE);
 
 static const char lease_take[] =
-    "INSERT INTO {L} AS l (name, token, client, serial, boot, since, expires, host, pid, note)"
-    " VALUES (?1, 1, ?2, ?3, ?6, ?4, ?5, ?8, ?9, ?10) ON CONFLICT (name) DO UPDATE SET"
+    "INSERT INTO {L} AS l (name, token, client, serial, boot, since, renewed, expires, host, pid, note)"
+    " VALUES (?1, 1, ?2, ?3, ?6, ?4, ?4, ?5, ?8, ?9, ?10) ON CONFLICT (name) DO UPDATE SET"
     " token = CASE WHEN " MINE " THEN l.token ELSE " NEXT(
         "l") " END,"
              " since = CASE WHEN " MINE " THEN l.since ELSE ?4 END,"
-             " client = ?2, serial = ?3, boot = ?6, expires = ?5, host = ?8, pid = ?9, note = ?10"
+             " client = ?2, serial = ?3, boot = ?6, renewed = ?4, expires = ?5, host = ?8, pid = ?9, note = ?10"
              " WHERE " MINE " OR (" ROW_FREE " AND " NOBODY_WAITS ") RETURNING token";
 
 static const char version_add[] =
     "INSERT INTO {L} (name, token, boot) VALUES (?1, 0, ?6) ON CONFLICT (name) DO NOTHING";
 
 static const char version_take[] = "UPDATE {L} AS l SET token = " NEXT(
-    "l") ", since = ?4, client = ?2, serial = ?3, boot = ?6, expires = ?5,"
+    "l") ", since = ?4, renewed = ?4, client = ?2, serial = ?3, boot = ?6, expires = ?5,"
          " host = ?8, pid = ?9, note = ?10 WHERE l.name = ?1 AND l.token = ?7 AND " ROW_FREE " AND " NOBODY_WAITS
          " RETURNING token";
 
 static const char row_give[] = "UPDATE {L} AS l SET token = " NEXT(
-    "l") ", since = ?4, boot = ?6, expires = ?5,"
+    "l") ", since = ?4, renewed = ?4, boot = ?6, expires = ?5,"
          " (client, serial, host, pid, note) = (SELECT client, serial, host, pid, note FROM {W} WHERE place = ?7)"
          " WHERE l.name = ?1";
 
@@ -91,7 +96,7 @@ static const char row_evict[] = "UPDATE {L} SET client = NULL, serial = NULL, ex
 /* --- insert: the row is the lock; the last token, which must outlive it, is in the row of grants --- */
 
 /* One that somebody else has inserted has no end, and belongs to no boot. */
-#define INSERTED_FREE "(l.boot <> ?6 OR l.expires <= ?4)"
+#define INSERTED_FREE "(l.expires <= ?4 OR " OF_ANOTHER_BOOT("<>") ")"
 
 static const char insert_look[] = LOOK(INSERTED_FREE);
 
@@ -100,17 +105,17 @@ static const char insert_inspect[] = INSPECT(INSERTED_FREE);
 static const char insert_count[] = "INSERT INTO {G} AS g (name, token, boot) VALUES (?1, 1, ?6)"
                                    " ON CONFLICT (name) DO UPDATE SET token = " NEXT("g") ", boot = ?6 RETURNING token";
 
-#define INSERT_IT "INSERT INTO {L} (name, token, client, serial, boot, since, expires, host, pid, note)"
+#define INSERT_IT "INSERT INTO {L} (name, token, client, serial, boot, since, renewed, expires, host, pid, note)"
 /* Over what is there: it was found to be free. */
 #define REPLACE_IT                                                                                                     \
     " ON CONFLICT (name) DO UPDATE SET token = excluded.token, client = excluded.client, serial = excluded.serial,"    \
-    " boot = excluded.boot, since = excluded.since, expires = excluded.expires, host = excluded.host,"                 \
-    " pid = excluded.pid, note = excluded.note RETURNING token"
+    " boot = excluded.boot, since = excluded.since, renewed = excluded.renewed, expires = excluded.expires,"           \
+    " host = excluded.host, pid = excluded.pid, note = excluded.note RETURNING token"
 
-static const char insert_take[] = INSERT_IT " VALUES (?1, ?7, ?2, ?3, ?6, ?4, ?5, ?8, ?9, ?10)" REPLACE_IT;
+static const char insert_take[] = INSERT_IT " VALUES (?1, ?7, ?2, ?3, ?6, ?4, ?4, ?5, ?8, ?9, ?10)" REPLACE_IT;
 
 static const char insert_give[] =
-    INSERT_IT " SELECT ?1, (SELECT token FROM {G} WHERE name = ?1), client, serial, ?6, ?4, ?5, host, pid, note"
+    INSERT_IT " SELECT ?1, (SELECT token FROM {G} WHERE name = ?1), client, serial, ?6, ?4, ?4, ?5, host, pid, note"
               " FROM {W} WHERE place = ?7" REPLACE_IT;
 
 #define DELETE_IT "DELETE FROM {L} WHERE name = ?1 AND client = ?2 AND serial = ?3"

@@ -6,18 +6,24 @@
 #include "sqlite.h"
 #include <string.h>
 
-/* Are they there; and does a unique index on the name alone, which tells 'a' from 'A', guard the first of them? Without
- * one, two rows of a name would be two locks. */
+/* Are they there; does a unique index on the name alone, which tells 'a' from 'A', guard the first of them (without one,
+ * two rows of a name would be two locks); and has it the column that version 0.1 did not know? */
 static const char check[] =
     "SELECT (SELECT count(*) FROM sqlite_master WHERE name IN"
     " ('{L}', '{W}', '{G}', 'holdfast_fences', 'holdfast_guard', 'holdfast_guard_insert')) = 6,"
     " NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = '{L}') OR EXISTS ("
     "SELECT 1 FROM pragma_index_list('{L}') i WHERE i.\"unique\" AND NOT i.partial AND"
-    " (SELECT group_concat(x.name || ' ' || x.coll) FROM pragma_index_xinfo(i.name) x WHERE x.key) = 'name BINARY')";
+    " (SELECT group_concat(x.name || ' ' || x.coll) FROM pragma_index_xinfo(i.name) x WHERE x.key) = 'name BINARY'),"
+    " NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = '{L}') OR"
+    " EXISTS (SELECT 1 FROM pragma_table_info('{L}') WHERE name = 'renewed')";
+
+/* To a table that version 0.1 made. It can go on using it. */
+static const char alter[] = "ALTER TABLE {L} ADD COLUMN renewed INTEGER";
 
 static const char *const create[] = {
     "CREATE TABLE IF NOT EXISTS {L} (name TEXT NOT NULL PRIMARY KEY, token INTEGER NOT NULL DEFAULT 0, client INTEGER,"
-    " serial INTEGER, boot INTEGER, since INTEGER, expires INTEGER, host TEXT, pid INTEGER, note TEXT) WITHOUT ROWID",
+    " serial INTEGER, boot INTEGER, since INTEGER, expires INTEGER, host TEXT, pid INTEGER, note TEXT,"
+    " renewed INTEGER) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS {W} (place INTEGER PRIMARY KEY, name TEXT NOT NULL, client INTEGER NOT NULL,"
     " serial INTEGER NOT NULL, host TEXT, pid INTEGER, note TEXT, UNIQUE (client, serial), UNIQUE (name, place))",
     "CREATE TABLE IF NOT EXISTS {G} (name TEXT NOT NULL PRIMARY KEY, token INTEGER NOT NULL, boot INTEGER)"
@@ -35,7 +41,7 @@ static const char *const create[] = {
 };
 
 struct verdict {
-    bool there, guarded;
+    bool there, guarded, new;
 };
 
 static int read_verdict(sqlite3_stmt *row, void *arg)
@@ -43,6 +49,7 @@ static int read_verdict(sqlite3_stmt *row, void *arg)
     struct verdict *verdict = arg;
     verdict->there = sqlite3_column_int(row, 0);
     verdict->guarded = sqlite3_column_int(row, 1);
+    verdict->new = sqlite3_column_int(row, 2);
     return 0;
 }
 
@@ -61,11 +68,11 @@ static int look(struct sqlite_store *store, void *arg)
 
 static int make(struct sqlite_store *store, void *arg)
 {
-    (void)arg;
-    int code = SQLITE_OK;
+    struct verdict *verdict = arg;
+    int code = look(store, verdict); /* somebody else may have been faster */
     for (size_t i = 0; i < sizeof create / sizeof create[0] && code == SQLITE_OK; i++)
         code = say(store, create[i], NULL, NULL);
-    return code;
+    return code == SQLITE_OK && !verdict->new ? say(store, alter, NULL, NULL) : code;
 }
 
 hf_status hfi_sqlite_prepare_tables(struct sqlite_store *store, hfi_time deadline_ns, hf_error *err)
@@ -78,14 +85,19 @@ hf_status hfi_sqlite_prepare_tables(struct sqlite_store *store, hfi_time deadlin
                         "the table %s has no unique index on its column name that tells small letters from capitals; "
                         "without one it cannot hold locks",
                         table);
-    if (status != HF_OK || verdict.there)
+    if (status != HF_OK || (verdict.there && verdict.new))
         return status;
+    if (!store->config.create && verdict.there)
+        return hfi_fail(err, HF_INVALID, 0,
+                        "the table %s was made by an older version; have its owner run: sqlite3 %.80s 'ALTER TABLE %s "
+                        "ADD COLUMN renewed INTEGER'",
+                        table, store->config.path, table);
     if (!store->config.create)
         return hfi_fail(err, HF_INVALID, 0,
                         "the table %s or one of its companions is missing; have its owner run: sqlite3 %.80s < "
                         "holdfast-sqlite.sql",
                         table, store->config.path);
-    status = hfi_sqlite_ask(store, LITE_KIND_TRANSACTION, make, NULL, deadline_ns, err);
+    status = hfi_sqlite_ask(store, LITE_KIND_TRANSACTION, make, &verdict, deadline_ns, err);
     if (status == HF_UNKNOWN) { /* nothing but tables is unknown */
         status = HF_UNAVAILABLE;
         if (err)
