@@ -152,10 +152,11 @@ static void hold_when_told(void *arg)
 
 /* The log and its index only, of which SQLite says that it damages the database. Who opens it then knows nothing of us,
  * and we learn of it with the next thing that we do. The other is a process, as SQLite has one log for all connections
- * of one; and it is there from the beginning, as ours are opened anew after a fork. */
-static void check_log_removed(const char *label, bool by_release)
+ * of one; and it is there from the beginning, as ours are opened anew after a fork. `age_ms`: how long the log has been
+ * there. */
+static void check_log_removed(const char *label, const char *options, uint32_t age_ms)
 {
-    const char *path = new_store(label, "journal=wal");
+    const char *path = new_store(label, options);
     struct newcomer *it = shared_new(sizeof *it);
     const pid_t pid = helper_start(hold_when_told, it);
     hf_client *client = open_client();
@@ -164,14 +165,14 @@ static void check_log_removed(const char *label, bool by_release)
     lease.ttl_ms = endless_ttl_ms();
     record_loss(&lease, &loss);
     raw_do(path, "PRAGMA wal_checkpoint(TRUNCATE)"); /* the tables are in the database itself */
+    pause_ms(age_ms);
+    must_release(must_acquire(client, "y", &lease));
     hf_lock *lock = must_acquire(client, "x", &lease);
     remove_journals(path);
     gate_pass(&it->come);
     gate_await(&it->held, 1);
-    if (!by_release) {
-        CHECK_STATUS(HF_LOST, hf_renew(lock, 0, NULL), NULL);
-        gate_await(&loss.told, 1);
-    }
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, NULL), NULL);
+    gate_await(&loss.told, 1);
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
     check_busy(client, "x");
     gate_pass(&it->go);
@@ -181,10 +182,15 @@ static void check_log_removed(const char *label, bool by_release)
     check_intact(path);
 }
 
-TEST(a_write_ahead_log_that_is_removed)
+TEST_LIMIT(a_write_ahead_log_that_is_removed, 60)
 {
-    check_log_removed("log-removed", false);
-    check_log_removed("log-removed-release", true);
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        char label[40], options[60];
+        snprintf(label, sizeof label, "log-removed-%s", strategy_names[i]);
+        snprintf(options, sizeof options, "journal=wal&strategy=%s", strategy_names[i]);
+        check_log_removed(label, options, 0);
+        check_log_removed(label, options, 2500); /* nothing has changed in the folder for a while */
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------- folders and FIFOs */

@@ -22,6 +22,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sqlite3.h>
+#include <time.h>
 
 #define HFI_SQLITE_TABLE_MAX 50
 /* For so long a waiter that was handed the lock may take to ask for the whole of it. */
@@ -114,19 +115,20 @@ struct sqlite_ear {
     struct sqlite_lock *waiting;
 };
 
-/* A file that SQLite has beside the database, as it was found when it was first used. */
+/* A file that SQLite has beside the database, as it was found when it was first used; or the folder of both. */
 struct sqlite_companion {
     char path[PATH_MAX + 8];
     bool there;
     dev_t device;
     ino_t inode;
+    struct timespec changed;
 };
 
 /* One for a client: SQLite lets one writer at a time into a file, so that more would only wait for each other, and
  * without being told when to go on. */
 struct sqlite_connection {
     sqlite3 *db; /* NULL: closed */
-    struct sqlite_companion wal, shm;
+    struct sqlite_companion wal, shm, folder;
     sqlite3_stmt *prepared[LITE_STATEMENTS];
     hfi_time deadline_ns; /* of whoever uses it */
 };

@@ -127,29 +127,62 @@ int hfi_sqlite_say(struct sqlite_store *store, const char *text, sqlite_each eac
     return code;
 }
 
-/* While a connection is open SQLite itself removes neither of them. */
+static bool is_same(const struct sqlite_companion *known, const struct stat *now)
+{
+    return now->st_ino == known->inode && now->st_dev == known->device;
+}
+
+static void note(struct sqlite_companion *known, const struct stat *now)
+{
+    known->there = true;
+    known->inode = now->st_ino;
+    known->device = now->st_dev;
+    known->changed = now->st_mtim;
+}
+
+/* While a connection is open SQLite itself removes neither the log nor its index. */
 static bool is_another(struct sqlite_companion *known)
 {
     struct stat now;
     const bool there = stat(known->path, &now) == 0;
     if (known->there)
-        return !there || now.st_ino != known->inode || now.st_dev != known->device;
-    known->there = there;
-    if (there) {
-        known->inode = now.st_ino;
-        known->device = now.st_dev;
-    }
+        return !there || !is_same(known, &now);
+    if (there)
+        note(known, &now);
+    return false;
+}
+
+/* No file has come or gone since all was well. That is one look instead of three. A change that is younger than a second
+ * may be followed by another at what the folder's clock calls the same time: it is not remembered. */
+static bool is_quiet(struct sqlite_companion *folder)
+{
+    struct stat found;
+    struct timespec now;
+    if (stat(folder->path, &found) != 0)
+        return false;
+    if (folder->there && is_same(folder, &found) && found.st_mtim.tv_sec == folder->changed.tv_sec &&
+        found.st_mtim.tv_nsec == folder->changed.tv_nsec)
+        return true;
+    clock_gettime(CLOCK_REALTIME, &now);
+    note(folder, &found);
+    folder->there = now.tv_sec - found.st_mtim.tv_sec > 1;
     return false;
 }
 
 int hfi_sqlite_check_file(struct sqlite_store *store)
 {
+    struct sqlite_connection *connection = &store->connection;
     int moved = 0;
-    sqlite3_file_control(store->connection.db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
-    moved = moved || is_another(&store->connection.wal) || is_another(&store->connection.shm);
-    if (moved) /* closing it must not write what is in it over what others have written */
-        sqlite3_db_config(store->connection.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-    return moved ? SQLITE_READONLY_DBMOVED : SQLITE_OK;
+    /* Without a log, files come and go with each transaction. */
+    if (connection->wal.there && is_quiet(&connection->folder))
+        return SQLITE_OK;
+    sqlite3_file_control(connection->db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+    moved = moved || is_another(&connection->wal) || (connection->wal.there && is_another(&connection->shm));
+    if (!moved)
+        return SQLITE_OK;
+    /* Closing it must not write what is in it over what others have written. */
+    sqlite3_db_config(connection->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    return SQLITE_READONLY_DBMOVED;
 }
 
 /* --- whole exchanges --- */

@@ -118,6 +118,8 @@ static int connect(struct sqlite_store *store)
     sqlite3 **db = &store->connection.db;
     name_companion(&store->connection.wal, config, "-wal");
     name_companion(&store->connection.shm, config, "-shm");
+    name_companion(&store->connection.folder, config, "");
+    strrchr(store->connection.folder.path, '/')[1] = 0;
     const int flags = SQLITE_OPEN_READWRITE | (config->create ? SQLITE_OPEN_CREATE : 0) | SQLITE_OPEN_NOMUTEX |
                       SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_EXRESCODE;
     int code = sqlite3_open_v2(config->path, db, flags, NULL);

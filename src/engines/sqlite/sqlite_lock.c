@@ -266,7 +266,7 @@ static int free_alone(struct sqlite_store *store, void *arg)
     struct releasing *it = arg;
     const int code = hfi_sqlite_run(store, LITE_FREE_ALONE, &it->values, NULL, NULL);
     it->freed = code == SQLITE_OK && sqlite3_changes(store->connection.db) > 0;
-    return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
+    return code;
 }
 
 static int free_and_serve(struct sqlite_store *store, void *arg)
@@ -283,7 +283,7 @@ static int free_and_serve(struct sqlite_store *store, void *arg)
         code = hfi_sqlite_look(store, &it->values, &row);
     if (code == SQLITE_OK && row.free && row.waited)
         code = hfi_sqlite_serve(store, &it->values, &it->heirs);
-    return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
+    return code;
 }
 
 hf_status hfi_sqlite_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
