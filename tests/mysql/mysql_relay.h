@@ -19,7 +19,8 @@ struct mysql_relay;
 
 struct mysql_relay *mysql_relay_start(const struct mysql_server *server);
 int mysql_relay_port(const struct mysql_relay *relay);
-/* Keeps back the `nth` request from now on, counted from 1, in which `text` occurs, and all behind it. One at a time. */
+/* Keeps back the `nth` request from now on, counted from 1, in which `text` occurs, and all behind it. One at a
+ * time. */
 void mysql_relay_catch(struct mysql_relay *relay, const char *text, unsigned nth);
 /* Whether one was caught. */
 bool mysql_relay_has_caught(struct mysql_relay *relay);

@@ -46,7 +46,7 @@ static void check_free_now(hf_client *client, const char *name)
         must_release(lock);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- attempts */
+/* ------------------------------------------------------------------------------------------------------- attempts */
 
 /* The n-th statement of an attempt that came to nothing, for each of them. */
 static void check_late_attempt(struct mysql_server *server, const char *strategy, unsigned nth)
@@ -113,7 +113,7 @@ TEST_LIMIT(an_attempt_later_than_the_release_of_the_next, 90)
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------------- renewals */
+/* ------------------------------------------------------------------------------------------------------- renewals */
 
 #define LEFT_MS                                                                                                        \
     "SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires) DIV 1000 FROM holdfast_locks WHERE name = '%s'"
@@ -173,7 +173,7 @@ TEST_LIMIT(a_late_renewal_of_many_does_not_cut_later_ones, 90)
     mysql_relay_stop(relay);
 }
 
-/* ----------------------------------------------------------------------------------------------------- forced release */
+/* ------------------------------------------------------------------------------------------------- forced release */
 
 TEST_LIMIT(a_late_break_does_not_break_the_next_holder, 90)
 {
@@ -231,7 +231,7 @@ TEST_LIMIT(a_late_break_does_not_end_a_connection_that_holds_something_else, 90)
     mysql_relay_stop(relay);
 }
 
-/* ------------------------------------------------------------------------------------------------ the way it is ended */
+/* -------------------------------------------------------------------------------------------- the way it is ended */
 
 TEST_LIMIT(a_connection_that_is_given_up_is_reset, 60)
 {
@@ -252,7 +252,7 @@ TEST_LIMIT(a_connection_that_is_given_up_is_reset, 60)
     }
 }
 
-/* --------------------------------------------------------------------------------------------------- behind a proxy */
+/* ------------------------------------------------------------------------------------------------- behind a proxy */
 
 /* The server ends the connection, the proxy does not say so, and nothing but an unanswered ping can tell. */
 TEST_LIMIT(a_connection_that_ends_behind_a_proxy_is_a_loss, 90)
@@ -282,6 +282,33 @@ TEST_LIMIT(a_connection_that_ends_behind_a_proxy_is_a_loss, 90)
         must_release(theirs);
         hf_close(client);
         hf_close(other);
+        mysql_relay_stop(relay);
+    }
+}
+
+/* The same to one that waits, of which the proxy does not say so either. */
+TEST_LIMIT(a_waiter_whose_connection_ends_behind_a_proxy_asks_anew, 120)
+{
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 3; i < STRATEGIES; i++) {
+        char url[200];
+        struct mysql_relay *relay = mysql_relay_start(server);
+        struct waiter waiter;
+        relayed_url(url, relay, strategy_names[i]);
+        use_strategy(server, strategy_names[i]);
+        hf_client *holder = open_client();
+        store_url = url;
+        hf_client *client = open_client();
+        hf_lock *lock = must_acquire(holder, strategy_names[i], NULL);
+        waiter_start(&waiter, client, strategy_names[i], NULL);
+        mysql_server_await(server, 1, "SELECT COUNT(*) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'");
+        mysql_server_do(server, "KILL %lld",
+                        (long long)mysql_server_number(server, "SELECT ID " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'"));
+        must_release(lock);
+        waiter_join(&waiter, HF_OK);
+        must_release(waiter.lock);
+        hf_close(client);
+        hf_close(holder);
         mysql_relay_stop(relay);
     }
 }

@@ -156,7 +156,7 @@ static void proxy_stop(struct proxy *proxy)
     free(proxy);
 }
 
-/* ---------------------------------------------------------------------------------------------- sessions of its own */
+/* -------------------------------------------------------------------------------------------- sessions of its own */
 
 TEST_LIMIT(a_proxy_with_sessions_of_its_own_is_refused, 60)
 {
@@ -171,7 +171,7 @@ TEST_LIMIT(a_proxy_with_sessions_of_its_own_is_refused, 60)
     proxy_stop(proxy);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- hostile */
+/* -------------------------------------------------------------------------------------------------------- hostile */
 
 static void write_file(const char *path, const char *text)
 {
@@ -221,7 +221,7 @@ TEST_LIMIT(a_file_is_not_given_to_a_server_that_asks, 60)
     proxy_stop(proxy);
 }
 
-/* -------------------------------------------------------------------------------------------- answers that get lost */
+/* ------------------------------------------------------------------------------------------ answers that get lost */
 
 /* Each of the answers to acquire and release in turn. Whatever the server has done: a try is not told that it is held,
  * a wait finds it, and in the end nobody has it. */

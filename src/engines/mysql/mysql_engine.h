@@ -42,6 +42,7 @@ enum mysql_sql {
     SQL_ENTER, /* writes down who waits */
     SQL_TIDY,  /* removes those that wait no more */
     SQL_CALL,  /* waits for the bell, or in the server for the lock itself */
+    SQL_WAITS, /* whether a connection does so */
     SQL_GRANT,
     SQL_RENEW,
     SQL_RENEW_MANY,

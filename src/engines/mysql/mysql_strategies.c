@@ -6,9 +6,10 @@
  * before it was sent, so waiting for a row makes a lease shorter for others and never longer for its holder. A request
  * that was given up may still arrive, or come through behind a row that was locked. So each has a number, and the row
  * keeps that of its owner's last one: an earlier one finds it, and does nothing. And an owner that gives up while
- * something is unanswered is written down in the row (undone), before it is freed: it cannot take it any more. A token is
- * the larger of the last one + 1 and the server's microseconds, drawn while the row is locked; the statement hands it
- * back by LAST_INSERT_ID(). Assignments of an UPDATE of one table are made from left to right.
+ * something is unanswered is written down in the row (undone), before it is freed: it cannot take it any more.
+ *
+ * A token is the larger of the last one + 1 and the server's microseconds, drawn while the row is locked; the statement
+ * hands it back by LAST_INSERT_ID(). Assignments of an UPDATE of one table are made from left to right.
  *
  * The bell is a user-level lock, GET_LOCK(). Who holds a row holds its bell, on the same connection; who waits, waits
  * for the bell, in the server's own queue; who frees the row lets go of the bell in the same statement, while the row
@@ -234,6 +235,8 @@ static const char lock_grant[] = "INSERT INTO {G} (" GRANT_COLUMNS ") VALUES (?,
 
 static const char lock_call[] = CALL(KEY);
 
+static const char lock_waits[] = "SELECT IS_USED_LOCK(" SIGN("?") ") <=> ?";
+
 /* Somebody who does not write down that it has the lock is found too. */
 static const char lock_ringer[] = "SELECT IS_USED_LOCK(k.word), k.word FROM (SELECT " KEY " AS word) k";
 
@@ -289,6 +292,7 @@ static const struct mysql_strategy strategies[] = {
                [SQL_ENTER] = { enter, "nohpk" },
                [SQL_TIDY] = { tidy, "" },
                [SQL_CALL] = { lock_call, "xn" },
+               [SQL_WAITS] = { lock_waits, "bb" },
                [SQL_GRANT] = { lock_grant, "noxnhpk" },
                [SQL_FREE] = { bound_free, "no" },
                [SQL_RINGER] = { lock_ringer, "xn" },

@@ -176,8 +176,8 @@ int hfi_sqlite_run(struct sqlite_store *store, enum sqlite_statement statement, 
                    sqlite_each each, void *arg);
 /* A text of our own. */
 int hfi_sqlite_say(struct sqlite_store *store, const char *text, sqlite_each each, void *arg);
-/* SQLITE_READONLY_DBMOVED if the files that we have open, the database or its write-ahead log, are not those that others
- * would open: they were deleted or replaced, and what they say concerns nobody. */
+/* SQLITE_READONLY_DBMOVED if the files that we have open, the database or its write-ahead log, are not those that
+ * others would open: they were deleted or replaced, and what they say concerns nobody. */
 int hfi_sqlite_check_file(struct sqlite_store *store);
 /* Called by SQLite when the file is locked. */
 int hfi_sqlite_be_patient(void *memory, int count);

@@ -152,8 +152,8 @@ static bool is_another(struct sqlite_companion *known)
     return false;
 }
 
-/* No file has come or gone since all was well. That is one look instead of three. A change that is younger than a second
- * may be followed by another at what the folder's clock calls the same time: it is not remembered. */
+/* No file has come or gone since all was well. That is one look instead of three. A change that is younger than a
+ * second may be followed by another at what the folder's clock calls the same time: it is not remembered. */
 static bool is_quiet(struct sqlite_companion *folder)
 {
     struct stat found;

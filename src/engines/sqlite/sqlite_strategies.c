@@ -3,10 +3,10 @@
  * sqlite_strategies.c: the strategies, each a table of statements.
  *
  * Time is the kernel's CLOCK_BOOTTIME, which all processes of a machine share. It starts over with each boot, of which
- * the holders are dead then, whatever their row says. A row that names this boot is of this boot. One that names another
- * may be of another container, which can have a name of its own for the same boot: it is of another boot for certain if
- * it was renewed at a time that has not come yet. Else it is believed until its end, which is at most one time-to-live
- * away. So who holds it is never taken for dead, whatever the boot is called.
+ * the holders are dead then, whatever their row says. A row that names this boot is of this boot. One that names
+ * another may be of another container, which can have a name of its own for the same boot: it is of another boot for
+ * certain if it was renewed at a time that has not come yet. Else it is believed until its end, which is at most one
+ * time-to-live away. So who holds it is never taken for dead, whatever the boot is called.
  *
  * A token is one more than the last, which is kept for as long as the file is. After a boot it leaps: a power failure
  * may have taken back the last grants that were given out.

@@ -6,8 +6,8 @@
 #include "sqlite.h"
 #include <string.h>
 
-/* Are they there; does a unique index on the name alone, which tells 'a' from 'A', guard the first of them (without one,
- * two rows of a name would be two locks); and has it the column that version 0.1 did not know? */
+/* Are they there; does a unique index on the name alone, which tells 'a' from 'A', guard the first of them (without
+ * one, two rows of a name would be two locks); and has it the column that version 0.1 did not know? */
 static const char check[] =
     "SELECT (SELECT count(*) FROM sqlite_master WHERE name IN"
     " ('{L}', '{W}', '{G}', 'holdfast_fences', 'holdfast_guard', 'holdfast_guard_insert')) = 6,"
