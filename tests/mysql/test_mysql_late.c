@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* The ordinary exchange takes a few milliseconds; one that was caught is given up after this. */
-#define TIMEOUT_MS 1500
+#define TIMEOUT_MS 2500
 
 static void relayed_url(char out[200], const struct mysql_relay *relay, const char *strategy)
 {
