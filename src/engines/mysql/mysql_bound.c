@@ -191,8 +191,8 @@ static hf_status start_calling(struct mysql_store *store, struct mysql_lock *loc
     return status;
 }
 
-/* A statement that waits for a row would have ended long ago; one that waits for a user-level lock has another that says
- * so. In doubt it does. */
+/* A statement that waits for a row would have ended long ago; one that waits for a user-level lock has another that
+ * says so. In doubt it does. */
 static bool is_in_line(struct mysql_store *store, const struct mysql_lock *lock, hfi_time deadline_ns)
 {
     const struct mysql_values values = { .connection = lock->connection->id };

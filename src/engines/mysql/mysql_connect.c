@@ -27,7 +27,7 @@
 #define SILENCE_BOUND 20
 #define SILENCE 3600
 /* How long a statement waits in the server for a row, or for a table that is being altered or backed up, in seconds:
- * its client may be gone, and a renewal that comes through late would set back the end that a later one has set. */
+ * its client may be gone. */
 #define ROW_PATIENCE 5
 /* MariaDB 11.6.2 and newer fail a statement that had to wait for a row which has changed then; and it is the woken
  * waiter's that waits, for the release that woke it. Older ones do not know the word, and read a comment. */

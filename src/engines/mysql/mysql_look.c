@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* How often it is looked whether a connection that was told to end has done so. */
 #define END_PAUSE_MS 5
@@ -79,14 +80,15 @@ static hf_status find_holder(struct mysql_store *store, const struct mysql_value
     return status;
 }
 
-/* Only while it has what it was found by, or what arrives late would end a connection that has other locks by then. The
- * word is one of ours: it needs no quoting. */
+/* Only while it has what it was found by, or what arrives late would end a connection that has other locks by then. */
 static hf_status end_connection(struct mysql_store *store, const struct holder *holder, hfi_time deadline_ns,
                                 hf_error *err)
 {
     char text[160];
     hf_error trouble = { .native = 0 };
     struct mysql_connection *connection = NULL;
+    if (strpbrk(holder->word, "'\\")) /* no word of ours: somebody has written it into the table */
+        return hfi_fail(err, HF_INVALID, 0, "the row of the lock names a user-level lock that is not ours");
     snprintf(text, sizeof text, "KILL IF(IS_USED_LOCK('%s') <=> %llu, %llu, 0)", holder->word, holder->connection,
              holder->connection);
     hf_status status = hfi_mysql_borrow(store, &connection, deadline_ns, err);
