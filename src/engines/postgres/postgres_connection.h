@@ -33,7 +33,7 @@ hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struc
 struct postgres_connection {
     PGconn *pq;
     int backend;       /* the server's process, … */
-    int64_t began_us;  /* … and since when: a number may go to another one */
+    int64_t lived_us;  /* … at this time: who has the same number and began later is another */
     bool pooled;       /* something between us and the server gives its connections to others */
     uint32_t prepared; /* bits by statement */
     bool broken;

@@ -39,7 +39,7 @@ bool hfi_postgres_must_settle(struct postgres_store *store)
 /* One of them, which another thread may be about to end as well. */
 struct session {
     int backend;
-    int64_t began_us;
+    int64_t lived_us;
 };
 
 static bool find_one(struct postgres_store *store, struct session *session)
@@ -47,7 +47,7 @@ static bool find_one(struct postgres_store *store, struct session *session)
     pthread_mutex_lock(&store->mutex);
     const struct postgres_connection *one = store->given_up;
     if (one)
-        *session = (struct session){ .backend = one->backend, .began_us = one->began_us };
+        *session = (struct session){ .backend = one->backend, .lived_us = one->lived_us };
     pthread_mutex_unlock(&store->mutex);
     return one != NULL;
 }
@@ -56,7 +56,7 @@ static void forget(struct postgres_store *store, const struct session *session)
 {
     pthread_mutex_lock(&store->mutex);
     struct postgres_connection **link = &store->given_up, *found;
-    while (*link && ((*link)->backend != session->backend || (*link)->began_us != session->began_us))
+    while (*link && ((*link)->backend != session->backend || (*link)->lived_us != session->lived_us))
         link = &(*link)->next;
     found = *link;
     if (found) {
@@ -72,7 +72,7 @@ static hf_status end_session(struct postgres_store *store, const struct session 
 {
     struct postgres_values values = { .name = "", .note = "" };
     hfi_postgres_put(values.backend, session->backend);
-    hfi_postgres_put(values.version, session->began_us);
+    hfi_postgres_put(values.version, session->lived_us);
     for (;;) {
         struct postgres_call call = { .statement = POSTGRES_END_SESSION, .values = &values };
         const hf_status status = hfi_postgres_ask(store, &call, 1, deadline_ns, err);

@@ -277,7 +277,7 @@ hf_status hfi_postgres_row_release(struct postgres_store *store, struct postgres
     PQclear(answer.last);
     if (status == HF_UNKNOWN)
         lock->unsure = true;
-    if (status == HF_OK && settled != HF_OK)
+    if (settled != HF_OK)
         return settled;
     if (status != HF_OK)
         return status;

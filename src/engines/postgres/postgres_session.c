@@ -46,12 +46,11 @@ static void compose(char *out, size_t size, const struct postgres_store *store, 
     int used = snprintf(
         out, size,
         "SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),"
-        " extract(epoch FROM pg_catalog.pg_postmaster_start_time()), (SELECT (extract(epoch FROM a.backend_start)"
-        " OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 FROM"
-        " pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a),"
-        " COALESCE((SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
-        " ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=)"
-        " pg_catalog.to_regclass($3::pg_catalog.text)), pg_catalog.current_schema()),"
+        " extract(epoch FROM pg_catalog.pg_postmaster_start_time()),"
+        " (extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,"
+        " COALESCE((pg_catalog.pg_identify_object('pg_catalog.pg_class'::pg_catalog.regclass,"
+        " pg_catalog.to_regclass($3::pg_catalog.text), 0)).schema, "
+        "pg_catalog.quote_ident(pg_catalog.current_schema())),"
         " CASE WHEN pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) $1::pg_catalog.int4 OR $2::pg_catalog.bool"
         " THEN pg_catalog.concat(pg_catalog.set_config('lock_timeout', '%lld', false)",
         patience_ms);
@@ -81,7 +80,7 @@ static hf_status judge(struct postgres_store *store, struct postgres_connection 
     if (PQgetvalue(answer, 0, 1)[0] == 't')
         return hfi_fail(err, HF_UNAVAILABLE, 0, "%s is a standby, on which nothing can be written", config->where);
     connection->backend = (int)hfi_postgres_number(answer, 0, 0, 0);
-    connection->began_us = hfi_postgres_number(answer, 0, 3, 0);
+    connection->lived_us = hfi_postgres_number(answer, 0, 3, 0);
     connection->pooled = connection->backend != PQbackendPID(connection->pq) && !config->session_pooler;
     if (connection->pooled && config->strategy->bound)
         return hfi_fail(err, HF_UNSUPPORTED, 0,
@@ -95,7 +94,7 @@ static hf_status judge(struct postgres_store *store, struct postgres_connection 
 hf_status hfi_postgres_set_up(struct postgres_store *store, struct postgres_connection *connection,
                               hfi_time deadline_ns, hf_error *err)
 {
-    char text[3000], backend[16], table[HFI_POSTGRES_SCHEMA_MAX + 2];
+    char text[3000], backend[16], table[sizeof store->config.table + 2];
     PGresult *answer = NULL;
     const int version = PQserverVersion(connection->pq);
     if (version < OLDEST_SERVER)

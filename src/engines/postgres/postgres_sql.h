@@ -9,8 +9,8 @@
 #include "engine.h"
 #include <libpq-fe.h>
 
-#define HFI_POSTGRES_SCHEMA_MAX 64 /* a name of the server's */
-#define HFI_POSTGRES_TABLE_MAX 200 /* schema.table, quoted, with what is put behind it */
+#define HFI_POSTGRES_SCHEMA_MAX 130 /* a name of the server's, quoted */
+#define HFI_POSTGRES_TABLE_MAX 200  /* schema.table, quoted, with what is put behind it */
 
 /* Whatever others have made in schemas of theirs, and wherever a role's path leads: statements mean what the server's
  * own catalogue says. The tables are named with their schema. */
@@ -52,7 +52,7 @@ enum postgres_statement {
 };
 
 /* Parameters by a letter each, in the order $1, $2, …: name, client, serial, ttl, host, pid, note (k), backend, version
- * (or a token, or when a session began), request (its number), the table of locks. */
+ * (or a token, or when a session lived), request (its number), the table of locks. */
 struct postgres_sql {
     const char *text; /* {L} {W} {G} {F} stand for the tables of locks, waiters, grants and fences, {H} for the guard */
     const char *parameters;
@@ -97,7 +97,7 @@ struct postgres_config {
     const struct postgres_strategy *strategy;
     struct postgres_names names;
     char schema[HFI_POSTGRES_SCHEMA_MAX]; /* "": not known before the first connection */
-    char table[HFI_POSTGRES_SCHEMA_MAX];
+    char table[52];
     bool create;         /* the tables, if they are missing */
     bool session_pooler; /* the user vouches that a pooler keeps sessions together */
     char where[160];     /* for messages */

@@ -255,7 +255,7 @@ static const char vouch[] = "SELECT string_agg(a.pid::text, ' ') FROM pg_stat_ac
 
 /* No row: it has ended, and all that it had is undone. */
 static const char end_session[] = "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = $1"
-                                  " AND (extract(epoch FROM a.backend_start) * 1000000)::bigint = $2";
+                                  " AND (extract(epoch FROM a.backend_start) * 1000000)::bigint <= $2";
 
 #define ROW_CAPS                                                                                                       \
     (HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |       \

@@ -114,7 +114,7 @@ hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postg
         status = make(store, connection, make_tables, deadline_ns, err);
     if (status == HF_DENIED)
         return refuse(config, "is missing and this user may not create it", err);
-    if (status == HF_OK && !found.column)
+    if (status == HF_OK && !found.column && !config->strategy->bound)
         status = config->create ? make(store, connection, add_column, deadline_ns, err) : HF_DENIED;
     if (status == HF_DENIED)
         return refuse(config, "lacks the column request, which this user may not add", err);

@@ -111,27 +111,20 @@ static hf_status split_table(struct postgres_config *config, const char *table, 
     const size_t schema = dot ? (size_t)(dot - table) : 0;
     if (!hfi_sql_is_identifier(last, strlen(last)) || (dot && !hfi_sql_is_identifier(table, schema)))
         return hfi_fail(err, HF_INVALID, 0, "table is a name, or schema.name, of up to 50 letters, digits and _ each");
-    snprintf(config->schema, sizeof config->schema, "%.*s", (int)schema, table);
+    if (dot)
+        snprintf(config->schema, sizeof config->schema, "\"%.*s\"", (int)schema, table);
     snprintf(config->table, sizeof config->table, "%s", last);
     return HF_OK;
 }
 
-/* The quoted names of the tables and of the guard. A schema that the server has told may have any characters. */
+/* The quoted names of the tables and of the guard. */
 static void name_tables(struct postgres_names *names, const char *schema, const char *table)
 {
-    char prefix[2 * HFI_POSTGRES_SCHEMA_MAX + 4] = "\"";
-    size_t used = 1;
-    for (; *schema && used < 2 * HFI_POSTGRES_SCHEMA_MAX; schema++) {
-        if (*schema == '"')
-            prefix[used++] = '"';
-        prefix[used++] = *schema;
-    }
-    snprintf(prefix + used, sizeof prefix - used, "\".");
-    snprintf(names->locks, sizeof names->locks, "%s\"%s\"", prefix, table);
-    snprintf(names->waiters, sizeof names->waiters, "%s\"%s_waiters\"", prefix, table);
-    snprintf(names->grants, sizeof names->grants, "%s\"%s_grants\"", prefix, table);
-    snprintf(names->fences, sizeof names->fences, "%s\"%s_fences\"", prefix, table);
-    snprintf(names->guard, sizeof names->guard, "%s\"%s_guard\"", prefix,
+    snprintf(names->locks, sizeof names->locks, "%s.\"%s\"", schema, table);
+    snprintf(names->waiters, sizeof names->waiters, "%s.\"%s_waiters\"", schema, table);
+    snprintf(names->grants, sizeof names->grants, "%s.\"%s_grants\"", schema, table);
+    snprintf(names->fences, sizeof names->fences, "%s.\"%s_fences\"", schema, table);
+    snprintf(names->guard, sizeof names->guard, "%s.\"%s_guard\"", schema,
              strcmp(table, DEFAULT_TABLE) == 0 ? "holdfast" : table);
 }
 
