@@ -246,6 +246,8 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
         hfi_redlock_settle(store, lock);
         return HF_OK;
     }
+    if (!was_held)
+        lock->attempts++; /* it comes after all that the last attempt has sent */
     hfi_redlock_words(&words, store, lock, request);
     hfi_redlock_add_release(&command, store, &words, "");
     for (size_t i = 0; i < store->count; i++)
