@@ -242,7 +242,6 @@ again:
     }
 all:
     atomic {
-       
         to[AT(c, 0)] ! acquire, ME.tag;
         to[AT(c, 1)] ! acquire, ME.tag;
         to[AT(c, 2)] ! acquire, ME.tag

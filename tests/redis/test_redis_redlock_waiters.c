@@ -85,7 +85,7 @@ TEST(a_waiter_that_was_called_too_early_is_not_forgotten)
     redis_server_do(usher, "DEL %s", NAME);
     redis_server_text(usher, member, sizeof member, "EVAL %s 0",
                       "return redis.call('zrange', 'hf:{" NAME "}:w', 0, 0)[1]");
-    const int serial = atoi(member + 17);
+    const int serial = (int)strtol(member + 17, NULL, 10);
     member[16] = 0;
     const int64_t before = redis_server_sent(usher);
     REQUIRE_INT(1, redis_server_number(usher, "PUBLISH hf:c:%s %d", member, serial));

@@ -21,8 +21,8 @@
 
 /* clang-format off */
 
-/* Of ARGV[1], "client.serial." and the number of the attempt; and ours: that of the attempt that has it, if it is of the
- * same hold. Expects value. */
+/* Of ARGV[1], "client.serial." and the number of the attempt; and ours: that of the attempt that has it, if it is of
+ * the same hold. Expects value. */
 #define OUR_NUMBERS                                                                                                    \
     "local base, number = string.match(ARGV[1], '^(.*%.)(%d+)$')\n"                                                    \
     "number = tonumber(number)\n"                                                                                      \
@@ -55,8 +55,8 @@
 #define WITHOUT_RENEWALS(TEXT) "(string.match(" TEXT ", '^(%x+%.%d+%.%d+)%+%d+$') or " TEXT ")"
 
 /* ARGV owner, "host pid note", ttl, 1 to line up (2: and to go behind those who wait), guess, "client.serial", 1 to
- * leave a mark: earlier attempts are void. Taken: { 1, now, the guess if it was stored, else a proposal, how many wait, our score }. Else { 0, now, left ms, place, the
- * holder, "s us host pid note" }.
+ * leave a mark: earlier attempts are void. Taken: { 1, now, the guess if it was stored, else a proposal, how many wait,
+ * our score }. Else { 0, now, left ms, place, the holder, "s us host pid note" }.
  *
  * What an earlier attempt of the same hold left here, because its release was lost, is as good as free. Whoever does
  * not line up here gives up the place that it had: the call would go to somebody who listens to another usher now. */
