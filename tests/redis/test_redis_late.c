@@ -67,7 +67,7 @@ static struct stage set_stage(const struct dialect *dialect, const char *query)
     test_note("%s", dialect->name);
     if (strcmp(dialect->name, "tair") == 0)
         snprintf(arguments, sizeof arguments, "--loadmodule %s", getenv("TEST_SERVER_MODULE"));
-    stage.server = redis_server_start(NULL, arguments);
+    stage.server = redis_server_start(getenv("TEST_SERVER"), arguments);
     stage.relay = late_relay_start("127.0.0.1", stage.server->port);
     snprintf(whole, sizeof whole, "dialect=%s&%s", dialect->name, query);
     stage.other = open_url("%s?dialect=%s", stage.server->url, dialect->name);
@@ -132,8 +132,7 @@ static hf_lock *take(hf_client *client, uint32_t ttl_ms)
 
 /* ------------------------------------------------------------------------------------------------------- attempts */
 
-/* The client has given it back before it was there. */
-static void try_is_late(struct stage *stage)
+static void lose_a_try(const struct stage *stage)
 {
     hf_lock *lock = NULL;
     hf_error err = { 0 };
@@ -141,6 +140,12 @@ static void try_is_late(struct stage *stage)
     late_relay_catch(stage->relay, "EVAL", 1);
     CHECK_STATUS(HF_UNKNOWN, try_as(stage->client, &lock, test_ms(20000), &err), &err);
     await_scripts(stage, scripts + 1); /* it was given back */
+}
+
+/* The client has given it back before it was there. */
+static void try_is_late(struct stage *stage)
+{
+    lose_a_try(stage);
     late_relay_deliver(stage->relay);
     CHECK(left_ms(stage) <= 0);
     check_free(stage->other, NAME);
@@ -214,6 +219,82 @@ static void attempt_is_late_after_the_hold(struct stage *stage)
 TEST_LIMIT(a_late_attempt_takes_nothing_after_the_release_of_what_was_granted_since, 60)
 {
     in_every_dialect(attempt_is_late_after_the_hold, "");
+}
+
+/* ---------------------------------------------------------------------------------------------------------- marks */
+
+static void set_marks(const struct stage *stage, const char *marks)
+{
+    if (is_native(stage))
+        redis_server_do(stage->server, "HSET hf:{" NAME "} x %s", marks);
+    else
+        redis_server_do(stage->server, "SET hf:{" NAME "}:t %s%s PX 86400000", "0 - \n", marks);
+}
+
+static int64_t count_marks(const struct stage *stage)
+{
+    static const char count[] = "local text = KEYS[1] == 'hash' and redis.call('hget', KEYS[2], 'x') "
+                                "or KEYS[1] ~= 'hash' and string.match(redis.call('get', KEYS[2]) or '', '\\n(.*)') "
+                                "return select(2, string.gsub(text or '', ' %S+ %d+', ''))";
+    if (is_native(stage))
+        return redis_server_number(stage->server, "EVAL %s 2 hash hf:{" NAME "}", count);
+    return redis_server_number(stage->server, "EVAL %s 2 string hf:{" NAME "}:t", count);
+}
+
+static void marks_are_few(struct stage *stage)
+{
+    enum { MANY = 1200 };
+    static char many[MANY * 24];
+    size_t used = 0;
+    must_release(take(stage->client, 2000));
+    CHECK_INT(0, count_marks(stage)); /* where everything is answered there are none */
+    set_marks(stage, " somebody.1 1 somebody.2 99999999999");
+    must_release(take(stage->client, 2000));
+    CHECK_INT(2, count_marks(stage));
+    lose_a_try(stage);
+    CHECK_INT(2, count_marks(stage)); /* the first has had its time */
+    late_relay_deliver(stage->relay);
+    for (int i = 0; i < MANY; i++)
+        used += (size_t)snprintf(many + used, sizeof many - used, " a.%d 99999999999", i);
+    set_marks(stage, many);
+    lose_a_try(stage);
+    CHECK_INT(1000, count_marks(stage));
+    late_relay_deliver(stage->relay);
+    check_free(stage->other, NAME);
+    set_marks(stage, " somebody.1 1");
+    must_release(take(stage->client, 2000));
+    CHECK_INT(0, count_marks(stage));
+}
+
+TEST_LIMIT(marks_are_forgotten_in_time_and_never_more_than_a_thousand, 60)
+{
+    in_every_dialect(marks_are_few, "");
+}
+
+/* What is given back, and renewed, when the server is out of memory. */
+static void without_memory(struct stage *stage)
+{
+    hf_error err = { 0 };
+    redis_server_do(stage->server, "CONFIG SET maxmemory 1");
+    lose_a_try(stage);
+    redis_server_do(stage->server, "CONFIG SET maxmemory 0");
+    CHECK_INT(1, count_marks(stage));
+    late_relay_deliver(stage->relay);
+    CHECK(left_ms(stage) <= 0);
+    hf_lock *lock = take(stage->client, test_ms(20000));
+    late_relay_catch(stage->relay, stage->dialect->renewal, 1);
+    CHECK_STATUS(HF_UNKNOWN, hf_renew(lock, test_ms(10000), &err), &err);
+    redis_server_do(stage->server, "CONFIG SET maxmemory 1");
+    CHECK_STATUS(HF_OK, hf_renew(lock, 60000, &err), &err);
+    late_relay_deliver(stage->relay);
+    CHECK(left_ms(stage) > 30000);
+    must_release(lock);
+    CHECK(left_ms(stage) <= 0);
+}
+
+TEST_LIMIT(marks_and_numbers_need_no_memory, 60)
+{
+    in_every_dialect(without_memory, "");
 }
 
 /* ------------------------------------------------------------------------------------------------------- renewals */

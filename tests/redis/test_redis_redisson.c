@@ -179,27 +179,6 @@ TEST(the_latch_is_set_and_goes)
     hf_close(client);
 }
 
-/* The latch answers for one release, and not for a later hold that happens to have its number. */
-TEST(a_latch_from_before_does_not_keep_a_lock)
-{
-    struct redis_server *server = serve_redisson("");
-    hf_client *client = open_client();
-    char holder[80];
-    unsigned a, b, c, d;
-    hf_lock *lock = must_acquire(client, NAME, NULL);
-    holder_of(server, NAME, holder);
-    must_release(lock);
-    /* The client's number is the first 15 digits of its uuid that are random, and one more; its holds are counted. */
-    REQUIRE_INT(4, sscanf(holder, "%8x-%4x-4%3x-8%*3s-%*6s%1x", &a, &b, &c, &d));
-    for (unsigned serial = 1; serial < 5; serial++)
-        redis_server_do(server, "SET redisson_unlock_latch:{" NAME "}:%08x%04x%03x%01x%016x 1 PX 20000", a, b, c, d,
-                        serial);
-    CHECK_INT(4, latches(server));
-    must_release(must_acquire(client, NAME, NULL));
-    CHECK_INT(0, redis_server_number(server, "EXISTS " NAME));
-    hf_close(client);
-}
-
 /* The server does what it was told, and nobody hears the answer: the release is sent again, and disturbs nobody. */
 TEST(a_release_that_is_sent_again_disturbs_nobody)
 {

@@ -22,7 +22,8 @@
 /* --- requests that were given up, and arrive all the same --- */
 
 /* A mark is " owner s": whoever released what it may still be granted left it, and nothing is granted to that owner any
- * more. It is forgotten at second s; of more than 1000 the oldest are. Expects now. Sets stale: all have had their time. */
+ * more. It is forgotten at second s; of more than 1000 the oldest are. Expects c and now. Sets stale: the time of all
+ * is over. */
 #define REFUSE_MARKED(MARKS)                                                                                           \
     "local stale = false\n"                                                                                            \
     "if " MARKS " and " MARKS " ~= '' then\n"                                                                          \
@@ -71,7 +72,8 @@
  * it is ahead of this server's clock, which must not fall behind it once it is forgotten. */
 #define KEEP_TOKEN(OWNER)                                                                                              \
     "redis.call('set', KEYS[3], string.format('%.0f', token) .. ' ' .. " OWNER " .. ' ' .. c[1] .. ' ' .. c[2]\n"      \
-    "  .. ' ' .. ARGV[2] .. (marks or ''), 'px', string.format('%.0f', ARGV[3] + 86400000 + math.max(0, token - now) / 1000))\n"
+    "  .. ' ' .. ARGV[2] .. (marks or ''), 'px',\n"                                                                    \
+    "  string.format('%.0f', ARGV[3] + 86400000 + math.max(0, token - now) / 1000))\n"
 
 /* token: the larger of the last one + 1 and the server's microseconds; kept, of `me`. */
 #define NEW_GRANT                                                                                                      \

@@ -4,8 +4,8 @@
  * secret, as redsync, redislock, node-redlock, redis-py and many others write it. Whoever finds it there is kept out,
  * whoever wrote it. What such a lock lacks is kept beside it, for Holdfast's own clients alone:
  *
- *   NAME         string   owner "client.serial", or whatever others write; ends by itself. "owner+N" after a renewal that
- *                         others may be behind
+ *   NAME         string   owner "client.serial", or whatever others write; ends by itself. "owner+N" after a renewal
+ *                         that others may be behind
  *   hf:{NAME}:w  zset     "owner host pid note" by order of arrival: who waits
  *   hf:{NAME}:t  string   "token owner s us host pid note" of the last grant; stays for a day after its last use.
  *                         On a second line, if there are any, the marks: owners that nothing is granted to any more

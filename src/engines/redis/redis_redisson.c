@@ -3,8 +3,8 @@
  * redis_redisson.c: the dialect `redisson`: Redisson's RLock (3.24 and newer), so that Java programs and others share a
  * lock, wake each other and outlive each other.
  *
- *   NAME                                       hash     "uuid:number" of the holder = how often it holds it, for a time;
- *                                                       "uuid:number+N" after a renewal that others may be behind
+ *   NAME                                       hash     "uuid:number" of the holder = how often it holds it, for a time
+ *                                                       ("uuid:number+N" after a renewal that others may be behind)
  *   redisson_lock__channel:{NAME}              channel  "0": it was released
  *   redisson_unlock_latch:{NAME}:<32 digits>   string   "1" after a release, in case that it is sent again
  *   hf:{NAME}:t                                string   "token owner s us host pid note" of the last grant by Holdfast;
@@ -64,11 +64,11 @@
     "for i, key in ipairs(KEYS) do\n"                                                                                  \
     "  local me, field = ARGV[2 * i - 1], redis.pcall('hkeys', key)[1]\n"                                              \
     "  local anew = field and later(me, field)\n"                                                                      \
-    "  answer[i] = (field == me or anew) and redis.call('pexpire', key, ARGV[2 * i]) or 0\n"                           \
     "  if anew then\n"                                                                                                 \
-    "    redis.call('hset', key, me, 1)\n"                                                                             \
-    "    redis.call('hdel', key, field)\n"                                                                             \
+    "    redis.call('del', key)\n"                                                                                     \
+    "    redis.call('hincrby', key, me, 1)\n"                                                                          \
     "  end\n"                                                                                                          \
+    "  answer[i] = (field == me or anew) and redis.call('pexpire', key, ARGV[2 * i]) or 0\n"                           \
     "end\n"                                                                                                            \
     "return answer\n"
 
