@@ -39,6 +39,7 @@ struct late_relay {
     pthread_mutex_t mutex;
     char text[64]; /* "": nothing is to be caught */
     unsigned nth;
+    bool cut; /* the connection of what is caught */
     struct gate caught, answered;
     uint32_t to_catch, to_deliver; /* how often, so far */
     struct pair pairs[PAIRS_MOST];
@@ -119,6 +120,8 @@ static void from_client(struct late_relay *relay, struct pair *pair)
     REQUIRE(pair->used + (size_t)got <= HELD_MOST);
     memcpy(pair->held + pair->used, bytes, (size_t)got);
     pair->used += (size_t)got;
+    if (now && relay->cut)
+        shut(&pair->client);
     if (now)
         gate_pass(&relay->caught);
 }
@@ -205,14 +208,25 @@ int late_relay_port(const struct late_relay *relay)
     return relay->port;
 }
 
-void late_relay_catch(struct late_relay *relay, const char *text, unsigned nth)
+static void catch_next(struct late_relay *relay, const char *text, unsigned nth, bool cut)
 {
     pthread_mutex_lock(&relay->mutex);
     REQUIRE(relay->text[0] == 0 && strlen(text) < sizeof relay->text);
     snprintf(relay->text, sizeof relay->text, "%s", text);
     relay->nth = nth;
+    relay->cut = cut;
     pthread_mutex_unlock(&relay->mutex);
     relay->to_catch++;
+}
+
+void late_relay_catch(struct late_relay *relay, const char *text, unsigned nth)
+{
+    catch_next(relay, text, nth, false);
+}
+
+void late_relay_cut(struct late_relay *relay, const char *text, unsigned nth)
+{
+    catch_next(relay, text, nth, true);
 }
 
 void late_relay_await(struct late_relay *relay)

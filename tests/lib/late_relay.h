@@ -24,6 +24,8 @@ int late_relay_port(const struct late_relay *relay);
 
 /* Keeps back the `nth` request from now on, counted from 1, in which `text` occurs. One at a time. */
 void late_relay_catch(struct late_relay *relay, const char *text, unsigned nth);
+/* The same, and closes the connection at once to whoever sent it: the next request comes on another one. */
+void late_relay_cut(struct late_relay *relay, const char *text, unsigned nth);
 /* Waits until it was caught. */
 void late_relay_await(struct late_relay *relay);
 /* Sends what was caught on to the server, and waits for the first byte of the server's answer, which nobody gets. */

@@ -23,8 +23,6 @@
 #define NO_PLACE_PAUSE (50 * HFI_MS)
 #define BATCH_MOST 128
 #define LOOK_AFTER HFI_SECOND
-/* What connecting to a master that is well takes at most, as a rule. */
-#define LET_IN_MOST (20 * HFI_MS)
 
 static hfi_time earlier(hfi_time a, hfi_time b)
 {
@@ -136,6 +134,7 @@ void hfi_redlock_add_release(struct redis_command *command, const struct redlock
     hfi_redis_add(command, words->owner);
     hfi_redis_add(command, words->member);
     hfi_redis_add(command, score);
+    hfi_redis_add(command, ""); /* or a mark: see redlock_round.c */
 }
 
 /* --- waiting --- */
@@ -207,8 +206,10 @@ static hf_status redlock_wait(void *memory, void *lock_memory, const struct hfi_
     while (!news && env->now_ns() < until) {
         const hfi_time look = env->now_ns() + LOOK_AFTER;
         news = hfi_redis_listen(&store->redis, &lock->redis, request, earlier(look, until));
-        if (!news && look < until)
+        if (!news && look < until) {
             look_after_usher(store, lock->redis.node, until);
+            hfi_redlock_give_back_left(store, lock, request);
+        }
     }
     return news || until < request->deadline_ns ? HF_OK : HF_TIMEOUT;
 }
@@ -245,6 +246,8 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
         hfi_redlock_settle(store, lock);
         return HF_OK;
     }
+    if (!was_held)
+        lock->attempts++; /* it comes after all that the last attempt has sent */
     hfi_redlock_words(&words, store, lock, request);
     hfi_redlock_add_release(&command, store, &words, "");
     for (size_t i = 0; i < store->count; i++)
@@ -261,6 +264,7 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
             kept++;
     }
     hfi_redlock_end(&round);
+    hfi_redlock_reach(store, lock, &command, lock->maybe & hfi_redlock_untold(&round));
     hfi_redlock_settle(store, lock); /* also if it must be tried again: the core may give that up without us */
     if (!was_held && lock->maybe)
         return hfi_redlock_too_few(&round, gone + kept, "answered", err);
@@ -305,25 +309,14 @@ static hf_status judge_renewal(const struct redlock_round *round, size_t index)
     return sent ? HF_UNKNOWN : HF_UNAVAILABLE;
 }
 
-static bool nobody_is_connecting(const struct redlock_round *round)
+/* What was renewed so is known by this name from then on, and an earlier renewal does not find it any more. */
+static void name_renewal(char out[HFI_REDIS_OWNER_MAX + 12], struct hfi_owner owner, const struct redlock_lock *lock)
 {
-    for (size_t i = 0; i < round->store->count; i++) {
-        if (round->legs[i].state == REDLOCK_CONNECTING)
-            return false;
-    }
-    return true;
-}
-
-/* A majority is faster than a connection to a master that has come back: that one gets the renewal as soon as it lets
- * us in, though nobody waits for its answer. What it kept would end otherwise, and it would not count again. */
-static void renew_the_rest(struct redlock_store *store, const struct redlock_round *asked,
-                           struct redis_command *command)
-{
-    struct redlock_round round = { .store = store, .must = (1u << store->count) - 1 };
-    for (size_t i = 0; i < store->count; i++)
-        round.legs[i].command = asked->legs[i].sent ? NULL : command;
-    hfi_redlock_ask(&round, nobody_is_connecting, hfi_redis_now_ns() + LET_IN_MOST);
-    hfi_redlock_end(&round);
+    const unsigned number = lock->redis.unanswered;
+    hfi_redlock_name(out, owner, lock->attempts);
+    const size_t used = strlen(out);
+    if (number)
+        snprintf(out + used, HFI_REDIS_OWNER_MAX + 12 - used, "+%u", number);
 }
 
 static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
@@ -344,7 +337,7 @@ static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_
     for (size_t i = 0; i < count; i++) {
         const struct redlock_lock *lock = renewals[i].lock;
         snprintf(keys[i], sizeof keys[i], "%s%s", store->redis.config.prefix, renewals[i].name);
-        hfi_redlock_name(owners[i], renewals[i].owner, lock->attempts);
+        name_renewal(owners[i], renewals[i].owner, lock);
         snprintf(ttls[i], sizeof ttls[i], "%u", renewals[i].ttl_ms);
         shortest = renewals[i].ttl_ms < shortest ? renewals[i].ttl_ms : shortest;
         hfi_redis_add(&command, keys[i]);
@@ -363,8 +356,13 @@ static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_
             hfi_fail(err, renewals[i].status, round.trouble.native, "no majority of the masters renewed it: %.160s",
                      round.trouble.message);
     }
-    renew_the_rest(store, &round, &command);
+    /* What a master kept that has come back would end otherwise, and it would not count again. */
+    hfi_redlock_reach(store, NULL, &command, hfi_redlock_untold(&round));
     hfi_redlock_end(&round);
+    for (size_t i = 0; i < count; i++) {
+        struct redlock_lock *lock = renewals[i].lock;
+        lock->redis.unanswered++; /* a majority is enough: some master may get it after the next */
+    }
     return HF_OK;
 }
 

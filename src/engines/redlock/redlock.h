@@ -49,6 +49,7 @@ struct redlock_lock {
     unsigned attempts;       /* each asks under a name of its own */
     unsigned splits;         /* one after the other: it had its usher's vote, and no majority */
     uint32_t maybe;          /* bit I: master I may have it, or our place in the queue */
+    uint32_t astray;         /* bit I: something may arrive there at any time, by a connection that is no longer ours */
     struct redis_node *line; /* the usher on which it stands in line; NULL: none */
     /* Those on which an answer is still to come: whatever is sent to that master next must arrive behind the question,
      * or a release could be overtaken by the acquire that it is to undo. */
@@ -70,6 +71,7 @@ struct redlock_leg {
     struct redis_connection *connection;
     enum redlock_state state;
     bool sent;         /* it may have been done, whatever the state */
+    bool marked;       /* it says that what is astray does not count */
     redisReply *reply; /* if answered; not an error */
 };
 
@@ -89,6 +91,12 @@ struct redlock_round {
 void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct redlock_round *round),
                      hfi_time deadline_ns);
 bool hfi_redlock_all_answered(const struct redlock_round *round);
+/* Those that were to be asked, and to which nothing was sent. */
+uint32_t hfi_redlock_untold(const struct redlock_round *round);
+/* A majority is faster than a connection to a master that has come back: these get the command as soon as they let us
+ * in, if that is soon, though nobody waits for an answer. */
+void hfi_redlock_reach(struct redlock_store *store, struct redlock_lock *lock, struct redis_command *command,
+                       uint32_t masters);
 void hfi_redlock_end(struct redlock_round *round);
 /* Before connections are closed: waits a moment for answers that are still to come. To close one on which something
  * arrives resets it, and the master may throw away what it has not read yet: a release. */
@@ -115,13 +123,16 @@ hf_status hfi_redlock_evict(void *memory, const char *name, hfi_time deadline_ns
 
 hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
                               struct hfi_grant *grant, hf_error *err);
+/* Whoever waits gives back what it may have left on masters that could not be told when it stepped back. */
+void hfi_redlock_give_back_left(struct redlock_store *store, struct redlock_lock *lock,
+                                const struct hfi_request *request);
 /* The master on which to line up: the first that has not failed, else the first that is not down. The count: there is
  * none. */
 size_t hfi_redlock_usher(struct redlock_store *store);
 
 /* --- redlock.c --- */
 
-#define REDLOCK_WORDS_MOST 12
+#define REDLOCK_WORDS_MOST 13
 
 struct redlock_words {
     redis_keys keys;

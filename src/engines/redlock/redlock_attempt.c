@@ -115,6 +115,8 @@ static void count_votes(struct tally *tally, const struct redlock_round *round, 
         if (!is_granted(leg)) {
             if (i == tally->usher)
                 tally->place = hfi_redlock_number(leg->reply, 3);
+            else
+                lock->maybe &= ~(1u << i); /* neither a vote nor a place */
             continue;
         }
         const int64_t token = hfi_redlock_number(leg->reply, 2);
@@ -188,6 +190,25 @@ static void give_back_strays(const struct redlock_round *asked, const struct hfi
     }
     hfi_redlock_ask(&round, enough_answers, request->deadline_ns); /* `must` is empty: it only sends */
     hfi_redlock_end(&round);
+}
+
+void hfi_redlock_give_back_left(struct redlock_store *store, struct redlock_lock *lock,
+                                const struct hfi_request *request)
+{
+    struct redis_command command = { REDIS_ROOM(REDLOCK_WORDS_MOST) };
+    struct redlock_words words;
+    uint32_t left = lock->maybe;
+    for (size_t i = 0; i < store->count; i++) {
+        struct redis_connection *late = lock->late[i];
+        if (store->masters[i] == lock->line || (late && hfi_redis_is_alive(late)) ||
+            hfi_redlock_is_down(store, store->masters[i]))
+            left &= ~(1u << i); /* our place; told; or not now */
+    }
+    if (!left)
+        return;
+    hfi_redlock_words(&words, store, lock, request);
+    hfi_redlock_add_release(&command, store, &words, "");
+    hfi_redlock_reach(store, lock, &command, left);
 }
 
 static bool enough_stored(const struct redlock_round *round)
@@ -346,6 +367,7 @@ static void add_acquire(struct redis_command *command, const struct redlock_stor
     hfi_redis_add(command, line_up);
     hfi_redis_add(command, words->number);
     hfi_redis_add(command, words->base);
+    hfi_redis_add(command, ""); /* or a mark: see redlock_round.c */
 }
 
 /* Asks all masters at once; but where others are in the way the usher first, so that those who wait do not take each

@@ -4,7 +4,8 @@
  * and the log-in go on side by side, and a majority that has answered need not wait for the rest.
  *
  * A connection on which an answer is still to come is kept for the lock: what is sent on it next, a release say, then
- * arrives behind what was sent before, and not in front of it.
+ * arrives behind what was sent before, and not in front of it. If it breaks, what was sent is astray, and the next
+ * request says so: see redlock_script.c. It is not reset: releases of other locks may be on their way, too.
  */
 #include "redlock.h"
 #include <poll.h>
@@ -20,6 +21,8 @@
 /* One that is not up by then will never be. */
 #define CONNECT_MOST (5 * HFI_SECOND)
 #define SHARED_OWED_MOST 16u
+/* What connecting to a master that is well takes at most, as a rule. */
+#define LET_IN_MOST (20 * HFI_MS)
 /* How long close() waits for those that are slower than the majority. */
 #define DRAIN_MOST (100 * HFI_MS)
 
@@ -50,9 +53,17 @@ int64_t hfi_redlock_number(const redisReply *reply, size_t index)
     return reply->element[index]->integer;
 }
 
+static void note_astray(struct redlock_lock *lock, size_t index)
+{
+    if (lock)
+        lock->astray |= 1u << index;
+}
+
 static void fail(struct redlock_round *round, size_t index)
 {
     struct redlock_leg *leg = &round->legs[index];
+    if (leg->sent)
+        note_astray(round->lock, index);
     hfi_redis_disconnect(leg->connection);
     leg->connection = NULL;
     leg->state = REDLOCK_FAILED;
@@ -80,6 +91,7 @@ static void start(struct redlock_round *round, size_t index)
         round->lock->late[index] = NULL;
         if (hfi_redis_is_alive(leg->connection)) /* it may have been a long time */
             return;
+        note_astray(round->lock, index);
         hfi_redis_disconnect(leg->connection);
     }
     if (round->lock && round->lock->shared[index]) {
@@ -87,6 +99,7 @@ static void start(struct redlock_round *round, size_t index)
         round->lock->shared[index] = NULL;
         if (leg->connection && leg->connection->phase == REDIS_READY && hfi_redis_is_alive(leg->connection))
             return;
+        note_astray(round->lock, index); /* others may be using it */
         hfi_redis_disconnect(leg->connection);
     }
     while ((leg->connection = hfi_redis_idle(redis, node)) != NULL) {
@@ -105,12 +118,21 @@ static void start(struct redlock_round *round, size_t index)
         leg->connection->used_ns = now;
 }
 
+/* Its last word says whether to leave one. */
+static bool takes_mark(const struct redlock_store *store, const struct redis_command *command)
+{
+    return command->script == &store->scripts[REDLOCK_ACQUIRE] || command->script == &store->scripts[REDLOCK_RELEASE];
+}
+
 /* A script goes by its hash only to a master that is known to have it: what it answers may never be read, if the others
  * were faster, and a release that it could not run would be lost. */
 static bool send_command(struct redlock_round *round, size_t index)
 {
     struct redlock_leg *leg = &round->legs[index];
     struct redis_command *command = leg->command;
+    leg->marked = round->lock && round->lock->astray & 1u << index && takes_mark(round->store, command);
+    if (takes_mark(round->store, command))
+        command->text[command->count - 1] = leg->marked ? "1" : "";
     const bool whole = !(atomic_load(&round->store->loaded[index]) & script_bit(round->store, command));
     command->text[0] = whole ? "EVAL" : "EVALSHA";
     command->text[1] = whole ? command->script->text : command->script->hash;
@@ -147,6 +169,8 @@ static void read_answer(struct redlock_round *round, size_t index)
     } else if (reply) {
         leg->reply = reply;
         leg->state = REDLOCK_ANSWERED;
+        if (leg->marked)
+            round->lock->astray &= ~(1u << index);
         atomic_fetch_or(&round->store->loaded[index], script_bit(round->store, leg->command));
         leg->connection->used_ns = hfi_redis_now_ns();
         hfi_redis_give_back(&round->store->redis, round->store->masters[index], leg->connection);
@@ -200,7 +224,8 @@ static void start_all(struct redlock_round *round, bool also_down)
         struct redlock_leg *leg = &round->legs[i];
         if (!leg->command || leg->state != REDLOCK_UNASKED)
             continue;
-        if (down[i] && up >= store->quorum && !also_down && !(round->must & 1u << i))
+        const bool behind = round->lock && round->lock->late[i]; /* it needs no more than to be sent */
+        if (down[i] && up >= store->quorum && !also_down && !behind && !(round->must & 1u << i))
             continue;
         start(round, i);
         if (is_pending(leg))
@@ -323,6 +348,35 @@ void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct re
     leave_pending(round, !more, begun);
 }
 
+static bool nobody_is_connecting(const struct redlock_round *round)
+{
+    for (size_t i = 0; i < round->store->count; i++) {
+        if (round->legs[i].state == REDLOCK_CONNECTING)
+            return false;
+    }
+    return true;
+}
+
+void hfi_redlock_reach(struct redlock_store *store, struct redlock_lock *lock, struct redis_command *command,
+                       uint32_t masters)
+{
+    struct redlock_round round = { .store = store, .lock = lock, .must = masters };
+    for (size_t i = 0; i < store->count; i++)
+        round.legs[i].command = masters & 1u << i ? command : NULL;
+    hfi_redlock_ask(&round, nobody_is_connecting, hfi_redis_now_ns() + LET_IN_MOST);
+    for (size_t i = 0; lock && i < store->count; i++)
+        lock->maybe &= round.legs[i].state == REDLOCK_ANSWERED ? ~(1u << i) : ~0u;
+    hfi_redlock_end(&round);
+}
+
+uint32_t hfi_redlock_untold(const struct redlock_round *round)
+{
+    uint32_t masters = 0;
+    for (size_t i = 0; i < round->store->count; i++)
+        masters |= round->legs[i].command && !round->legs[i].sent ? 1u << i : 0;
+    return masters;
+}
+
 bool hfi_redlock_all_answered(const struct redlock_round *round)
 {
     for (size_t i = 0; i < round->store->count; i++) {
@@ -347,8 +401,10 @@ void hfi_redlock_share(struct redlock_store *store, struct redlock_lock *lock)
 void hfi_redlock_settle(struct redlock_store *store, struct redlock_lock *lock)
 {
     for (size_t i = 0; i < store->count; i++) {
-        if (lock->late[i])
-            hfi_redis_give_back(&store->redis, store->masters[i], lock->late[i]);
+        if (!lock->late[i])
+            continue;
+        note_astray(lock, i); /* if it is released once more, on another one */
+        hfi_redis_give_back(&store->redis, store->masters[i], lock->late[i]);
         lock->late[i] = NULL;
     }
 }

@@ -3,30 +3,72 @@
  * redlock_script.c: what each master does, each in one atomic step. The rules are those of model/redlock.pml, to the
  * letter; model/README.md says what breaks without each of them.
  *
- *   NAME         string   owner "client.serial.attempt", or whatever other Redlock clients write; ends by itself
+ *   NAME         string   owner "client.serial.attempt", or whatever other Redlock clients write; ends by itself.
+ *                         "owner+N" after a renewal that others may be behind
  *   hf:{NAME}:t  string   "token owner s us host pid note": the last token; "!owner" if it was not stored by this
- *                         owner since it took the lock here, but is only the clock of that moment
+ *                         owner since it took the lock here, but is only the clock of that moment. On a second line, if
+ *                         there are any, the marks
  *   hf:{NAME}:w  zset     on the usher, "client.serial host pid note" by order of arrival: who waits
  *
  * KEYS are these three, the queue in the middle.
+ *
+ * A request whose connection broke may arrive after its successors. Whoever lost a connection on which something was
+ * unanswered has its next request leave a mark, "client.serial.attempt s": all of this hold up to that attempt does
+ * nothing any more, until second s. Of more than 1000 marks the oldest are forgotten.
  */
 #include "engines/redis/redis_lua.h"
 #include "redlock.h"
 
 /* clang-format off */
 
-/* ARGV owner, "host pid note", ttl, 1 to line up (2: and to go behind those who wait), guess, "client.serial". Taken:
- * { 1, now, the guess if it was stored, else a proposal, how many wait, our score }. Else { 0, now, left ms, place, the
- * holder, "s us host pid note" }.
+/* Of ARGV[1], "client.serial." and the number of the attempt; and ours: that of the attempt that has it, if it is of
+ * the same hold. Expects value. */
+#define OUR_NUMBERS                                                                                                    \
+    "local base, number = string.match(ARGV[1], '^(.*%.)(%d+)$')\n"                                                    \
+    "number = tonumber(number)\n"                                                                                      \
+    "local ours = type(value) == 'string' and string.sub(value, 1, #base) == base\n"                                   \
+    "  and tonumber(string.match(value, '^%d+', #base + 1))\n"
+
+/* void: nothing of this hold up to that attempt counts. Expects the last grant, base, c. */
+#define READ_MARKS                                                                                                     \
+    "local void = 0\n"                                                                                                 \
+    "if marks and marks ~= '' then\n"                                                                                  \
+    "  local _, to = string.find(marks, ' ' .. base, 1, true)\n"                                                       \
+    "  void = to and tonumber(string.match(marks, '^%d+', to + 1)) or 0\n"                                             \
+    "  if string.match(marks, '%d+$') - c[1] < 0 then marks = '' end\n"                                                \
+    "end\n"
+
+/* NUMBER is void from now on. Begins with a write that is never refused. Expects the last grant, base, c. */
+#define LEAVE_MARK_OF(NUMBER)                                                                                          \
+    "local left = math.max(redis.call('pttl', KEYS[3]), 3600000)\n"                                                    \
+    "redis.call('pexpire', KEYS[3], left)\n"                                                                           \
+    "local kept = {}\n"                                                                                                \
+    "for old, s in string.gmatch(marks or '', '(%S+) (%d+)') do\n"                                                     \
+    "  if string.sub(old, 1, #base) ~= base and s - c[1] > 0 then kept[#kept + 1] = ' ' .. old .. ' ' .. s end\n"      \
+    "end\n"                                                                                                            \
+    "kept[#kept + 1] = ' ' .. base .. " NUMBER " .. ' ' .. string.format('%.0f', c[1] + 3600)\n"                       \
+    "marks = '\\n' .. table.concat(kept, '', math.max(1, #kept - 999))\n"                                             \
+    "redis.call('set', KEYS[3], string.format('%.0f', last) .. ' ' .. (owner or '-') .. ' ' .. (info or '')\n"         \
+    "  .. marks, 'px', left)\n"
+
+/* Who has it, under one name however often it was renewed. */
+#define WITHOUT_RENEWALS(TEXT) "(string.match(" TEXT ", '^(%x+%.%d+%.%d+)%+%d+$') or " TEXT ")"
+
+/* ARGV owner, "host pid note", ttl, 1 to line up (2: and to go behind those who wait), guess, "client.serial", 1 to
+ * leave a mark: earlier attempts are void. Taken: { 1, now, the guess if it was stored, else a proposal, how many wait,
+ * our score }. Else { 0, now, left ms, place, the holder, "s us host pid note" }.
  *
  * What an earlier attempt of the same hold left here, because its release was lost, is as good as free. Whoever does
  * not line up here gives up the place that it had: the call would go to somebody who listens to another usher now. */
 static const char acquire[] =
     LAST_GRANT CLOCK
-    "local me, base = ARGV[1], ARGV[6] .. '.'\n"
-    "local member = ARGV[6] .. ' ' .. ARGV[2]\n"
+    "local me, member = ARGV[1], ARGV[6] .. ' ' .. ARGV[2]\n"
     "local value = redis.pcall('get', KEYS[1])\n"
-    "local ours = type(value) == 'string' and string.sub(value, 1, #base) == base\n"
+    OUR_NUMBERS READ_MARKS
+    "if number <= void or ours and ours > number then return { 0, now, -1, -1, '', '' } end\n"
+    "if ARGV[7] == '1' then\n"
+    LEAVE_MARK_OF("number - 1")
+    "end\n"
     "local busy = value and not ours\n"
     "local place = -1\n"
     "local score = redis.call('zscore', KEYS[2], member)\n"
@@ -41,7 +83,7 @@ static const char acquire[] =
     "end\n"
     "if busy then\n"
     "  if score and ARGV[4] == '0' then redis.call('zrem', KEYS[2], member) end\n"
-    "  local text = type(value) == 'string' and value or ''\n"
+    "  local text = type(value) == 'string' and " WITHOUT_RENEWALS("value") " or ''\n"
     "  if owner ~= text and owner ~= '!' .. text then info = '' end\n"
     "  return { 0, now, redis.call('pttl', KEYS[1]), place, text, info }\n"
     "end\n"
@@ -70,30 +112,37 @@ static const char write_back[] =
     KEEP_TOKEN("me")
     "return 1\n";
 
-/* ARGV owner, "client.serial host pid note", "" or a score: stay in the queue (0: at its end). { 1 if it was held, our
- * place, 1 if it is free now }. Whoever saw us here in the way waits for a call, also if we never had a majority. What
- * an earlier attempt of the same hold left here, because its own release was lost, goes too. */
+/* ARGV owner, "client.serial host pid note", "" or a score: stay in the queue (0: at its end), 1 to leave a mark: this
+ * attempt is void, unless it is here. { 1 if it was held, our place, 1 if it is free now }. Whoever saw us here in the
+ * way waits for a call, also if we never had a majority. What an earlier attempt of the same hold left here, because
+ * its own release was lost, goes too. */
 static const char release[] =
     "local value = redis.pcall('get', KEYS[1])\n"
-    "local base, number = string.match(ARGV[1], '^(.*%.)(%d+)$')\n"
-    "local ours = type(value) == 'string' and string.sub(value, 1, #base) == base\n"
-    "  and tonumber(string.sub(value, #base + 1))\n"
-    "if ours and ours <= tonumber(number) then redis.call('del', KEYS[1]) end\n"
-    "local gone = value == ARGV[1] and 1 or 0\n"
-    "local place = -1\n"
-    "if ARGV[3] ~= '' then\n"
-    CLOCK
-    "  redis.call('zadd', KEYS[2], 'nx', ARGV[3] == '0' and now or ARGV[3], ARGV[2])\n"
-    "  redis.call('pexpire', KEYS[2], 86400000)\n"
-    "else\n"
-    "  redis.call('zrem', KEYS[2], ARGV[2])\n"
+    OUR_NUMBERS
+    "if ours and ours > number then return { 0, -1, 0 } end\n"
+    "local stay, place = ARGV[3] ~= '', -1\n"
+    "if stay or ARGV[4] == '1' or redis.call('zscore', KEYS[2], ARGV[2]) then\n"
+    LAST_GRANT CLOCK READ_MARKS
+    "  if number <= void then return { 0, -1, 0 } end\n"
+    "  if ours then redis.call('del', KEYS[1]) end\n"
+    "  if ARGV[4] == '1' and ours ~= number then\n"
+    LEAVE_MARK_OF("number")
+    "  end\n"
+    "  if stay then\n"
+    "    redis.call('zadd', KEYS[2], 'nx', ARGV[3] == '0' and now or ARGV[3], ARGV[2])\n"
+    "    redis.call('pexpire', KEYS[2], 86400000)\n"
+    "  else\n"
+    "    redis.call('zrem', KEYS[2], ARGV[2])\n"
+    "  end\n"
+    "elseif ours then\n"
+    "  redis.call('del', KEYS[1])\n"
     "end\n"
     "local free = redis.call('exists', KEYS[1]) == 0\n"
     "if free then\n"
     CALL_NEXT(TO_CLIENT, "ARGV[2]")
     "end\n"
-    "if ARGV[3] ~= '' then place = redis.call('zrank', KEYS[2], ARGV[2]) end\n"
-    "return { gone, place, free and 1 or 0 }\n";
+    "if stay then place = redis.call('zrank', KEYS[2], ARGV[2]) end\n"
+    "return { ours == number and 1 or 0, place, free and 1 or 0 }\n";
 
 static const char renew[] = RENEW_STRINGS;
 
@@ -101,7 +150,7 @@ static const char renew[] = RENEW_STRINGS;
 static const char look[] =
     LAST_GRANT CLOCK
     "local value = redis.pcall('get', KEYS[1])\n"
-    "if type(value) ~= 'string' then value = '' end\n"
+    "value = type(value) == 'string' and " WITHOUT_RENEWALS("value") " or ''\n"
     "local answer = { value, 0, redis.call('pttl', KEYS[1]), -1, '' }\n"
     "local s, us, who = string.match(info or '', '^(%d+) (%d+) (.*)$')\n"
     "if s and (owner == value or owner == '!' .. value) then\n"

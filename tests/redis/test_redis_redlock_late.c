@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_redis_redlock_late.c: requests to masters of redlock: whose connection broke, and which arrive all the same,
+ * after their successor. Three masters, each behind a relay that keeps chosen requests back.
+ */
+#include "late_relay.h"
+#include "redlock_support.h"
+
+#include <string.h>
+
+struct stage {
+    struct redis_group *group;
+    struct late_relay *relays[3];
+    hf_client *client; /* by way of the relays */
+};
+
+static struct stage *set_up(void)
+{
+    struct stage *stage = shared_new(sizeof *stage);
+    char url[200] = "redlock://";
+    stage->group = start_masters(3, NULL);
+    for (int i = 0; i < 3; i++) {
+        const struct redis_server *server = stage->group->server[i];
+        stage->relays[i] = late_relay_start(server->address, server->port);
+        snprintf(url + strlen(url), sizeof url - strlen(url), "%s127.0.0.1:%d", i ? "," : "",
+                 late_relay_port(stage->relays[i]));
+    }
+    stage->client = open_url("%s", url);
+    teach_masters(stage->group, stage->client);
+    return stage;
+}
+
+static void cut_all(struct stage *stage, unsigned nth)
+{
+    for (int i = 0; i < 3; i++)
+        late_relay_cut(stage->relays[i], "EVAL", nth);
+}
+
+static void deliver_all(struct stage *stage)
+{
+    for (int i = 0; i < 3; i++)
+        late_relay_deliver(stage->relays[i]);
+}
+
+static void check_times(struct stage *stage, int64_t least_ms)
+{
+    for (int i = 0; i < 3; i++)
+        CHECK(redis_server_number(stage->group->server[i], "PTTL %s", NAME) >= least_ms);
+}
+
+/* The owner as the master has it, without the number of the attempt. */
+static void check_holder(struct stage *stage, int index, bool same, char base[100])
+{
+    char value[100];
+    redis_server_text(stage->group->server[index], value, sizeof value, "GET %s", NAME);
+    CHECK(strrchr(value, '.') != NULL);
+    if (same)
+        CHECK_STR(base, value);
+    else
+        snprintf(base, 100, "%s", value);
+}
+
+TEST(a_late_renewal_cuts_no_lease_that_a_later_one_has_lengthened)
+{
+    struct stage *stage = set_up();
+    const hf_options options = stranger(20000);
+    hf_error err = { 0 };
+    hf_lock *lock = must_acquire(stage->client, NAME, &options);
+    await_votes(stage->group, 3);
+    cut_all(stage, 1);
+    CHECK_STATUS(HF_UNKNOWN, hf_renew(lock, 2000, &err), &err);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 20000, &err), &err);
+    deliver_all(stage);
+    check_times(stage, 10000);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 20000, &err), &err);
+    must_release(lock);
+    await_clean(stage->group);
+    hf_close(stage->client);
+}
+
+/* The majority granted it, and it was released everywhere, before the last master heard of it. */
+TEST(a_late_acquire_after_its_release_takes_nothing)
+{
+    struct stage *stage = set_up();
+    const hf_options options = stranger(endless_ttl_ms());
+    late_relay_cut(stage->relays[2], "EVAL", 1);
+    hf_lock *lock = must_acquire(stage->client, NAME, &options);
+    late_relay_await(stage->relays[2]);
+    const int64_t before = redis_server_sent(stage->group->server[2]);
+    must_release(lock);
+    while (redis_server_sent(stage->group->server[2]) == before)
+        await_a_moment();
+    late_relay_deliver(stage->relays[2]);
+    CHECK_INT(0, votes(stage->group));
+    await_clean(stage->group);
+    hf_close(stage->client);
+}
+
+/* Nobody answered the first attempt, and the second was granted. */
+TEST(a_late_acquire_does_not_take_the_lock_from_a_later_attempt)
+{
+    struct stage *stage = set_up();
+    char holder[3][100];
+    const hf_options options = stranger(endless_ttl_ms());
+    hf_error err = { 0 };
+    cut_all(stage, 1);
+    hf_lock *lock = must_acquire(stage->client, NAME, &options);
+    await_votes(stage->group, 3);
+    for (int i = 0; i < 3; i++)
+        check_holder(stage, i, false, holder[i]);
+    deliver_all(stage);
+    for (int i = 0; i < 3; i++)
+        check_holder(stage, i, true, holder[i]);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err);
+    must_release(lock);
+    await_clean(stage->group);
+    hf_close(stage->client);
+}
+
+TEST(a_late_acquire_does_not_line_up_somebody_who_has_left)
+{
+    struct stage *stage = set_up();
+    struct waiter waiter;
+    const hf_options options = stranger(endless_ttl_ms());
+    struct held *held = hold_lock(stage->group, endless_ttl_ms());
+    late_relay_cut(stage->relays[0], "$1\r\n2\r\n", 1); /* the word by which it asks to line up */
+    waiter_start(&waiter, stage->client, NAME, &options);
+    late_relay_await(stage->relays[0]);
+    while (in_line(stage->group) == 0)
+        await_a_moment();
+    CHECK_STATUS(HF_OK, hf_cancel(stage->client, NAME), NULL);
+    waiter_join(&waiter, HF_CANCELED);
+    while (in_line(stage->group) != 0)
+        await_a_moment();
+    late_relay_deliver(stage->relays[0]);
+    CHECK_INT(0, in_line(stage->group));
+    finish(held, HF_OK);
+    await_clean(stage->group);
+    hf_close(stage->client);
+}
+
+/* It has a vote, steps back, and lines up elsewhere. When that usher stops it lines up where its release is late. */
+TEST(a_late_release_does_not_cost_a_place_in_line)
+{
+    enum { STEP_BACK = 2 };
+    struct stage *stage = set_up();
+    struct redis_server *first = stage->group->server[0];
+    struct waiter waiter;
+    const hf_options options = stranger(endless_ttl_ms());
+    struct held *held = hold_lock(stage->group, endless_ttl_ms());
+    redis_server_do(first, "DEL %s", NAME);
+    late_relay_cut(stage->relays[0], "EVAL", STEP_BACK);
+    waiter_start(&waiter, stage->client, NAME, &options);
+    late_relay_await(stage->relays[0]);
+    redis_server_do(first, "DEL %s", NAME);
+    while (in_line(stage->group) == 0)
+        await_a_moment();
+    redis_server_do(first, "SET %s another PX %u", NAME, endless_ttl_ms()); /* it is busy there, too */
+    strike(stage->group, 1, PAUSED);
+    await_line(first, 1);
+    late_relay_deliver(stage->relays[0]);
+    CHECK_INT(1, line_at(first));
+    redis_server_do(first, "DEL %s", NAME);
+    hf_release(held->lock, NULL);
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(held->client);
+    hf_close(stage->client);
+}
