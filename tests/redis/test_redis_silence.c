@@ -4,7 +4,7 @@
  * go on; and a name that leads to another server while connections to the old one still stand.
  */
 #include "redlock_support.h"
-#include "relay.h"
+#include "silent_relay.h"
 
 #include <string.h>
 
@@ -103,7 +103,7 @@ TEST_LIMIT(a_waiter_whose_usher_calls_in_vain_is_served_before_the_time_is_over,
     go_deaf(relay, deaf, open_client(), test_ms(9000), test_ms(8000));
 }
 
-/* ------------------------------------------------------------------------------------------------ requests and answers */
+/* --------------------------------------------------------------------------------------------- requests and answers */
 
 /* A router forgot them, say. The first request is lost; the others must not be lost one by one. */
 TEST_LIMIT(connections_that_died_while_idle_cost_one_request_and_not_one_each, 40)
@@ -137,9 +137,9 @@ TEST_LIMIT(connections_that_died_while_idle_cost_one_request_and_not_one_each, 4
     relay_stop(relay);
 }
 
-/* ------------------------------------------------------------------------------------------- names that lead elsewhere */
+/* ---------------------------------------------------------------------------------------- names that lead elsewhere */
 
-/* The old master stays up, with all connections to it, as a replica of the new one; the address leads to the new one. */
+/* The old master stays up, with all connections to it, as a replica of the new one, where the address now leads. */
 TEST_LIMIT(a_demoted_server_is_left_for_the_one_that_its_address_leads_to, 60)
 {
     struct redis_server *old = serve("");
