@@ -116,8 +116,11 @@ TEST_LIMIT(connections_that_died_while_idle_cost_one_request_and_not_one_each, 4
     hf_error err = { 0 };
     redis_server_pause(server); /* all of them have asked before the first is answered: as many connections */
     struct waiter waiters[THREADS];
-    for (unsigned i = 0; i < THREADS; i++)
-        waiter_start(&waiters[i], client, numbered_name(NAME, i).text, NULL);
+    struct name names[THREADS];
+    for (unsigned i = 0; i < THREADS; i++) {
+        names[i] = numbered_name(NAME, i);
+        waiter_start(&waiters[i], client, names[i].text, NULL);
+    }
     pause_ms(test_ms(200));
     redis_server_continue(server);
     for (unsigned i = 0; i < THREADS; i++) {
@@ -126,9 +129,8 @@ TEST_LIMIT(connections_that_died_while_idle_cost_one_request_and_not_one_each, 4
     }
     pause_ms(300); /* what was used a moment ago is not suspected */
     atomic_store(&relay->swallow_all, true);
-    while (atomic_load(&relay->swallowed) == 0)
+    while (atomic_load(&relay->swallowed) < 2)
         await_a_moment();
-    CHECK(atomic_load(&relay->swallowed) > 1);
     CHECK_STATUS(HF_UNKNOWN, hf_try_acquire(&lock, client, "first", NULL, &err), &err);
     CHECK_STATUS(HF_OK, hf_try_acquire(&lock, client, "second", NULL, &err), &err);
     must_release(lock);
