@@ -157,6 +157,9 @@ TEST_LIMIT(a_demoted_server_is_left_for_the_one_that_its_address_leads_to, 60)
     await_queue(new, NAME, 1);
     redis_server_do(new, "REPLICAOF NO ONE");
     redis_server_do(old, "REPLICAOF 127.0.0.1 %d", new->port);
+    refuse_lock(client, "another-lock", HF_UNAVAILABLE, "replica");
+    while (redis_server_calls(old, "role") == 0) /* nobody listens to it again, though the address still leads there */
+        await_a_moment();
     atomic_store(&relay->upstream, new->port);
     must_release(must_acquire(client, "another-lock", NULL));
     CHECK(server_has_keys(new, "another-lock"));

@@ -186,6 +186,7 @@ struct redis_node {
     size_t idle_count;
     struct redis_connection *asked; /* on which somebody waits for an answer */
     struct redis_ear ear;
+    bool demoted; /* it has said that it is a replica, and nobody has seen a master here since */
     /* for those who must not wait for a server that is down */
     unsigned failures;
     hfi_time try_again_ns;
