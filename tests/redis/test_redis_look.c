@@ -168,6 +168,8 @@ TEST(a_name_that_is_the_key_of_another_locks_companion_is_refused)
         CHECK_INT(4, redis_server_number(server, "DBSIZE"));
         redis_server_text(server, after, sizeof after, "GET hf:{x}:t");
         CHECK_STR(before, after);
+        if (i == 1)
+            refuse_lock(client, "redisson_unlock_latch:{x}:1", HF_INVALID, "another lock");
         must_release(must_acquire(client, "hf:{x}", NULL)); /* which is nobody's */
         must_release(must_acquire(client, "hf:x:t", NULL));
         must_release(lock);

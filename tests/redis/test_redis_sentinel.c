@@ -206,6 +206,34 @@ TEST_LIMIT(another_sentinel_is_listened_to_when_the_one_that_was_is_dead, 29)
     lose_by_failover(true);
 }
 
+/* How many listen to this Sentinel, other Sentinels aside. */
+static int listeners(struct redis_server *sentinel)
+{
+    char list[8000];
+    int count = 0;
+    redis_server_text(sentinel, list, sizeof list, "CLIENT LIST TYPE pubsub");
+    for (const char *line = list; (line = strstr(line, " sub=1 ")) != NULL; line++)
+        count++;
+    return count;
+}
+
+TEST_LIMIT(another_sentinel_is_listened_to_when_the_one_that_was_says_nothing_any_more, 60)
+{
+    struct redis_group *group = sentinels();
+    hf_client *client = open_client();
+    struct held *held = hold(client, NAME, test_ms(3000));
+    REQUIRE_INT(1, listeners(group->sentinel[0])); /* the first in the URL */
+    REQUIRE_INT(0, listeners(group->sentinel[1]));
+    redis_server_pause(group->sentinel[0]);
+    while (listeners(group->sentinel[1]) == 0 && listeners(group->sentinel[2]) == 0) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        pause_ms(10);
+    }
+    redis_server_continue(group->sentinel[0]);
+    held_finish(held, HF_OK);
+    hf_close(client);
+}
+
 /* The connection to it stays open: nothing tells that nothing will come. */
 TEST_LIMIT(a_sentinel_that_stops_without_a_word_does_not_hide_a_failover_for_longer_than_a_renewal, 60)
 {

@@ -187,6 +187,7 @@ struct redis_node {
     size_t idle_count;
     struct redis_connection *asked; /* on which somebody waits for an answer */
     struct redis_ear ear;
+    bool demoted; /* it has said that it is a replica, and nobody has seen a master here since */
     /* for those who must not wait for a server that is down */
     unsigned failures;
     hfi_time try_again_ns;
@@ -249,6 +250,8 @@ struct redis_sentinel {
     struct redis_node *master;           /* NULL: to be asked for */
     struct redis_node *known;            /* the last one */
     struct redis_connection *connection; /* tells of a new master; NULL: none */
+    hfi_time pinged_ns;                  /* when it was last asked to say something, or else made */
+    bool silent;                         /* it has not since */
     hfi_time try_again_ns;               /* to listen to another one, if there is none and all were tried */
     size_t tries;                        /* since the last time that this was put off */
 };
@@ -259,7 +262,7 @@ hf_status hfi_redis_sentinel_find(struct redis_store *store, struct redis_node *
 bool hfi_redis_sentinel_replaced(struct redis_store *store, const struct redis_node *node);
 enum redis_verdict hfi_redis_sentinel_judge(struct redis_store *store, struct redis_node *node, hf_status status,
                                             const redisReply *reply, hfi_time deadline_ns);
-/* Makes sure that some Sentinel will tell. */
+/* Makes sure that some Sentinel will tell. To be called now and then: one that says nothing any more is left. */
 void hfi_redis_sentinel_listen(struct redis_store *store, hfi_time deadline_ns);
 void hfi_redis_sentinel_hear(struct redis_store *store);
 
@@ -424,8 +427,8 @@ void hfi_redis_forget_channels(struct redis_ear *ear);
 void hfi_redis_lose_ear(struct redis_store *store, struct redis_node *node);
 /* No message is of interest any more; sets the lock's state. */
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state);
-/* Sleeps until there is news for `lock`, the ear broke, the waker was woken (true), or the deadline came (false). An ear
- * that says nothing has to show that it is alive. */
+/* Sleeps until there is news for `lock`, the ear broke, the waker was woken (true), or the deadline came (false). An
+ * ear that says nothing has to show that it is alive. */
 bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
                       hfi_time deadline_ns);
 

@@ -126,6 +126,9 @@ static enum redis_verdict judge(struct redis_store *store, struct redis_node *no
     /* No master any more, or not yet. The address, a name say, may lead to another server by now, and only our
      * connections still to this one: whoever asks next asks there. */
     if (status == HF_OK && (hfi_redis_is_replica(reply) || hfi_redis_is_error(reply, "LOADING"))) {
+        pthread_mutex_lock(&store->mutex);
+        node->demoted = true;
+        pthread_mutex_unlock(&store->mutex);
         hfi_redis_drop_node(store, node);
         hfi_redis_lose_ear(store, node);
     }

@@ -7,10 +7,14 @@
 #include "redis.h"
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* Sentinels that cannot be reached are not tried more often. */
 #define LISTEN_PAUSE HFI_SECOND
 #define LISTEN_PATIENCE (500 * HFI_MS)
+/* A Sentinel that has nothing to tell is asked to show that it is alive, not more often; and has so long to do that. */
+#define SILENCE_LEAST HFI_SECOND
+#define PONG_MOST (2 * HFI_SECOND)
 
 /* `node` is the master. Whatever is held is looked after there, at once. */
 static void set_master(struct redis_store *store, struct redis_node *node)
@@ -170,10 +174,28 @@ static hf_status subscribe(struct redis_store *store, size_t index, struct redis
     return status;
 }
 
+/* With the mutex. One that is given up is shut down only: the keeper finds that out, and listens to another one. */
+static void look_after_ear(struct redis_sentinel *sentinel, hfi_time now)
+{
+    struct redis_connection *connection = sentinel->connection;
+    struct redis_command ping = { REDIS_ROOM(1) };
+    hfi_redis_add(&ping, "PING");
+    if (now - sentinel->pinged_ns < (sentinel->silent ? PONG_MOST : SILENCE_LEAST))
+        return;
+    if (sentinel->silent && hfi_redis_ready_by(connection->fd, POLLIN, now)) /* it is us who have not listened */
+        return;
+    if (sentinel->silent || hfi_redis_send(connection, &ping, 1, now, NULL) != HF_OK)
+        shutdown(connection->fd, SHUT_RDWR);
+    sentinel->pinged_ns = now;
+    sentinel->silent = true;
+}
+
 void hfi_redis_sentinel_listen(struct redis_store *store, hfi_time deadline_ns)
 {
     const hfi_time now = hfi_redis_now_ns();
     pthread_mutex_lock(&store->mutex);
+    if (store->sentinel.connection)
+        look_after_ear(&store->sentinel, now);
     if (now >= store->sentinel.try_again_ns)
         store->sentinel.tries = 0;
     /* One that dies right after it was found is replaced at once: nobody else would tell of a failover. */
@@ -195,6 +217,8 @@ void hfi_redis_sentinel_listen(struct redis_store *store, hfi_time deadline_ns)
         pthread_mutex_lock(&store->mutex);
         if (!store->sentinel.connection) { /* else another thread was faster */
             store->sentinel.connection = connection;
+            store->sentinel.pinged_ns = begun;
+            store->sentinel.silent = false;
             connection = NULL;
         }
         pthread_mutex_unlock(&store->mutex);
@@ -221,7 +245,10 @@ void hfi_redis_sentinel_hear(struct redis_store *store)
 {
     struct redis_connection *connection = store->sentinel.connection;
     redisReply *reply = NULL;
+    pthread_mutex_lock(&store->mutex); /* somebody may be sending on it */
     hf_status status = hfi_redis_fetch(connection);
+    store->sentinel.silent = false;
+    pthread_mutex_unlock(&store->mutex);
     while (status == HF_OK && (status = hfi_redis_fetched(connection, &reply)) == HF_OK && reply) {
         if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 && reply->element[2]->type == REDIS_REPLY_STRING)
             take_switch(store, reply->element[2]->str);

@@ -38,10 +38,10 @@ void hfi_redis_backstop(const struct redis_store *store, struct redis_lock *lock
 }
 
 /* "hf:{KEY}:x" and "hf::KEY:x", whichever letter; and Redisson's latch. */
-static bool is_companion(const char *key)
+static bool is_companion(const struct redis_dialect *dialect, const char *key)
 {
     const size_t length = strlen(key);
-    if (strncmp(key, "redisson_unlock_latch:", 22) == 0)
+    if (dialect->leaves_latch && strncmp(key, "redisson_unlock_latch:", 22) == 0)
         return true;
     return length > 6 && (strncmp(key, "hf:{", 4) == 0 || strncmp(key, "hf::", 4) == 0) && key[length - 2] == ':' &&
            key[length - 1] >= 'a' && key[length - 1] <= 'z';
@@ -53,7 +53,7 @@ hf_status hfi_redis_check_name(const struct redis_store *store, const char *name
     if (store->config.dialect == &hfi_redis_native) /* whose keys end in ways that keep them apart */
         return HF_OK;
     snprintf(key, sizeof key, "%s%s", store->config.prefix, name);
-    if (!is_companion(key))
+    if (!is_companion(store->config.dialect, key))
         return HF_OK;
     return hfi_fail(
         err, HF_INVALID, 0,

@@ -59,21 +59,35 @@ static hf_status subscribe_client(struct redis_store *store, struct redis_connec
     return status;
 }
 
+/* A replica passes on what its master publishes, but the master does not count those who hear it there: it takes them
+ * for dead. So after a demotion only a master is listened to, if we may ask for its role. */
+static hf_status connect_ear(struct redis_store *store, const struct redis_node *node, bool demoted,
+                             struct redis_connection **out, hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_access access = store->config.access;
+    access.master = access.master || demoted;
+    const hf_status status = hfi_redis_connect(out, &node->address, &access, deadline_ns, err);
+    if (status != HF_DENIED || !demoted)
+        return status;
+    return hfi_redis_connect(out, &node->address, &store->config.access, deadline_ns, err);
+}
+
 /* Makes sure that there is a connection to listen to. */
 static hf_status open_ear(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_connection *connection = NULL;
     pthread_mutex_lock(&store->mutex);
-    const bool there = node->ear.connection != NULL;
+    const bool there = node->ear.connection != NULL, demoted = node->demoted;
     pthread_mutex_unlock(&store->mutex);
     if (there)
         return HF_OK;
-    hf_status status = hfi_redis_connect(&connection, &node->address, &store->config.access, deadline_ns, err);
+    hf_status status = connect_ear(store, node, demoted, &connection, deadline_ns, err);
     if (status == HF_OK && !store->by_channels)
         status = subscribe_client(store, connection, deadline_ns, err);
     pthread_mutex_lock(&store->mutex);
     if (status == HF_OK && !node->ear.connection) { /* else another thread was faster */
         node->ear.connection = connection;
+        node->demoted = false;
         node->ear.number++;
         node->ear.heard_ns = store->env->now_ns();
         node->ear.pinged_ns = 0;

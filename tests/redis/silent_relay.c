@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * relay.c: see relay.h.
+ * silent_relay.c: see silent_relay.h.
  */
-#include "relay.h"
+#include "silent_relay.h"
 #include "test.h"
 
 #include <arpa/inet.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * relay.h: a TCP relay on the loopback, in a process of its own, for what happens to single connections: some die
- * without a word, others lead to a server that is no longer the right one.
+ * silent_relay.h: a TCP relay on the loopback, in a process of its own, for what happens to single connections: some
+ * die without a word, others lead to a server that is no longer the right one.
  */
-#ifndef RELAY_H
-#define RELAY_H
+#ifndef SILENT_RELAY_H
+#define SILENT_RELAY_H
 
 #include "shared.h"
 
