@@ -15,7 +15,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -83,7 +82,6 @@ static void greet(struct late_relay *relay)
     for (size_t i = 0; i < PAIRS_MOST; i++) {
         struct pair *pair = &relay->pairs[i];
         if (pair->client < 0 && pair->server < 0) {
-            free(pair->held);
             *pair = (struct pair){ .client = client, .server = connect_to(&relay->server) };
             return;
         }
@@ -114,7 +112,7 @@ static void from_client(struct late_relay *relay, struct pair *pair)
     }
     const bool now = !pair->held && is_to_be_caught(relay, bytes, (size_t)got);
     if (now)
-        REQUIRE((pair->held = malloc(HELD_MOST)) != NULL);
+        pair->held = shared_new(HELD_MOST); /* for as long as the test lasts */
     if (!pair->held) {
         pass_on(pair->server, bytes, (size_t)got);
         return;
