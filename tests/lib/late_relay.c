@@ -112,7 +112,7 @@ static void from_client(struct late_relay *relay, struct pair *pair)
     }
     const bool now = !pair->held && is_to_be_caught(relay, bytes, (size_t)got);
     if (now)
-        pair->held = shared_new(HELD_MOST); /* for as long as the test lasts */
+        pair->held = shared_new(HELD_MOST); /* for as long as the test */
     if (!pair->held) {
         pass_on(pair->server, bytes, (size_t)got);
         return;
