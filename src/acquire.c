@@ -10,6 +10,8 @@
 /* What may come after a wait's deadline: taking up what was granted at the last moment, or giving up the place in the
  * queue. A store that does not answer within this time is left to the keeper. */
 #define LAST_PATIENCE (50 * HFI_MS)
+/* A store that answered before and is silent for so long may have much to do. */
+#define LITTLE_TIME HFI_SECOND
 
 /* Engines without wait() are asked from time to time, more and more seldom. */
 #define POLL_MOST 4u
@@ -96,6 +98,7 @@ struct contest {
     struct hfi_wait wait;
     struct hfi_trouble trouble;
     unsigned polls;
+    bool heard;        /* the store has answered in this wait: somebody else has it */
     hfi_time asked_ns; /* when the last question was sent */
 };
 
@@ -162,10 +165,13 @@ static hf_status sleep_until_worth_asking(struct contest *contest, hf_error *err
 }
 
 /* The question was asked when the wait was all but over, so that the store had LAST_PATIENCE and no more to answer it,
- * and it has not. That is no trouble yet: the same store may have been waited for with success. */
+ * or little more if it has answered before; and it has not. That is no trouble yet: the same store may have been waited
+ * for with success. */
 static bool is_out_of_time(const struct contest *contest, hfi_time now)
 {
-    const bool hurried = contest->request.deadline_ns > contest->want->deadline_ns;
+    const hfi_time end = contest->want->deadline_ns;
+    const bool hurried =
+        contest->request.deadline_ns > end || (contest->heard && contest->asked_ns + LITTLE_TIME > end);
     return hurried && contest->trouble.failures == 0 && now + HFI_MS >= contest->request.deadline_ns;
 }
 
@@ -233,6 +239,7 @@ static hf_status contend(struct contest *contest, hf_error *err)
         }
         if (status == HF_BUSY) {
             contest->trouble = (struct hfi_trouble){ 0 };
+            contest->heard = true;
             if (!contest->want->may_wait || hfi_now_ns() >= contest->want->deadline_ns)
                 return say_busy(contest, err);
             status = sleep_until_worth_asking(contest, err);
@@ -338,6 +345,7 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
         wait_begin(client, &contest.wait, want->name, NULL);
     contest.trouble.failures = 0;
     contest.polls = 0;
+    contest.heard = false;
     pthread_mutex_unlock(&client->mutex);
     hf_status status = contend(&contest, err);
     pthread_mutex_lock(&client->mutex);

@@ -129,8 +129,7 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints
 {
     static struct addrinfo one;
     (void)hints;
-    const long number = strtol(port, NULL, 10);
-    FUZZ_REQUIRE(*host && strlen(host) < 256 && number > 0 && number < 65536);
+    FUZZ_REQUIRE(*host && strlen(host) < 256 && !port);
     one = (struct addrinfo){ .ai_family = AF_UNIX,
                              .ai_socktype = SOCK_STREAM,
                              .ai_addr = (struct sockaddr *)&server.address,

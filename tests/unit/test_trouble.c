@@ -400,6 +400,30 @@ TEST(a_wait_that_was_long_enough_for_an_answer_does_not_hide_trouble)
     hf_close(client);
 }
 
+static void *silence_after_an_answer(void *none)
+{
+    await_at_least(&script_attempt.calls, 2);
+    script_set(&script_attempt, SCRIPT_FOREVER, HF_UNKNOWN, true);
+    return none;
+}
+
+/* The last that was heard of the store is that somebody else has it. */
+TEST(a_store_that_answered_and_is_silent_when_the_wait_ends_is_no_trouble)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = NULL;
+    hf_error err;
+    pthread_t thread;
+    options.wait_ms = 900;
+    script_set(&script_attempt, SCRIPT_FOREVER, HF_BUSY, false);
+    REQUIRE_INT(0, pthread_create(&thread, NULL, silence_after_an_answer, NULL));
+    CHECK_STATUS(HF_TIMEOUT, hf_acquire(&lock, client, "x", &options, &err), &err);
+    CHECK(lock == NULL);
+    pthread_join(thread, NULL);
+    hf_close(client);
+}
+
 TEST(an_answer_slower_than_the_lease_is_no_lock)
 {
     hf_options options = HF_OPTIONS_INIT;
