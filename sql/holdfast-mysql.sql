@@ -74,7 +74,12 @@ CREATE TABLE IF NOT EXISTS holdfast_locks_fences (
 -- Tables of version 0.1 get the columns that it did not know. MySQL has no ADD COLUMN IF NOT EXISTS.
 SET @holdfast = IF((SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE()
     AND TABLE_NAME = 'holdfast_locks' AND COLUMN_NAME = 'request') > 0, 'DO 0',
-    'ALTER TABLE holdfast_locks ADD COLUMN request BIGINT UNSIGNED NOT NULL DEFAULT 0, ADD COLUMN undone BLOB');
+    'ALTER TABLE holdfast_locks ADD COLUMN request BIGINT UNSIGNED NOT NULL DEFAULT 0');
+PREPARE holdfast FROM @holdfast;
+EXECUTE holdfast;
+SET @holdfast = IF((SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE()
+    AND TABLE_NAME = 'holdfast_locks' AND COLUMN_NAME = 'undone') > 0, 'DO 0',
+    'ALTER TABLE holdfast_locks ADD COLUMN undone BLOB');
 PREPARE holdfast FROM @holdfast;
 EXECUTE holdfast;
 SET @holdfast = IF((SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE()

@@ -133,8 +133,10 @@ static void *look_up(void *argument)
 static void stay_loaded(void)
 {
     Dl_info here;
-    if (dladdr(names, &here) && here.dli_fname)
-        dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+    if (dladdr(names, &here) && here.dli_fname) {
+        const void *for_ever = dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+        (void)for_ever;
+    }
 }
 
 /* With the mutex. 0, or an errno. */

@@ -99,6 +99,7 @@ static void hang(void)
     atomic_fetch_sub(&hanging, 1);
 }
 
+/* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name) */
 __attribute__((visibility("default"))) int getaddrinfo(const char *node, const char *service,
                                                        const struct addrinfo *hints, struct addrinfo **found)
 {

@@ -107,6 +107,7 @@ static void read_file(char image[SECTORS][SECTOR])
 }
 
 /* Instead of the C library's: notes what is there when the engine has it written to disk. */
+/* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name) */
 int fdatasync(int fd)
 {
     if (fd == file_fd)

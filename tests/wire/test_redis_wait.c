@@ -273,7 +273,7 @@ TEST(a_place_from_before_a_broken_subscription_is_left_too)
 /* The server may have written the place down before its answer was lost. */
 TEST(a_place_whose_answer_was_lost_is_left_too)
 {
-    miss_it(HF_UNKNOWN, 400, 5000,
+    miss_it(HF_TIMEOUT, 400, 5000,
             "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
             "use main\nacquire 1 20000 1\n"
             "retry\nhello\nundo 1\nsend :1\\r\\n\ndone\n");

@@ -59,8 +59,9 @@ hf_status hfi_etcd_outcome(const struct etcd_stream *stream, bool writes, hf_err
 {
     if (stream->code == 0)
         return HF_OK;
+    /* A proxy that gave up may have passed the request on. */
     if (stream->code < 0 && stream->http && stream->http != 200)
-        return hfi_fail(err, HF_UNAVAILABLE, stream->http,
+        return hfi_fail(err, writes && stream->http >= 500 ? HF_UNKNOWN : HF_UNAVAILABLE, stream->http,
                         "the server answers with HTTP status %d, and not as etcd does", stream->http);
     if (stream->code < 0)
         return hfi_fail(err, writes ? HF_UNKNOWN : HF_UNAVAILABLE, 0, "the server broke off its answer");

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Numbers of MySQL that MariaDB does not have. */
-enum { MYSQL_USER_LOCK_DEADLOCK = 3058, MYSQL_NOWAIT = 3572 };
+enum { MYSQL_CONNECTION_KILLED = 1927, MYSQL_USER_LOCK_DEADLOCK = 3058, MYSQL_NOWAIT = 3572 };
 
 static hf_status status_of(unsigned number)
 {
@@ -68,7 +68,8 @@ hf_status hfi_mysql_refusal(const struct mysql_store *store, unsigned number, co
 bool hfi_mysql_is_lost(unsigned number)
 {
     return number == CR_SERVER_GONE_ERROR || number == CR_SERVER_LOST || number == CR_UNKNOWN_ERROR ||
-           number == CR_MALFORMED_PACKET || number == CR_COMMANDS_OUT_OF_SYNC || number == 0;
+           number == CR_MALFORMED_PACKET || number == CR_COMMANDS_OUT_OF_SYNC || number == MYSQL_CONNECTION_KILLED ||
+           number == 0;
 }
 
 bool hfi_mysql_is_conflict(unsigned number)

@@ -28,10 +28,13 @@ static const char check[] =
 enum { COLUMN_THERE, COLUMN_FIRST_THERE, COLUMN_OTHER_ENGINE, COLUMN_GUARDED, COLUMN_BINARY, COLUMN_NEWER };
 #define TABLES 4
 
+/* Whoever else uses the table waits behind this while it waits for a long reader: not for long. */
 static const char *const alter[] = {
+    "SET lock_wait_timeout = 1",
     "ALTER TABLE {L} ADD COLUMN request BIGINT UNSIGNED NOT NULL DEFAULT 0",
     "ALTER TABLE {L} ADD COLUMN undone BLOB",
     "ALTER TABLE {G} ADD COLUMN undone BLOB",
+    "SET lock_wait_timeout = 5",
 };
 #define NEWER_COLUMNS 3
 
@@ -96,7 +99,7 @@ static hf_status add_columns(struct mysql_store *store, struct mysql_connection 
                              hf_error *err)
 {
     hf_status status = HF_OK;
-    for (size_t i = 0; i < NEWER_COLUMNS && status == HF_OK; i++) {
+    for (size_t i = 0; i < sizeof alter / sizeof alter[0] && status == HF_OK; i++) {
         hf_error trouble = { .native = 0 };
         status = say(store, connection, alter[i], NULL, deadline_ns, &trouble);
         if (status != HF_OK && hfi_mysql_is_there_already((unsigned)trouble.native))

@@ -239,6 +239,8 @@ hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgr
     struct postgres_values values;
     hf_status status = HF_OK;
     lock->owner = request->owner;
+    if (lock->watched) /* a grant that came too late for the core, which asks for another */
+        drop(store, lock);
     hfi_postgres_values(&values, request);
     if (lock->unsure && hfi_postgres_must_settle(store))
         status = hfi_postgres_settle(store, request->deadline_ns, err);

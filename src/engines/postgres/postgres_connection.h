@@ -34,6 +34,7 @@ struct postgres_connection {
     PGconn *pq;
     int backend;       /* the server's process, … */
     int64_t lived_us;  /* … at this time: who has the same number and began later is another */
+    char started[40];  /* when the server was: after a failover another one has the same numbers */
     bool pooled;       /* something between us and the server gives its connections to others */
     uint32_t prepared; /* bits by statement */
     bool broken;

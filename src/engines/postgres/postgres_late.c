@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 #include <poll.h>
+#include <string.h>
 
 /* More are not left to themselves while a lock is asked for again and again. */
 #define GIVEN_UP_MOST 16
@@ -40,14 +41,17 @@ bool hfi_postgres_must_settle(struct postgres_store *store)
 struct session {
     int backend;
     int64_t lived_us;
+    char started[sizeof((struct postgres_connection *)0)->started];
 };
 
 static bool find_one(struct postgres_store *store, struct session *session)
 {
     pthread_mutex_lock(&store->mutex);
     const struct postgres_connection *one = store->given_up;
-    if (one)
+    if (one) {
         *session = (struct session){ .backend = one->backend, .lived_us = one->lived_us };
+        memcpy(session->started, one->started, sizeof session->started);
+    }
     pthread_mutex_unlock(&store->mutex);
     return one != NULL;
 }
@@ -56,7 +60,8 @@ static void forget(struct postgres_store *store, const struct session *session)
 {
     pthread_mutex_lock(&store->mutex);
     struct postgres_connection **link = &store->given_up, *found;
-    while (*link && ((*link)->backend != session->backend || (*link)->lived_us != session->lived_us))
+    while (*link && ((*link)->backend != session->backend || (*link)->lived_us != session->lived_us ||
+                     strcmp((*link)->started, session->started) != 0))
         link = &(*link)->next;
     found = *link;
     if (found) {
@@ -70,7 +75,7 @@ static void forget(struct postgres_store *store, const struct session *session)
 static hf_status end_session(struct postgres_store *store, const struct session *session, hfi_time deadline_ns,
                              hf_error *err)
 {
-    struct postgres_values values = { .name = "", .note = "" };
+    struct postgres_values values = { .name = "", .note = session->started };
     hfi_postgres_put(values.backend, session->backend);
     hfi_postgres_put(values.version, session->lived_us);
     for (;;) {

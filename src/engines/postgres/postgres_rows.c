@@ -155,6 +155,9 @@ static void stay_outside(struct postgres_store *store, struct postgres_lock *loc
                  hfi_postgres_number(result, 0, COLUMN_PID, 0));
     grant->holder_left_ms = left < 0 ? -1 : left;
     lock->server_us = hfi_postgres_number(result, 0, COLUMN_CLOCK, -1);
+    /* A client of version 0.1 that hands the row over leaves the number of a holder that died: ours must be greater. */
+    if (lock->server_us > atomic_load(&lock->requests))
+        atomic_store(&lock->requests, lock->server_us);
     set_backstop(store, lock, left);
     if (called)
         hfi_postgres_expect_no_more(store, lock, POSTGRES_NEW);

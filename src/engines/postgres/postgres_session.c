@@ -81,6 +81,7 @@ static hf_status judge(struct postgres_store *store, struct postgres_connection 
         return hfi_fail(err, HF_UNAVAILABLE, 0, "%s is a standby, on which nothing can be written", config->where);
     connection->backend = (int)hfi_postgres_number(answer, 0, 0, 0);
     connection->lived_us = hfi_postgres_number(answer, 0, 3, 0);
+    snprintf(connection->started, sizeof connection->started, "%s", PQgetvalue(answer, 0, 2));
     connection->pooled = connection->backend != PQbackendPID(connection->pq) && !config->session_pooler;
     if (connection->pooled && config->strategy->bound)
         return hfi_fail(err, HF_UNSUPPORTED, 0,

@@ -253,9 +253,12 @@ static const char show_token[] = "SELECT {H}($1, $2)";
 static const char vouch[] = "SELECT string_agg(a.pid::text, ' ') FROM pg_stat_activity a"
                             " WHERE a.datname = current_database() AND has_table_privilege(a.usesysid, $1, 'UPDATE')";
 
-/* No row: it has ended, and all that it had is undone. */
-static const char end_session[] = "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = $1"
-                                  " AND (extract(epoch FROM a.backend_start) * 1000000)::bigint <= $2";
+/* No row: it has ended, or the server that had it has, and all that it had is undone. A beginning that may not be seen
+ * is that of a session that may not be ended either, which the server then says. */
+static const char end_session[] =
+    "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = $1 AND a.usename = session_user"
+    " AND (a.backend_start IS NULL OR (extract(epoch FROM a.backend_start) * 1000000)::bigint <= $2)"
+    " AND extract(epoch FROM pg_postmaster_start_time())::text = $3";
 
 #define ROW_CAPS                                                                                                       \
     (HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |       \
@@ -281,7 +284,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_INSPECT] = { row_inspect, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
-               [POSTGRES_END_SESSION] = { end_session, "bv" } },
+               [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE },
       .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_TAKE },
@@ -307,7 +310,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_INSPECT] = { row_inspect, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
-               [POSTGRES_END_SESSION] = { end_session, "bv" } },
+               [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_LOOK },
       .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_LOOK },
@@ -331,7 +334,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_INSPECT] = { row_inspect, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
-               [POSTGRES_END_SESSION] = { end_session, "bv" } },
+               [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_LOCK, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
@@ -351,7 +354,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_EVICT] = { advisory_evict, "nbv" },
                [POSTGRES_INSPECT] = { advisory_inspect, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
-               [POSTGRES_END_SESSION] = { end_session, "bv" } },
+               [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },
       .release = { POSTGRES_CLEAR, POSTGRES_FREE } },
     { .name = "for-update",
@@ -371,7 +374,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_EVICT] = { update_evict, "nbv" },
                [POSTGRES_INSPECT] = { update_inspect, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
-               [POSTGRES_END_SESSION] = { end_session, "bv" } },
+               [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },
       .release = { POSTGRES_CLEAR, POSTGRES_COMMIT } },
 };

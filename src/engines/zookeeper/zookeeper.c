@@ -119,22 +119,22 @@ static hf_status use_addresses(struct zookeeper_store *store, struct found *foun
 
 static hf_status look_up(struct zookeeper_store *store, hfi_time deadline_ns, hf_error *err)
 {
-    struct found *found = hfi_alloc(sizeof *found);
-    struct hosts *hosts = hfi_alloc(sizeof *hosts);
-    hf_status status = found && hosts ? HF_OK : hfi_zookeeper_no_memory(err);
+    struct room {
+        struct found found;
+        struct hosts hosts;
+    } *room = hfi_alloc(sizeof *room);
+    if (!room)
+        return hfi_zookeeper_no_memory(err);
+    split_hosts(&room->hosts, store->config.hosts);
+    hf_status status = hfi_resolve(room->hosts.addresses, room->hosts.names, room->hosts.count, deadline_ns, err);
     if (status == HF_OK) {
-        split_hosts(hosts, store->config.hosts);
-        status = hfi_resolve(hosts->addresses, hosts->names, hosts->count, deadline_ns, err);
-    }
-    if (status == HF_OK) {
-        add_addresses(found, hosts);
+        add_addresses(&room->found, &room->hosts);
         pthread_mutex_lock(&store->mutex);
-        if (use_addresses(store, found) != HF_OK)
+        if (use_addresses(store, &room->found) != HF_OK)
             status = hfi_zookeeper_no_memory(err);
         pthread_mutex_unlock(&store->mutex);
     }
-    hfi_free(hosts);
-    hfi_free(found);
+    hfi_free(room);
     return status;
 }
 
