@@ -54,6 +54,8 @@ void random_pause(uint32_t most_us);
 /* --- locks --- */
 
 hf_client *open_client(void);
+/* One of many that log in at once, on a machine that may have other things to do: the default is too short then. */
+hf_client *open_patient_client(void);
 hf_lock *must_acquire(hf_client *client, const char *name, const hf_options *options);
 void must_release(hf_lock *lock);
 /* Asks as a stranger, who re-enters nothing. */

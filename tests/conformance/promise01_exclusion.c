@@ -24,7 +24,7 @@ static struct contest *contest_new(uint32_t rounds)
 static void compete(void *arg, uint32_t index)
 {
     struct contest *contest = arg;
-    hf_client *client = contest->client ? contest->client : open_client();
+    hf_client *client = contest->client ? contest->client : open_patient_client();
     for (uint32_t i = 0; i < contest->rounds; i++) {
         hf_lock *lock = must_acquire(client, contest->name.text, NULL);
         witness_visit(&contest->witness, index + 1, hf_token(lock));
@@ -84,7 +84,7 @@ PROMISE_LIMIT(p01_64_processes_on_a_counter, HF_CAP_PROCESSES, 40)
 static void compete_in_all_ways(void *arg, uint32_t index)
 {
     struct contest *contest = arg;
-    hf_client *client = contest->client ? contest->client : open_client();
+    hf_client *client = contest->client ? contest->client : open_patient_client();
     for (uint32_t i = 0; i < contest->rounds;) {
         hf_options options = HF_OPTIONS_INIT;
         hf_lock *lock = NULL;

@@ -70,17 +70,25 @@ void random_pause(uint32_t most_us)
 
 /* --- locks --- */
 
-/* With patience: a server that sixty-four processes log in to at once, on a machine with other things to do, may need
- * longer than the default. */
-hf_client *open_client(void)
+static hf_client *open_with_timeout(uint32_t timeout_ms)
 {
     hf_client *client = NULL;
     hf_error err = { 0 };
     hf_client_options options = HF_CLIENT_OPTIONS_INIT;
-    options.timeout_ms = 15000;
+    options.timeout_ms = timeout_ms;
     REQUIRE_STATUS(HF_OK, hf_open(&client, store_url, &options, &err), &err);
     REQUIRE(client != NULL);
     return client;
+}
+
+hf_client *open_client(void)
+{
+    return open_with_timeout(0);
+}
+
+hf_client *open_patient_client(void)
+{
+    return open_with_timeout(15000);
 }
 
 hf_lock *must_acquire(hf_client *client, const char *name, const hf_options *options)
