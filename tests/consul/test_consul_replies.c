@@ -4,7 +4,7 @@
  * them any more. Whatever the caller was told stays true, and nothing is left behind.
  */
 #include "consul_support.h"
-#include "holdback.h"
+#include "late_relay.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -241,31 +241,30 @@ static void *break_it(void *client)
 TEST_LIMIT(a_break_that_comes_late_breaks_nobody_else, 30)
 {
     struct consul_server *server = start_store("");
-    struct holdback *relay = holdback_open(server->port);
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
     hf_client_options options = HF_CLIENT_OPTIONS_INIT;
     hf_client *breaker = NULL, *client = open_client();
     struct waiter waiter;
     char url[60];
     pthread_t thread;
     options.timeout_ms = test_ms(3000);
-    snprintf(url, sizeof url, "consul://127.0.0.1:%d", relay->port);
+    snprintf(url, sizeof url, "consul://127.0.0.1:%d", late_relay_port(relay));
     REQUIRE_STATUS(HF_OK, hf_open(&breaker, url, &options, NULL), NULL);
     hf_lock *lock = must_acquire(client, NAME, NULL);
     waiter_start(&waiter, client, NAME, NULL);
     await_waiters(client, NAME, 1);
-    holdback_arm(relay, "\"delete\"");
+    late_relay_catch(relay, "\"delete\"", 1);
     REQUIRE_INT(0, pthread_create(&thread, NULL, break_it, breaker));
-    holdback_await(relay);
+    late_relay_await(relay);
     must_release(lock);
     waiter_join(&waiter, HF_OK);
     pthread_join(thread, NULL);
     CHECK_STATUS(HF_OK, hf_renew(waiter.lock, 0, NULL), NULL);
-    holdback_deliver(relay);
+    late_relay_deliver(relay);
     CHECK_STATUS(HF_OK, hf_renew(waiter.lock, 0, NULL), NULL);
     must_release(waiter.lock);
     hf_close(breaker);
     hf_close(client);
-    holdback_close(relay);
 }
 
 TEST_LIMIT(a_break_whose_answer_is_lost_breaks_nobody_else, 30)

@@ -4,7 +4,7 @@
  * server does nothing for them: its revision stays as it is.
  */
 #include "etcd_support.h"
-#include "holdback.h"
+#include "late_relay.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +12,9 @@
 
 struct scene {
     struct etcd_cluster *cluster;
-    struct holdback *relay, *other_relay; /* both to the same server */
-    hf_client *client, *other;            /* behind the relays; and not */
-    hf_lock *kept;                        /* keeps the client's lease alive */
+    struct late_relay *relay, *other_relay; /* both to the same server */
+    hf_client *client, *other;              /* behind the relays; and not */
+    hf_lock *kept;                          /* keeps the client's lease alive */
 };
 
 static void begin(struct scene *scene, const char *options)
@@ -22,9 +22,10 @@ static void begin(struct scene *scene, const char *options)
     char url[200];
     hf_client_options hurry = HF_CLIENT_OPTIONS_INIT;
     scene->cluster = start_store(1, options);
-    scene->relay = holdback_open(scene->cluster->servers[0].port);
-    scene->other_relay = holdback_open(scene->cluster->servers[0].port);
-    snprintf(url, sizeof url, "etcd://127.0.0.1:%d,127.0.0.1:%d", scene->relay->port, scene->other_relay->port);
+    scene->relay = late_relay_start("127.0.0.1", scene->cluster->servers[0].port);
+    scene->other_relay = late_relay_start("127.0.0.1", scene->cluster->servers[0].port);
+    snprintf(url, sizeof url, "etcd://127.0.0.1:%d,127.0.0.1:%d", late_relay_port(scene->relay),
+             late_relay_port(scene->other_relay));
     hurry.timeout_ms = test_ms(3000);
     REQUIRE_STATUS(HF_OK, hf_open(&scene->client, url, &hurry, NULL), NULL);
     scene->other = open_client();
@@ -37,8 +38,6 @@ static void finish(struct scene *scene)
     hf_close(scene->client);
     hf_close(scene->other);
     await_keys(scene->cluster, 0);
-    holdback_close(scene->relay);
-    holdback_close(scene->other_relay);
 }
 
 static long long revision(struct etcd_cluster *cluster)
@@ -55,7 +54,7 @@ static void check_does_nothing(struct scene *scene)
     const struct etcd_server *server = &scene->cluster->servers[0];
     const long long before = revision(scene->cluster);
     const int64_t handled = etcd_server_figure(server, "grpc_server_handled_total", "\"Txn\"");
-    holdback_deliver(scene->relay);
+    late_relay_deliver(scene->relay);
     while (etcd_server_figure(server, "grpc_server_handled_total", "\"Txn\"") == handled) {
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
         pause_ms(2);
@@ -67,11 +66,11 @@ TEST_LIMIT(a_try_that_comes_late_takes_nothing, 60)
 {
     struct scene scene;
     begin(&scene, QUICK);
-    holdback_arm(scene.relay, "holdfast/x/");
+    late_relay_catch(scene.relay, "holdfast/x/", 1);
     hf_lock *lock = NULL;
     hf_error err = { 0 };
     CHECK_STATUS(HF_OK, hf_try_acquire(&lock, scene.client, "x", NULL, &err), &err);
-    holdback_await(scene.relay);
+    late_relay_await(scene.relay);
     must_release(lock);
     check_does_nothing(&scene);
     check_free(scene.other, "x");
@@ -85,9 +84,9 @@ TEST_LIMIT(a_try_in_vain_that_comes_late_takes_nothing, 60)
     struct scene scene;
     begin(&scene, QUICK);
     hf_lock *held = must_acquire(scene.other, "x", NULL), *none = NULL;
-    holdback_arm(scene.relay, "holdfast/x/");
+    late_relay_catch(scene.relay, "holdfast/x/", 1);
     CHECK_STATUS(HF_BUSY, hf_try_acquire(&none, scene.client, "x", NULL, NULL), NULL);
-    holdback_await(scene.relay);
+    late_relay_await(scene.relay);
     must_release(held);
     check_does_nothing(&scene);
     check_free(scene.other, "x");
@@ -102,9 +101,9 @@ TEST_LIMIT(a_place_that_is_asked_for_late_is_not_taken, 60)
     hf_options options = HF_OPTIONS_INIT;
     struct waiter waiter;
     options.wait_ms = 20000;
-    holdback_arm(scene.relay, "holdfast/x/");
+    late_relay_catch(scene.relay, "holdfast/x/", 1);
     waiter_start(&waiter, scene.client, "x", &options);
-    holdback_await(scene.relay);
+    late_relay_await(scene.relay);
     await_waiters(scene.other, "x", 1);
     REQUIRE_STATUS(HF_OK, hf_cancel(scene.client, "x"), NULL);
     waiter_join(&waiter, HF_CANCELED);
@@ -120,9 +119,9 @@ TEST_LIMIT(a_release_that_comes_late_frees_nothing, 60)
     struct scene scene;
     begin(&scene, QUICK);
     hf_lock *lock = must_acquire(scene.client, "x", NULL);
-    holdback_arm(scene.relay, "holdfast/x/");
+    late_relay_catch(scene.relay, "holdfast/x/", 1);
     must_release(lock);
-    holdback_await(scene.relay);
+    late_relay_await(scene.relay);
     lock = must_acquire(scene.client, "x", NULL); /* of the same lease, so with the same key */
     check_does_nothing(&scene);
     check_busy(scene.other, "x");
@@ -146,9 +145,9 @@ TEST_LIMIT(a_break_that_comes_late_breaks_nobody_else, 60)
     hf_lock *lock = must_acquire(scene.other, "x", NULL);
     find_lease(scene.cluster, "x", lease);
     snprintf(key, sizeof key, "holdfast/x/%s", lease);
-    holdback_arm(scene.relay, key);
+    late_relay_catch(scene.relay, key, 1);
     REQUIRE_INT(0, pthread_create(&thread, NULL, break_it, scene.client));
-    holdback_await(scene.relay);
+    late_relay_await(scene.relay);
     must_release(lock);
     lock = must_acquire(scene.other, "x", NULL);
     pthread_join(thread, NULL);
@@ -166,9 +165,9 @@ TEST_LIMIT(what_is_in_doubt_is_given_back_to_a_full_server, 120)
     hf_lock *lock = NULL, *none = NULL;
     hf_error err = { 0 };
     begin(&scene, QUICK " --quota-backend-bytes 200000");
-    holdback_arm(scene.relay, "holdfast/x/");
+    late_relay_catch(scene.relay, "holdfast/x/", 1);
     CHECK_STATUS(HF_OK, hf_try_acquire(&lock, scene.client, "x", NULL, &err), &err);
-    holdback_await(scene.relay);
+    late_relay_await(scene.relay);
     for (unsigned i = 0; i < 2000 && !strstr(alarms, "NOSPACE"); i++) {
         if (hf_try_acquire(&none, scene.other, numbered_name("more", i).text, NULL, NULL) == HF_OK)
             hf_release(none, NULL); /* of each revision something stays */

@@ -26,9 +26,9 @@
 
 struct pair {
     int client, server; /* -1: closed */
-    char *held;         /* what was caught; NULL: nothing */
+    char *held;         /* what was caught and is not delivered; NULL: nothing */
     size_t used;
-    bool delivered;
+    bool unanswered; /* what was caught is delivered */
 };
 
 struct late_relay {
@@ -37,10 +37,10 @@ struct late_relay {
     int port;
     struct sockaddr_in server;
     pthread_mutex_t mutex;
-    char text[64]; /* "": nothing is to be caught */
+    char text[300]; /* "": nothing is to be caught */
     unsigned nth;
     bool cut; /* the connection of what is caught */
-    struct gate caught, answered;
+    struct gate connections, caught, delivered, refused, resets, ends;
     uint32_t to_catch, to_deliver; /* how often, so far */
     struct pair pairs[PAIRS_MOST];
 };
@@ -81,8 +81,9 @@ static void greet(struct late_relay *relay)
     setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     for (size_t i = 0; i < PAIRS_MOST; i++) {
         struct pair *pair = &relay->pairs[i];
-        if (pair->client < 0 && pair->server < 0) {
+        if (pair->client < 0 && pair->server < 0 && !pair->held) {
             *pair = (struct pair){ .client = client, .server = connect_to(&relay->server) };
+            gate_pass(&relay->connections);
             return;
         }
     }
@@ -105,8 +106,9 @@ static void from_client(struct late_relay *relay, struct pair *pair)
     char bytes[CHUNK];
     const ssize_t got = recv(pair->client, bytes, sizeof bytes, 0);
     if (got <= 0) {
+        gate_pass(got < 0 && errno == ECONNRESET ? &relay->resets : &relay->ends);
         shut(&pair->client);
-        if (!pair->held)
+        if (!pair->held && !pair->unanswered)
             shut(&pair->server);
         return;
     }
@@ -126,31 +128,39 @@ static void from_client(struct late_relay *relay, struct pair *pair)
         gate_pass(&relay->caught);
 }
 
+static void end_delivery(struct late_relay *relay, struct pair *pair, bool refused)
+{
+    pair->unanswered = false;
+    if (refused)
+        gate_pass(&relay->refused);
+    gate_pass(&relay->delivered);
+}
+
+/* The client is not told of the server's end. */
 static void from_server(struct late_relay *relay, struct pair *pair)
 {
     char bytes[CHUNK];
     const ssize_t got = recv(pair->server, bytes, sizeof bytes, 0);
-    if (got > 0 && !pair->delivered) {
+    if (got > 0)
         pass_on(pair->client, bytes, (size_t)got);
-        return;
-    }
-    shut(&pair->server);
-    shut(&pair->client);
-    if (pair->delivered)
-        gate_pass(&relay->answered);
+    if (got <= 0 || (pair->unanswered && pair->client < 0))
+        shut(&pair->server);
+    if (pair->unanswered)
+        end_delivery(relay, pair, got <= 0);
 }
 
 static void deliver(struct late_relay *relay)
 {
-    for (size_t i = 0; i < PAIRS_MOST; i++) {
-        struct pair *pair = &relay->pairs[i];
-        if (pair->held && !pair->delivered && pair->server >= 0) {
-            pair->delivered = true;
-            pass_on(pair->server, pair->held, pair->used);
-            return;
-        }
-    }
-    FAIL("nothing was caught that could be delivered");
+    struct pair *pair = relay->pairs;
+    while (pair < relay->pairs + PAIRS_MOST && !pair->held)
+        pair++;
+    REQUIRE(pair < relay->pairs + PAIRS_MOST);
+    pass_on(pair->server, pair->held, pair->used);
+    pair->held = NULL;
+    pair->used = 0;
+    pair->unanswered = true;
+    if (pair->server < 0)
+        end_delivery(relay, pair, true);
 }
 
 static void *carry(void *arg)
@@ -234,10 +244,31 @@ void late_relay_await(struct late_relay *relay)
     gate_await(&relay->caught, relay->to_catch);
 }
 
-void late_relay_deliver(struct late_relay *relay)
+void late_relay_deliver_if_open(struct late_relay *relay)
 {
     const uint64_t ring = 1;
     late_relay_await(relay);
     REQUIRE(write(relay->bell, &ring, sizeof ring) == sizeof ring);
-    gate_await(&relay->answered, ++relay->to_deliver);
+    gate_await(&relay->delivered, ++relay->to_deliver);
+}
+
+void late_relay_deliver(struct late_relay *relay)
+{
+    late_relay_deliver_if_open(relay);
+    REQUIRE_INT(0, gate_count(&relay->refused));
+}
+
+uint32_t late_relay_connections(const struct late_relay *relay)
+{
+    return gate_count(&relay->connections);
+}
+
+uint32_t late_relay_resets(const struct late_relay *relay)
+{
+    return gate_count(&relay->resets);
+}
+
+uint32_t late_relay_ends(const struct late_relay *relay)
+{
+    return gate_count(&relay->ends);
 }

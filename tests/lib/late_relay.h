@@ -11,10 +11,13 @@
  *     late_relay_deliver(relay);             now the first arrives, though its connection was closed long ago
  *
  * What is sent in one write of less than 16 kB is one request. All that follows a request that was caught, on the same
- * connection, stays behind it. Whatever goes wrong ends the test.
+ * connection, stays behind it. Like some proxies it does not tell a client when the server has ended the connection.
+ * Whatever goes wrong ends the test.
  */
 #ifndef LATE_RELAY_H
 #define LATE_RELAY_H
+
+#include <stdint.h>
 
 struct late_relay;
 
@@ -28,7 +31,15 @@ void late_relay_catch(struct late_relay *relay, const char *text, unsigned nth);
 void late_relay_cut(struct late_relay *relay, const char *text, unsigned nth);
 /* Waits until it was caught. */
 void late_relay_await(struct late_relay *relay);
-/* Sends what was caught on to the server, and waits for the first byte of the server's answer, which nobody gets. */
+/* Sends what was caught on to the server, and waits for the first byte of the server's answer. Whoever sent it gets
+ * that if it is still connected. */
 void late_relay_deliver(struct late_relay *relay);
+/* The same to a server that may have closed the connection. */
+void late_relay_deliver_if_open(struct late_relay *relay);
+
+/* How many connections clients have made so far, how many they have reset, and how many closed. */
+uint32_t late_relay_connections(const struct late_relay *relay);
+uint32_t late_relay_resets(const struct late_relay *relay);
+uint32_t late_relay_ends(const struct late_relay *relay);
 
 #endif

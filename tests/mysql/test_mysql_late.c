@@ -3,7 +3,7 @@
  * test_mysql_late.c: what arrives late does nothing: a request that was given up comes to the server after its
  * successor was answered. And a connection that ends behind a proxy, which keeps its other half open.
  */
-#include "mysql_relay.h"
+#include "late_relay.h"
 #include "mysql_support.h"
 
 #include <stdio.h>
@@ -12,13 +12,13 @@
 /* The ordinary exchange takes a few milliseconds; one that was caught is given up after this. */
 #define TIMEOUT_MS 2500
 
-static void relayed_url(char out[200], const struct mysql_relay *relay, const char *strategy)
+static void relayed_url(char out[200], const struct late_relay *relay, const char *strategy)
 {
-    snprintf(out, 200, "mysql://root@127.0.0.1:%d/app?strategy=%s", mysql_relay_port(relay), strategy);
+    snprintf(out, 200, "mysql://root@127.0.0.1:%d/app?strategy=%s", late_relay_port(relay), strategy);
 }
 
 /* Its statements are prepared, and the row of the name is there. */
-static hf_client *relayed_client(const struct mysql_relay *relay, const char *strategy, const char *name)
+static hf_client *relayed_client(const struct late_relay *relay, const char *strategy, const char *name)
 {
     char url[200];
     hf_client *client = NULL;
@@ -51,25 +51,24 @@ static void check_free_now(hf_client *client, const char *name)
 /* The n-th statement of an attempt that came to nothing, for each of them. */
 static void check_late_attempt(struct mysql_server *server, const char *strategy, unsigned nth)
 {
-    struct mysql_relay *relay = mysql_relay_start(server);
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
     const hf_options options = lasting();
     char name[60];
     snprintf(name, sizeof name, "%s-late-%u", strategy, nth);
     hf_client *client = relayed_client(relay, strategy, name), *other = open_client();
     hf_lock *lock = NULL;
-    mysql_relay_catch(relay, name, nth);
+    late_relay_catch(relay, name, nth);
     const hf_status status = hf_try_acquire(&lock, client, name, &options, NULL);
     CHECK(status == HF_UNKNOWN || status == HF_UNAVAILABLE);
-    REQUIRE(mysql_relay_has_caught(relay));
+    late_relay_await(relay);
     check_becomes_free(other, name); /* its undoing may take another moment */
-    mysql_relay_deliver(relay);
+    late_relay_deliver(relay);
     check_free_now(other, name);
     /* And after a hold of the same client. */
     must_release(must_acquire(client, name, &options));
     check_free_now(other, name);
     hf_close(client);
     hf_close(other);
-    mysql_relay_stop(relay);
 }
 
 TEST_LIMIT(a_late_attempt_takes_it_for_nobody, 120)
@@ -94,22 +93,21 @@ TEST_LIMIT(an_attempt_later_than_the_release_of_the_next, 90)
     struct mysql_server *server = start_store("lease", "");
     for (size_t i = 0; i < 3; i++) {
         const char *name = strategies[i];
-        struct mysql_relay *relay = mysql_relay_start(server);
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
         hf_options options = lasting();
         use_strategy(server, name);
         hf_client *client = relayed_client(relay, name, name), *other = open_client();
         hf_lock *lock = NULL;
         hf_error err = { 0 };
-        mysql_relay_catch(relay, name, taking[i]);
+        late_relay_catch(relay, name, taking[i]);
         options.wait_ms = test_ms(30000);
         REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, name, &options, &err), &err); /* asks again */
-        REQUIRE(mysql_relay_has_caught(relay));
+        late_relay_await(relay);
         must_release(lock);
-        mysql_relay_deliver(relay);
+        late_relay_deliver(relay);
         check_free_now(other, name);
         hf_close(client);
         hf_close(other);
-        mysql_relay_stop(relay);
     }
 }
 
@@ -124,24 +122,23 @@ TEST_LIMIT(a_late_renewal_does_not_cut_a_later_one, 90)
     struct mysql_server *server = start_store("lease", "");
     for (size_t i = 0; i < 3; i++) {
         const char *name = strategies[i];
-        struct mysql_relay *relay = mysql_relay_start(server);
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
         hf_options options = lasting();
         use_strategy(server, name);
         options.renew = HF_RENEW_OFF;
         hf_client *client = relayed_client(relay, name, name);
         hf_lock *lock = must_acquire(client, name, &options);
-        mysql_relay_catch(relay, name, 1);
+        late_relay_catch(relay, name, 1);
         CHECK(hf_renew(lock, 20000, NULL) != HF_OK);
-        REQUIRE(mysql_relay_has_caught(relay));
+        late_relay_await(relay);
         CHECK_STATUS(HF_OK, hf_renew(lock, 600000, NULL), NULL);
-        mysql_relay_deliver(relay);
+        late_relay_deliver(relay);
         const int64_t believed = hf_remaining_ms(lock), stored = mysql_server_number(server, LEFT_MS, name);
         CHECK(believed > 300000);
         if (stored < believed)
             FAIL("%lld ms are believed, and %lld stored", (long long)believed, (long long)stored);
         must_release(lock);
         hf_close(client);
-        mysql_relay_stop(relay);
     }
 }
 
@@ -150,19 +147,20 @@ TEST_LIMIT(a_late_renewal_of_many_does_not_cut_later_ones, 90)
 {
     enum { COUNT = 3 };
     struct mysql_server *server = start_store("lease", "");
-    struct mysql_relay *relay = mysql_relay_start(server);
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
     hf_options options = HF_OPTIONS_INIT;
     hf_lock *locks[COUNT];
     hf_client *client = relayed_client(relay, "lease", "many");
     options.ttl_ms = test_ms(12000);
     for (unsigned i = 0; i < COUNT; i++)
         locks[i] = must_acquire(client, numbered_name("many", i).text, &options);
-    mysql_relay_catch(relay, numbered_name("many", 1).text, 1); /* the keeper's */
-    while (!mysql_relay_has_caught(relay))
-        pause_ms(20);
+    late_relay_catch(relay, numbered_name("many", 1).text, 1); /* the keeper's */
+    late_relay_await(relay);
     for (unsigned i = 0; i < COUNT; i++)
         CHECK_STATUS(HF_OK, hf_renew(locks[i], 600000, NULL), NULL);
-    mysql_relay_deliver(relay);
+    while (late_relay_resets(relay) == 0) /* the keeper has given it up */
+        pause_ms(2);
+    late_relay_deliver(relay);
     for (unsigned i = 0; i < COUNT; i++) {
         const int64_t stored = mysql_server_number(server, LEFT_MS, numbered_name("many", i).text);
         CHECK(hf_remaining_ms(locks[i]) <= stored);
@@ -170,7 +168,6 @@ TEST_LIMIT(a_late_renewal_of_many_does_not_cut_later_ones, 90)
         must_release(locks[i]);
     }
     hf_close(client);
-    mysql_relay_stop(relay);
 }
 
 /* ------------------------------------------------------------------------------------------------- forced release */
@@ -181,26 +178,25 @@ TEST_LIMIT(a_late_break_does_not_break_the_next_holder, 90)
     struct mysql_server *server = start_store("lease", "");
     for (size_t i = 0; i < 3; i++) {
         const char *name = strategies[i];
-        struct mysql_relay *relay = mysql_relay_start(server);
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
         hf_options options = lasting();
         struct loss loss = { 0 };
         use_strategy(server, name);
         hf_client *breaker = relayed_client(relay, name, "other"), *client = open_client();
         hf_lock *lock = must_acquire(client, name, NULL);
         CHECK_STATUS(HF_OK, hf_break(breaker, "other", NULL), NULL); /* nobody has it; statements are prepared */
-        mysql_relay_catch(relay, name, 2);                           /* the first looks who has it */
+        late_relay_catch(relay, name, 2);                            /* the first looks who has it */
         CHECK(hf_break(breaker, name, NULL) != HF_OK);
-        REQUIRE(mysql_relay_has_caught(relay));
+        late_relay_await(relay);
         must_release(lock);
         record_loss(&options, &loss);
         lock = must_acquire(client, name, &options);
-        mysql_relay_deliver(relay);
+        late_relay_deliver(relay);
         CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
         CHECK_INT(0, gate_count(&loss.told));
         must_release(lock);
         hf_close(breaker);
         hf_close(client);
-        mysql_relay_stop(relay);
     }
 }
 
@@ -208,27 +204,26 @@ TEST_LIMIT(a_late_break_does_not_break_the_next_holder, 90)
 TEST_LIMIT(a_late_break_does_not_end_a_connection_that_holds_something_else, 90)
 {
     struct mysql_server *server = start_store("lease", "");
-    struct mysql_relay *relay = mysql_relay_start(server);
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
     struct loss loss = { 0 };
     hf_options options = HF_OPTIONS_INIT;
     use_strategy(server, "get-lock");
     hf_client *breaker = relayed_client(relay, "get-lock", "other"), *client = open_client();
     hf_lock *lock = must_acquire(client, "first", NULL);
     const int64_t held_by = mysql_server_number(server, "SELECT IS_USED_LOCK('app:first')");
-    mysql_relay_catch(relay, "KILL", 1);
+    late_relay_catch(relay, "KILL", 1);
     CHECK(hf_break(breaker, "first", NULL) != HF_OK);
-    REQUIRE(mysql_relay_has_caught(relay));
+    late_relay_await(relay);
     must_release(lock);
     record_loss(&options, &loss);
     lock = must_acquire(client, "second", &options);
     REQUIRE_INT(held_by, mysql_server_number(server, "SELECT IS_USED_LOCK('app:second')")); /* or it tests nothing */
-    mysql_relay_deliver(relay);
+    late_relay_deliver(relay);
     CHECK_INT(held_by, mysql_server_number(server, "SELECT IS_USED_LOCK('app:second')"));
     CHECK_INT(0, gate_count(&loss.told));
     must_release(lock);
     hf_close(breaker);
     hf_close(client);
-    mysql_relay_stop(relay);
 }
 
 /* -------------------------------------------------------------------------------------------- the way it is ended */
@@ -237,19 +232,18 @@ TEST_LIMIT(a_connection_that_is_given_up_is_reset, 60)
 {
     struct mysql_server *server = start_store("lease", "");
     for (size_t i = 0; i < STRATEGIES; i++) {
-        struct mysql_relay *relay = mysql_relay_start(server);
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
         use_strategy(server, strategy_names[i]);
         hf_client *client = relayed_client(relay, strategy_names[i], strategy_names[i]);
         hf_lock *lock = NULL;
-        mysql_relay_catch(relay, strategy_names[i], 1);
+        late_relay_catch(relay, strategy_names[i], 1);
         CHECK(hf_try_acquire(&lock, client, strategy_names[i], NULL, NULL) != HF_OK);
-        while (mysql_relay_resets(relay) + mysql_relay_ends(relay) == 0)
+        while (late_relay_resets(relay) + late_relay_ends(relay) == 0)
             pause_ms(2);
-        CHECK(mysql_relay_resets(relay) >= 1);
-        CHECK_INT(0, mysql_relay_ends(relay));
-        mysql_relay_deliver(relay);
+        CHECK(late_relay_resets(relay) >= 1);
+        CHECK_INT(0, late_relay_ends(relay));
+        late_relay_deliver(relay);
         hf_close(client);
-        mysql_relay_stop(relay);
     }
 }
 
@@ -261,7 +255,7 @@ TEST_LIMIT(a_connection_that_ends_behind_a_proxy_is_a_loss, 90)
     struct mysql_server *server = start_store("lease", "");
     for (size_t i = 3; i < STRATEGIES; i++) {
         char url[200];
-        struct mysql_relay *relay = mysql_relay_start(server);
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
         struct loss loss = { 0 };
         hf_options options = HF_OPTIONS_INIT;
         relayed_url(url, relay, strategy_names[i]);
@@ -283,7 +277,6 @@ TEST_LIMIT(a_connection_that_ends_behind_a_proxy_is_a_loss, 90)
         must_release(theirs);
         hf_close(client);
         hf_close(other);
-        mysql_relay_stop(relay);
     }
 }
 
@@ -296,7 +289,7 @@ TEST_LIMIT(a_waiter_whose_connection_ends_behind_a_proxy_asks_anew, 120)
     struct mysql_server *server = start_store("lease", "");
     for (size_t i = 3; i < STRATEGIES; i++) {
         char url[200];
-        struct mysql_relay *relay = mysql_relay_start(server);
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
         struct waiter waiter;
         relayed_url(url, relay, strategy_names[i]);
         use_strategy(server, strategy_names[i]);
@@ -312,6 +305,5 @@ TEST_LIMIT(a_waiter_whose_connection_ends_behind_a_proxy_asks_anew, 120)
         must_release(waiter.lock);
         hf_close(client);
         hf_close(holder);
-        mysql_relay_stop(relay);
     }
 }

@@ -3,7 +3,7 @@
  * test_zookeeper_late.c: requests that arrive when they were given up long ago, and done anew on another connection.
  * The server has closed the connection they come by, or takes nothing from it any more: the session is elsewhere.
  */
-#include "holdback.h"
+#include "late_relay.h"
 #include "zookeeper_support.h"
 
 #include <stdio.h>
@@ -11,13 +11,13 @@
 #include <string.h>
 
 /* A client that gives a silent server up soon, behind the relays. */
-static hf_client *open_behind(const struct holdback *one, const struct holdback *other)
+static hf_client *open_behind(const struct late_relay *one, const struct late_relay *other)
 {
     char url[200];
     hf_client_options hurry = HF_CLIENT_OPTIONS_INIT;
     hf_client *client = NULL;
     hurry.timeout_ms = test_ms(4000);
-    snprintf(url, sizeof url, "zookeeper://127.0.0.1:%d,127.0.0.1:%d", one->port, other->port);
+    snprintf(url, sizeof url, "zookeeper://127.0.0.1:%d,127.0.0.1:%d", late_relay_port(one), late_relay_port(other));
     REQUIRE_STATUS(HF_OK, hf_open(&client, url, &hurry, NULL), NULL);
     return client;
 }
@@ -29,13 +29,13 @@ static void only_node(struct raw *raw, const char *name, char out[300])
     snprintf(out, 300, "%.*s", (int)strcspn(raw->text, " "), raw->text);
 }
 
-static void check_late_create(struct raw *raw, hf_client *client, struct holdback *relay)
+static void check_late_create(struct raw *raw, hf_client *client, struct late_relay *relay)
 {
-    holdback_arm(relay, "/holdfast/x/_c_");
+    late_relay_catch(relay, "/holdfast/x/_c_", 1);
     hf_lock *lock = must_acquire(client, "x", NULL);
-    holdback_await(relay);
+    late_relay_await(relay);
     must_release(lock);
-    holdback_deliver(relay);
+    late_relay_deliver_if_open(relay);
     REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL, "", "/holdfast/x/after")); /* what came before it is done */
     CHECK_INT(1, contenders(raw, "x"));
     REQUIRE_INT(ZOK, raw_delete(raw, "/holdfast/x/after"));
@@ -45,13 +45,12 @@ TEST_LIMIT(a_node_that_is_asked_for_late_is_not_made, 60)
 {
     struct zookeeper_server *server = serve("");
     struct raw *raw = raw_open(server, NULL, NULL);
-    struct holdback *relay = holdback_open(server->port);
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
     hf_client *client = open_behind(relay, relay);
     must_release(must_acquire(client, "x", NULL));
     check_late_create(raw, client, relay);
     check_free(client, "x");
     hf_close(client);
-    holdback_close(relay);
     raw_close(raw);
 }
 
@@ -61,15 +60,14 @@ TEST_LIMIT(a_node_that_is_asked_for_late_at_another_server_is_not_made, 60)
     struct zookeeper_server *servers[3];
     serve_three(servers, "");
     struct raw *raw = raw_open(servers[2], NULL, NULL);
-    struct holdback *relays[2] = { holdback_open(servers[0]->port), holdback_open(servers[1]->port) };
+    struct late_relay *relays[2] = { late_relay_start("127.0.0.1", servers[0]->port),
+                                     late_relay_start("127.0.0.1", servers[1]->port) };
     hf_client *client = open_behind(relays[0], relays[1]);
     must_release(must_acquire(client, "x", NULL));
-    struct holdback *used = relays[atomic_load(&relays[0]->calls) ? 0 : 1];
+    struct late_relay *used = relays[late_relay_connections(relays[0]) > 0 ? 0 : 1];
     check_late_create(raw, client, used);
     check_free(client, "x");
     hf_close(client);
-    holdback_close(relays[0]);
-    holdback_close(relays[1]);
     raw_close(raw);
 }
 
@@ -77,33 +75,32 @@ TEST_LIMIT(a_renewal_and_a_release_that_come_late_change_nothing, 60)
 {
     struct zookeeper_server *server = serve("");
     struct raw *raw = raw_open(server, NULL, NULL);
-    struct holdback *relay = holdback_open(server->port);
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
     hf_client *client = open_behind(relay, relay), *other = open_client();
     hf_options options = with_ttl(60000);
     char node[300];
     options.renew = HF_RENEW_OFF;
     hf_lock *lock = must_acquire(client, "x", &options);
     only_node(raw, "x", node);
-    holdback_arm(relay, node);
+    late_relay_catch(relay, node, 1);
     hf_renew(lock, 30000, NULL);
-    holdback_await(relay);
+    late_relay_await(relay);
     while (hf_renew(lock, 60000, NULL) != HF_OK) /* it connects again */
         REQUIRE(hf_remaining_ms(lock) > 0);
-    holdback_deliver(relay);
+    late_relay_deliver_if_open(relay);
     CHECK(hf_remaining_ms(lock) > 30000);
     check_busy(other, "x");
-    holdback_arm(relay, node);
+    late_relay_catch(relay, node, 1);
     hf_release(lock, NULL);
-    holdback_await(relay);
+    late_relay_await(relay);
     check_becomes_free(other, "x");
     lock = must_acquire(client, "x", &options);
-    holdback_deliver(relay);
+    late_relay_deliver_if_open(relay);
     CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
     check_busy(other, "x");
     must_release(lock);
     hf_close(client);
     hf_close(other);
-    holdback_close(relay);
     raw_close(raw);
 }
 
@@ -127,7 +124,7 @@ TEST_LIMIT(a_node_that_was_to_be_deleted_holds_nothing, 60)
 {
     struct zookeeper_server *server = serve("");
     struct raw *raw = raw_open(server, NULL, NULL);
-    struct holdback *relay = holdback_open(server->port);
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
     struct try try = { .client = open_behind(relay, relay) };
     pthread_t thread;
     char holder[300], own[40];
@@ -135,9 +132,9 @@ TEST_LIMIT(a_node_that_was_to_be_deleted_holds_nothing, 60)
     REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL_SEQUENTIAL, "", "/holdfast/x/a-lock-"));
     snprintf(holder, sizeof holder, "%.299s", raw->text);
     snprintf(own, sizeof own, "-lock-%010d", (int)strtol(holder + strlen(holder) - 10, NULL, 10) + 1);
-    holdback_arm(relay, own);
+    late_relay_catch(relay, own, 1);
     REQUIRE_INT(0, pthread_create(&thread, NULL, try_x, &try));
-    holdback_await(relay);
+    late_relay_await(relay);
     REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "", "/holdfast/x/now"));
     const int64_t now = raw->stat.czxid;
     REQUIRE_INT(ZOK, raw_delete(raw, "%s", holder));
@@ -145,7 +142,6 @@ TEST_LIMIT(a_node_that_was_to_be_deleted_holds_nothing, 60)
     CHECK(hf_token(try.lock) > (uint64_t)now);
     must_release(try.lock);
     hf_close(try.client);
-    holdback_close(relay);
     raw_close(raw);
 }
 
@@ -160,7 +156,7 @@ TEST_LIMIT(a_break_that_comes_late_breaks_nobody_else, 60)
 {
     struct zookeeper_server *server = serve("");
     struct raw *raw = raw_open(server, NULL, NULL);
-    struct holdback *relay = holdback_open(server->port);
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
     hf_client *breaker = open_behind(relay, relay), *holder = open_client(), *next = open_client();
     pthread_t thread;
     char node[300];
@@ -169,18 +165,17 @@ TEST_LIMIT(a_break_that_comes_late_breaks_nobody_else, 60)
     only_node(raw, "x", node);
     waiter_start(&waiter, next, "x", NULL);
     await_waiters(holder, "x", 1);
-    holdback_arm(relay, node);
+    late_relay_catch(relay, node, 1);
     REQUIRE_INT(0, pthread_create(&thread, NULL, break_x, breaker));
-    holdback_await(relay);
+    late_relay_await(relay);
     must_release(lock);
     waiter_join(&waiter, HF_OK);
-    holdback_deliver(relay);
+    late_relay_deliver_if_open(relay);
     pthread_join(thread, NULL);
     CHECK_STATUS(HF_OK, hf_renew(waiter.lock, 0, NULL), NULL);
     must_release(waiter.lock);
     hf_close(breaker);
     hf_close(holder);
     hf_close(next);
-    holdback_close(relay);
     raw_close(raw);
 }
