@@ -100,12 +100,12 @@ struct hfi_hold {
     bool engaged;    /* the engine may know of it: it must be released there */
     bool doubted;    /* something happened to the store: renew it now, not when it would be time */
     bool renewing;   /* an exchange that renews it is under way: two could answer in the wrong order */
-    bool had_turn;   /* it was asked for it in this round of renewals */
     bool undoing;    /* on the keeper's list of releases to be finished */
     uint64_t teller; /* the thread that is inside of a callback for it; 0: none */
     unsigned undo_failures;
     hfi_time undo_at_ns, undo_until_ns;
-    int lost_fd; /* -1 until somebody asks for it */
+    hfi_time asked_ns; /* when its last renewal in the background was sent */
+    int lost_fd;       /* -1 until somebody asks for it */
     char why[160];
     char name[HFI_NAME_MAX + 1];
     char note[HFI_NOTE_MAX + 1];

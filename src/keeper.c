@@ -21,6 +21,7 @@
 #define HANG (HFI_MIN_TTL_MS * HFI_MS / 4)
 
 struct batch {
+    hfi_time round_ns; /* of renewals: when it began; each lock gets one turn in it */
     struct hfi_hold *holds[BATCH];
     size_t count;
 };
@@ -29,13 +30,18 @@ struct batch {
 
 /* `early`: what is due within half of the time between two renewals goes along with what is due now. Locks that were
  * taken at different times so end up in one exchange or two, instead of keeping one each for ever. */
-static bool is_due(const struct hfi_hold *hold, enum hfi_step step, hfi_time now_ns, bool early)
+static bool renewal_is_due(const struct hfi_hold *hold, hfi_time round_ns, hfi_time now_ns, bool early)
 {
     const hfi_time window = early ? hold->lease.terms.ttl_ms * HFI_MS / 6 : 0;
-    if (hold->state != HFI_HOLD_HELD || (step == HFI_STEP_RENEW && (hold->renewing || hold->had_turn)))
+    if (hold->state != HFI_HOLD_HELD || hold->renewing || hold->asked_ns >= round_ns)
         return false;
     const enum hfi_step due = hfi_lease_step(&hold->lease, now_ns, window);
-    return due == step || (due == HFI_STEP_NONE && step == HFI_STEP_RENEW && hold->doubted);
+    return due == HFI_STEP_RENEW || (due == HFI_STEP_NONE && hold->doubted);
+}
+
+static bool is_over(const struct hfi_hold *hold, hfi_time now_ns)
+{
+    return hold->state == HFI_HOLD_HELD && hfi_lease_step(&hold->lease, now_ns, 0) == HFI_STEP_END;
 }
 
 /* Fills the batch with holds for which `step` is due, and pins them. */
@@ -43,7 +49,7 @@ static void collect(hf_client *client, struct batch *batch, enum hfi_step step, 
 {
     batch->count = 0;
     for (struct hfi_hold *hold = client->holds; hold && batch->count < BATCH; hold = hold->next) {
-        if (is_due(hold, step, now_ns, step == HFI_STEP_RENEW)) {
+        if (step == HFI_STEP_END ? is_over(hold, now_ns) : renewal_is_due(hold, batch->round_ns, now_ns, true)) {
             hold->pins++;
             batch->holds[batch->count++] = hold;
         }
@@ -99,31 +105,35 @@ static void take_answer(struct hfi_hold *hold, hf_status status, const struct hf
     }
     if (status == HF_UNKNOWN) /* a gift's first renewal may have made its time shorter */
         hfi_lease_unsure(&hold->lease, renewal->ttl_ms, renewal->counted_from_ns);
-    if (hold->lease.renew_at_ns == HFI_NEVER) /* it was only looked at */
-        return;
-    if (status == HF_OK)
-        hfi_lease_renewed(&hold->lease, renewal);
-    else
-        hfi_lease_unanswered(&hold->lease, hfi_now_ns(), hold->client->env.random());
+    if (hold->lease.renew_at_ns != HFI_NEVER) { /* else it was only looked at */
+        if (status == HF_OK)
+            hfi_lease_renewed(&hold->lease, renewal);
+        else
+            hfi_lease_unanswered(&hold->lease, hfi_now_ns(), hold->client->env.random());
+    }
     hfi_hold_publish(hold);
+    hfi_keeper_expect(hold->client, hold->lease.deadline_ns); /* it may have become shorter */
 }
 
-static bool renewal_is_due(hf_client *client, hfi_time now_ns)
+static bool some_renewal_is_due(const hf_client *client, hfi_time round_ns)
 {
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
-        if (is_due(hold, HFI_STEP_RENEW, now_ns, false))
-            return true;
-    }
-    return false;
+    const struct hfi_hold *hold = client->holds;
+    while (hold && !renewal_is_due(hold, round_ns, round_ns, false))
+        hold = hold->next;
+    return hold != NULL;
 }
 
 /* The longest that an exchange for these locks is worth waiting for: until the first of them is lost. */
-static hfi_time exchange_deadline(const hf_client *client, const struct batch *batch, hfi_time now_ns)
+static hfi_time exchange_deadline(const hf_client *client, const struct batch *batch,
+                                  const struct hfi_renewal *renewals, hfi_time now_ns)
 {
     hfi_time end = now_ns + client->timeout_ns;
     for (size_t i = 0; i < batch->count; i++) {
         if (batch->holds[i]->lease.deadline_ns < end)
             end = batch->holds[i]->lease.deadline_ns;
+        const hfi_time ttl_ns = renewals[i].ttl_ms * HFI_MS - hfi_drift_ns(renewals[i].ttl_ms);
+        if (batch->holds[i]->lease.deadline_ns != HFI_NEVER && now_ns + ttl_ns < end)
+            end = now_ns + ttl_ns; /* if it is not answered, it may have made its time shorter */
     }
     return end;
 }
@@ -133,7 +143,8 @@ static void renew_batch(hf_client *client, const struct batch *batch, hfi_time n
     struct hfi_renewal renewals[BATCH];
     for (size_t i = 0; i < batch->count; i++) {
         struct hfi_hold *hold = batch->holds[i];
-        hold->renewing = hold->had_turn = true;
+        hold->renewing = true;
+        hold->asked_ns = now_ns;
         hold->doubted = false;
         renewals[i] = (struct hfi_renewal){ .lock = hold->engine_lock,
                                             .name = hold->name,
@@ -141,7 +152,7 @@ static void renew_batch(hf_client *client, const struct batch *batch, hfi_time n
                                             .ttl_ms = hfi_lease_ask_ms(&hold->lease, now_ns),
                                             .counted_from_ns = now_ns };
     }
-    const hfi_time deadline = exchange_deadline(client, batch, now_ns);
+    const hfi_time deadline = exchange_deadline(client, batch, renewals, now_ns);
     client->hangs_at_ns = now_ns + HANG;
     pthread_mutex_unlock(&client->mutex);
     const hf_status status = client->engine->renew(client->store, renewals, batch->count, deadline, NULL);
@@ -157,11 +168,8 @@ static void renew_batch(hf_client *client, const struct batch *batch, hfi_time n
 /* Each gets one turn: what fails is due again soon, and would keep those behind it from theirs. */
 static void renew_what_is_due(hf_client *client)
 {
-    struct batch batch;
-    const hfi_time started = hfi_now_ns();
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next)
-        hold->had_turn = false;
-    while (!client->keeper_stops && renewal_is_due(client, started)) {
+    struct batch batch = { .round_ns = hfi_now_ns() };
+    while (!client->keeper_stops && some_renewal_is_due(client, batch.round_ns)) {
         const hfi_time now = hfi_now_ns();
         collect(client, &batch, HFI_STEP_RENEW, now);
         if (batch.count == 0) /* the time of what was due is over by now */

@@ -77,18 +77,20 @@ static hf_status renew_now(struct hfi_hold *hold, struct hfi_renewal *renewal, h
         return HF_OK; /* nothing but the core ends it */
     while (hold->renewing)
         pthread_cond_wait(&client->changed, &client->mutex);
+    if (hold->state != HFI_HOLD_HELD || is_over(hold)) /* meanwhile */
+        return HF_LOST;
     renewal->counted_from_ns = hfi_now_ns();
+    /* No longer than the time that is asked for lasts: if it is not answered, it may count. */
+    const hfi_time ttl_ns = renewal->ttl_ms * HFI_MS - hfi_drift_ns(renewal->ttl_ms);
+    const hfi_time deadline = renewal->counted_from_ns + (ttl_ns < client->timeout_ns ? ttl_ns : client->timeout_ns);
     hold->pins++;
     hold->renewing = true;
     pthread_mutex_unlock(&client->mutex);
-    hf_status status =
-        client->engine->renew(client->store, renewal, 1, renewal->counted_from_ns + client->timeout_ns, err);
+    hf_status status = client->engine->renew(client->store, renewal, 1, deadline, err);
     pthread_mutex_lock(&client->mutex);
     hold->renewing = false;
     hold->pins--;
     pthread_cond_broadcast(&client->changed);
-    if (hold->doubted) /* since the question was sent: this answer does not settle it */
-        hfi_keeper_expect(client, HFI_AT_ONCE);
     if (status == HF_OK)
         status = renewal->status;
     return status == HF_LOST ? hfi_fail(err, HF_LOST, 0, "the store no longer has it") : status;
@@ -120,13 +122,16 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
         else
             hfi_lease_unsure(&hold->lease, renewal.ttl_ms, renewal.counted_from_ns);
         hfi_hold_publish(hold);
-        if (hfi_lease_due(&hold->lease) != HFI_NEVER)
-            hfi_keeper_expect(client, hfi_lease_due(&hold->lease)); /* a shorter ttl than before is due sooner */
     } else if (status == HF_LOST && hold->state == HFI_HOLD_HELD) {
         hfi_hold_lose(hold, is_over(hold) ? "its time had passed before it was renewed" : "the store no longer has it");
         hfi_hold_tell(hold);
         hfi_undo(hold, client->timeout_ns, NULL);
     }
+    /* What was due meanwhile was left to this exchange; and a shorter ttl than before is due sooner. */
+    if (hold->doubted || hold->undoing)
+        hfi_keeper_expect(client, HFI_AT_ONCE);
+    else if (hold->state == HFI_HOLD_HELD)
+        hfi_keeper_expect(client, hfi_lease_due(&hold->lease));
     if (hold->state == HFI_HOLD_ENDED)
         status = hfi_fail(err, HF_LOST, 0, "%s", hold->why[0] ? hold->why : "it had ended before it was renewed");
     hfi_client_leave(client);

@@ -15,7 +15,8 @@ static void finish_later(struct hfi_hold *hold, hfi_time at_ns)
     }
     hold->undo_at_ns = at_ns;
     /* Without a keeper it is tried once more by hf_close(). */
-    if (hfi_keeper_start(client, NULL))
+    hfi_keeper_start(client, NULL);
+    if (client->keeper_runs)
         hfi_keeper_expect(client, at_ns);
 }
 

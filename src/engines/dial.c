@@ -126,6 +126,8 @@ static int try_next(struct hfi_dial *dial, int *fd, int number)
         set_timer(dial, dial->tried < dial->lookup.found.count ? STAGGER_MS : 0);
         return add(*fd, *next, EPOLLOUT) ? 0 : errno;
     }
+    if (dial->gathered)
+        set_timer(dial, 0); /* there is nothing left that it could call for */
     return number;
 }
 

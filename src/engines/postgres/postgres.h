@@ -51,7 +51,8 @@ struct postgres_lock {
     bool blocking; /* a statement that waits was sent and not answered yet */
     bool got;      /* the server gave the lock to the connection */
     bool in_transaction;
-    bool watched; /* in the list of those whose connection is watched */
+    bool watched;  /* in the list of those whose connection is watched */
+    uint64_t beat; /* when it was looked at last */
     struct hfi_owner owner;
 };
 
@@ -81,6 +82,7 @@ struct postgres_store {
     struct postgres_connection *given_up; /* the latest first */
     size_t given_up_count;
     struct postgres_lock *watched;
+    uint64_t beats;   /* how often those were looked at */
     int watch, heart; /* epoll and the timer of pings, for bound strategies; else -1 */
     bool deaf;        /* notifications do not come through a pooler */
     char host[65], pid[16];

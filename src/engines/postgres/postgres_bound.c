@@ -87,15 +87,15 @@ static bool has_ended(const struct postgres_store *store, const struct postgres_
     return connection->broken;
 }
 
-/* With the mutex. Those that have ended, and pings for the others. */
-static size_t beat(struct postgres_store *store, struct hfi_owner ended[WATCHED_AT_ONCE])
+/* With the mutex. Those of this beat that have ended, as many as there is room for, and pings for the others. */
+static size_t look_at_all(struct postgres_store *store, struct hfi_owner ended[WATCHED_AT_ONCE])
 {
-    uint64_t beats;
     size_t count = 0;
-    if (read(store->heart, &beats, sizeof beats) != sizeof beats)
-        return 0;
-    for (const struct postgres_lock *lock = store->watched; lock && count < WATCHED_AT_ONCE; lock = lock->next) {
+    for (struct postgres_lock *lock = store->watched; lock && count < WATCHED_AT_ONCE; lock = lock->next) {
         struct postgres_connection *connection = lock->connection;
+        if (lock->beat == store->beats)
+            continue;
+        lock->beat = store->beats;
         const bool pings = has_ended(store, lock) || connection->pinged;
         connection->broken |= !pings && !hfi_postgres_ping(store, connection);
         if (connection->broken)
@@ -104,11 +104,37 @@ static size_t beat(struct postgres_store *store, struct hfi_owner ended[WATCHED_
     return count;
 }
 
+/* Until its release they are found again: a holder that has just been granted the lock may not know of it yet. */
+static void tell(const struct postgres_store *store, const struct hfi_owner *ended, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        store->env->lost(store->env->core, ended[i], "its connection to the server has ended");
+}
+
+static void beat(struct postgres_store *store)
+{
+    struct hfi_owner ended[WATCHED_AT_ONCE];
+    uint64_t times;
+    size_t count;
+    if (read(store->heart, &times, sizeof times) != sizeof times)
+        return;
+    pthread_mutex_lock(&store->mutex);
+    store->beats++;
+    do {
+        count = look_at_all(store, ended);
+        pthread_mutex_unlock(&store->mutex);
+        tell(store, ended, count);
+        pthread_mutex_lock(&store->mutex);
+    } while (count == WATCHED_AT_ONCE);
+    pthread_mutex_unlock(&store->mutex);
+}
+
 void hfi_postgres_bound_hear(struct postgres_store *store)
 {
     struct epoll_event events[WATCHED_AT_ONCE];
-    struct hfi_owner ended[2 * WATCHED_AT_ONCE];
+    struct hfi_owner ended[WATCHED_AT_ONCE];
     size_t count = 0;
+    bool beats = false;
     pthread_mutex_lock(&store->mutex);
     const int ready = epoll_wait(store->watch, events, WATCHED_AT_ONCE, 0);
     for (int i = 0; i < ready; i++) {
@@ -116,14 +142,14 @@ void hfi_postgres_bound_hear(struct postgres_store *store)
         while (lock && lock->owner.serial != events[i].data.u64)
             lock = lock->next;
         if (events[i].data.u64 == THE_HEART)
-            count += beat(store, ended + count);
+            beats = true;
         else if (lock && has_ended(store, lock))
             ended[count++] = lock->owner;
     }
     pthread_mutex_unlock(&store->mutex);
-    /* Until its release they are found again: a holder that has just been granted the lock may not know of it yet. */
-    for (size_t i = 0; i < count; i++)
-        store->env->lost(store->env->core, ended[i], "its connection to the server has ended");
+    tell(store, ended, count);
+    if (beats)
+        beat(store);
 }
 
 hf_status hfi_postgres_bound_renew(struct postgres_store *store, struct hfi_renewal *renewals, size_t count)

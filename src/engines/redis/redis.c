@@ -222,8 +222,9 @@ static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi
         return HF_INVALID;
     pthread_mutex_lock(&store->mutex);
     const bool fresh = lock->state == REDIS_GIVEN && is_fresh(store, lock, grant);
-    if (lock->state == REDIS_GIVEN || lock->state == REDIS_CALLED)
-        lock->state = REDIS_NEW; /* too old to be believed: only what comes from now on counts */
+    if (lock->state == REDIS_HELD)
+        lock->unsure = true; /* granted, but too late to be of use: the server may have it still */
+    lock->state = REDIS_NEW; /* what was said is too old to be believed: only what comes from now on counts */
     struct redis_node *node = lock->node;
     pthread_mutex_unlock(&store->mutex);
     if (fresh) {

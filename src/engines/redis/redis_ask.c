@@ -127,7 +127,7 @@ static enum redis_verdict judge(struct redis_store *store, struct redis_node *no
      * connections still to this one: whoever asks next asks there. */
     if (status == HF_OK && (hfi_redis_is_replica(reply) || hfi_redis_is_error(reply, "LOADING"))) {
         pthread_mutex_lock(&store->mutex);
-        node->demoted = true;
+        node->demoted = node->demoted || hfi_redis_is_replica(reply);
         pthread_mutex_unlock(&store->mutex);
         hfi_redis_drop_node(store, node);
         hfi_redis_lose_ear(store, node);

@@ -30,7 +30,9 @@
 /* Hands the lock to the first waiter who is there to hear it: a PUBLISH that reaches nobody means a dead one. Expects
  * last, the last token; me, who asks; and silent, a client that let a gift lapse: it is passed over with all its
  * waiters, who line up anew when it wakes. Sets heir; without one the lock is free. A PUBLISH that the ACL refuses must
- * not leave the lock held by nobody: it is freed, and the waiters come for it by themselves. */
+ * not leave the lock held by nobody: it is freed, and the waiters come for it by themselves. The message is for those
+ * who listen here and are counted: one who listens to a replica, which was the master before, gets another one, too old
+ * to be believed, and asks. */
 #define HAND_OVER(CHANNEL)                                                                                             \
     "local heir\n"                                                                                                     \
     "local token = string.format('%.0f', last < now and now or last + 1)\n"                                            \
@@ -43,8 +45,11 @@
     "  local heard = 0\n"                                                                                              \
     "  if owner == me then heard = 1\n"                                                                                \
     "  elseif client ~= silent then\n"                                                                                 \
+    "    redis.set_repl(redis.REPL_NONE)\n"                                                                            \
     "    heard = redis.pcall(" CHANNEL ",\n"                                                                           \
     "      string.sub(owner, 18) .. ' ' .. token .. ' ' .. c[1] .. ' ' .. c[2])\n"                                     \
+    "    redis.set_repl(redis.REPL_ALL)\n"                                                                             \
+    "    if heard == 0 then redis.pcall(" CHANNEL ", string.sub(owner, 18) .. ' ' .. token .. ' 1 0') end\n"           \
     "    if type(heard) == 'table' then\n"                                                                             \
     "      redis.call('hdel', KEYS[1], 'o')\n"                                                                         \
     "      redis.call('zadd', KEYS[2], 0, first)\n"                                                                    \

@@ -50,7 +50,7 @@
     "  return token\n"                                                                                                 \
     "end\n"                                                                                                            \
     "local value = redis.pcall('get', KEYS[1])\n"                                                                      \
-    "if set and not value then return set end\n"                                                                       \
+    "if set and (not value or string.find(set.err, 'READONLY', 1, true)) then return set end\n"                        \
     "local holder = type(value) == 'string' and " HOLDER_OF("value") "\n"                                              \
     "if holder == me then\n"                                                                                           \
     "  redis.call('zrem', KEYS[2], member)\n"                                                                          \
@@ -85,7 +85,7 @@
 #define EVICT(CHANNEL)                                                                                                 \
     "local value = redis.call('get', KEYS[1])\n"                                                                       \
     "if value then\n"                                                                                                  \
-    ONLY_WHOM_WAS_SEEN("value")                                                                                        \
+    ONLY_WHOM_WAS_SEEN("(string.gsub(value, '%+%d+$', ''))")                                                           \
     "  redis.call('del', KEYS[1])\n"                                                                                   \
     "end\n"                                                                                                            \
     CALL_NEXT(CHANNEL, "nil")                                                                                          \

@@ -67,7 +67,7 @@ static hf_status connect_ear(struct redis_store *store, const struct redis_node 
     struct redis_access access = store->config.access;
     access.master = access.master || demoted;
     const hf_status status = hfi_redis_connect(out, &node->address, &access, deadline_ns, err);
-    if (status != HF_DENIED || !demoted)
+    if ((status != HF_DENIED && status != HF_UNSUPPORTED) || !demoted)
         return status;
     return hfi_redis_connect(out, &node->address, &store->config.access, deadline_ns, err);
 }

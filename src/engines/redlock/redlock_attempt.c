@@ -407,6 +407,8 @@ static size_t usher_for(struct redlock_store *store, struct redlock_lock *lock, 
         if (lock->splits > SPLITS_MOST)
             lock->splits = 0; /* what it waited for has happened */
     }
+    if (lock->redis.state == REDIS_HELD)
+        lock->redis.state = REDIS_NEW; /* granted, but too late to be of use: it is asked for again */
     pthread_mutex_unlock(&store->redis.mutex);
     if (request->queue && usher < store->count &&
         hfi_redis_expect(&store->redis, store->masters[usher], &lock->redis, request->owner))

@@ -100,7 +100,9 @@ static void renew_groups(struct zookeeper_store *store, struct group *groups, si
         struct zookeeper_call *calls[HFI_ZOOKEEPER_SESSIONS_MOST];
         for (size_t i = 0; i < used; i++) {
             groups[i].call = NULL;
-            if (groups[i].count && !groups[i].session->connected)
+            const bool away = groups[i].count && !groups[i].session->connected;
+            store->look_up_again = store->look_up_again || (away && !groups[i].session->dead); /* elsewhere, perhaps */
+            if (away)
                 settle(&groups[i], groups[i].session->dead ? HF_LOST : HF_UNAVAILABLE);
             else if (groups[i].count && !send_group(store, &groups[i]))
                 settle(&groups[i], HF_NOMEM);
@@ -124,7 +126,7 @@ hf_status hfi_zookeeper_renew(void *memory, struct hfi_renewal *renewals, size_t
     struct group *groups = hfi_alloc(HFI_ZOOKEEPER_SESSIONS_MOST * sizeof *groups);
     if (!groups)
         return hfi_zookeeper_no_memory(err);
-    pthread_mutex_lock(&store->mutex);
+    hfi_zookeeper_enter(store);
     for (size_t done = 0; done < count; done += HFI_ZOOKEEPER_BATCH) {
         const size_t left = count - done;
         const size_t used =

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_renewal.c: renewals by hand and in the background that meet, and stores that do not answer them.
+ */
+#include "core.h"
+#include "scripted_engine.h"
+#include "shared.h"
+#include "test.h"
+#include <poll.h>
+
+static struct gate lost;
+
+static void on_lost(hf_lock *lock, const char *why, void *arg)
+{
+    (void)lock;
+    (void)why;
+    (void)arg;
+    gate_pass(&lost);
+}
+
+static hf_lock *take_for(uint32_t ttl_ms, hf_client *client, hf_options *options)
+{
+    hf_lock *lock = NULL;
+    hf_error err;
+    options->ttl_ms = ttl_ms;
+    options->on_lost = on_lost;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, "x", options, &err), &err);
+    return lock;
+}
+
+static void await_at_least(_Atomic int *value, int wanted)
+{
+    while (atomic_load(value) < wanted) {
+        REQUIRE(test_now_ns() < test_deadline_ns());
+        poll(NULL, 0, 2);
+    }
+}
+
+/* What is due while a renewal by hand is under way is left to that one; which fails. */
+TEST(a_renewal_by_hand_that_fails_does_not_end_those_in_the_background)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(900);
+    hf_lock *lock = take_for(2400, client, &options);
+    script_set(&script_renew, 1, HF_UNAVAILABLE, true); /* for 900 ms; the next one is due after 800 */
+    CHECK_STATUS(HF_UNAVAILABLE, hf_renew(lock, 0, NULL), NULL);
+    await_at_least(&script_renew.calls, 4);
+    CHECK_INT(0, gate_count(&lost));
+    CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
+
+TEST(what_is_lost_while_it_is_renewed_by_hand_is_given_back)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(1000);
+    options.max_hold_ms = 300;
+    hf_lock *lock = take_for(300, client, &options);
+    script_set(&script_renew, SCRIPT_FOREVER, HF_UNAVAILABLE, true);
+    CHECK(hf_renew(lock, 20000, NULL) != HF_OK);
+    await_at_least(&script_release.calls, 1);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
+
+/* The renewal may have counted, and then it was for less than what is left. */
+TEST(a_lease_that_an_unanswered_renewal_may_have_shortened_is_lost_in_time)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take_for(900, client, &options);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 9000, NULL), NULL);
+    script_set(&script_renew, SCRIPT_FOREVER, HF_UNKNOWN, true);
+    const int64_t start = test_now_ns();
+    gate_await(&lost, 1);
+    CHECK(test_now_ns() - start < 7000 * HFI_MS); /* 3000 until that renewal, and 900 */
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
