@@ -46,6 +46,13 @@ static void check_free_now(hf_client *client, const char *name)
         must_release(lock);
 }
 
+/* The connection of what was caught, in one way or the other. */
+static void await_given_up(const struct late_relay *relay)
+{
+    while (late_relay_resets(relay) + late_relay_ends(relay) == 0)
+        pause_ms(2); /* the test's limit ends it */
+}
+
 /* ------------------------------------------------------------------------------------------------------- attempts */
 
 /* The n-th statement of an attempt that came to nothing, for each of them. */
@@ -158,8 +165,7 @@ TEST_LIMIT(a_late_renewal_of_many_does_not_cut_later_ones, 90)
     late_relay_await(relay);
     for (unsigned i = 0; i < COUNT; i++)
         CHECK_STATUS(HF_OK, hf_renew(locks[i], 600000, NULL), NULL);
-    while (late_relay_resets(relay) == 0) /* the keeper has given it up */
-        pause_ms(2);
+    await_given_up(relay);
     late_relay_deliver(relay);
     for (unsigned i = 0; i < COUNT; i++) {
         const int64_t stored = mysql_server_number(server, LEFT_MS, numbered_name("many", i).text);
@@ -238,8 +244,7 @@ TEST_LIMIT(a_connection_that_is_given_up_is_reset, 60)
         hf_lock *lock = NULL;
         late_relay_catch(relay, strategy_names[i], 1);
         CHECK(hf_try_acquire(&lock, client, strategy_names[i], NULL, NULL) != HF_OK);
-        while (late_relay_resets(relay) + late_relay_ends(relay) == 0)
-            pause_ms(2);
+        await_given_up(relay);
         CHECK(late_relay_resets(relay) >= 1);
         CHECK_INT(0, late_relay_ends(relay));
         late_relay_deliver(relay);
