@@ -39,7 +39,7 @@ struct late_relay {
     pthread_mutex_t mutex;
     char text[300]; /* "": nothing is to be caught */
     unsigned nth;
-    bool cut; /* the connection of what is caught */
+    _Atomic bool cut; /* the connection of what is caught */
     struct gate connections, caught, delivered, refused, resets, ends;
     uint32_t to_catch, to_deliver; /* how often, so far */
     struct pair pairs[PAIRS_MOST];
