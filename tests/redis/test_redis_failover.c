@@ -243,3 +243,39 @@ TEST_LIMIT(a_gift_that_comes_by_way_of_a_demoted_master_is_not_believed, 60)
     hf_close(waiting[1]);
     hf_close(client);
 }
+
+/* The same without anybody who says which server is the master. */
+TEST_LIMIT(a_gift_that_a_replica_passes_on_is_not_believed, 60)
+{
+    struct redis_group *group = sentinels();
+    struct redis_server *old = group->server[0], *new = group->server[1];
+    hf_client *client = open_url("%s", old->url), *waiting = open_url("%s", old->url);
+    struct waiter waiter;
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err = { 0 };
+    options.owner = HF_OWNER_HANDLE;
+    options.wait_ms = test_ms(3000);
+    hf_lock *lock = must_acquire(client, NAME, NULL);
+    waiter_start(&waiter, waiting, NAME, &options);
+    await_queue_everywhere(group, NAME, 1);
+    for (int i = 0; i < group->sentinel_count; i++)
+        redis_server_pause(group->sentinel[i]);
+    redis_server_do(new, "REPLICAOF NO ONE");
+    redis_server_do(old, "REPLICAOF 127.0.0.1 %d", new->port);
+    redis_server_do(new, "SET in-step 1");
+    while (redis_server_number(old, "EXISTS in-step") == 0)
+        pause_ms(2);
+    hf_client *direct = open_url("%s", new->url);
+    CHECK_STATUS(HF_OK, hf_break(direct, NAME, &err), &err); /* a gift that nobody hears at this server */
+    hf_lock *theirs = must_acquire(direct, NAME, NULL);
+    gate_await(&waiter.ended, 1);
+    CHECK(waiter.status != HF_OK);
+    pthread_join(waiter.thread, NULL);
+    must_release(theirs);
+    hf_release(lock, NULL);
+    for (int i = 0; i < group->sentinel_count; i++)
+        redis_server_continue(group->sentinel[i]);
+    hf_close(direct);
+    hf_close(waiting);
+    hf_close(client);
+}

@@ -14,7 +14,7 @@ static const char check[] =
     " NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = '{L}') OR EXISTS ("
     "SELECT 1 FROM pragma_index_list('{L}') i WHERE i.\"unique\" AND NOT i.partial AND"
     " (SELECT group_concat(x.name || ' ' || x.coll) FROM pragma_index_xinfo(i.name) x WHERE x.key) = 'name BINARY'),"
-    " NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = '{L}') OR"
+    " NOT EXISTS (SELECT 1 FROM pragma_table_info('{L}') WHERE name = 'expires') OR"
     " EXISTS (SELECT 1 FROM pragma_table_info('{L}') WHERE name = 'renewed')";
 
 /* To a table that version 0.1 made. It can go on using it. Rows of another boot are over then, as they were for it. */
