@@ -42,7 +42,7 @@ static hf_client *open_hasty(const struct late_relay *relay, const char *query)
     hf_error err = { 0 };
     hf_client_options limits = HF_CLIENT_OPTIONS_INIT;
     char url[300];
-    limits.timeout_ms = test_ms(300);
+    limits.timeout_ms = test_ms(900);
     snprintf(url, sizeof url, "redis://127.0.0.1:%d?%s", late_relay_port(relay), query);
     REQUIRE_STATUS(HF_OK, hf_open(&client, url, &limits, &err), &err);
     return client;
