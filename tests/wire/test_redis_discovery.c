@@ -90,7 +90,7 @@ TEST_LIMIT(answers_that_name_no_master, 60)
                     { "*2\\r\\n$9\\r\\n127.0.0.1\\r\\n$1\\r\\n1", HF_UNAVAILABLE, "127.0.0.1:1" },
                     { "-NOAUTH Authentication required.", HF_DENIED, "password" },
                     { "-ERR unknown command 'SENTINEL'", HF_UNSUPPORTED, "command" },
-                    { "-IDONTKNOW No such\\nmaster", HF_INTERNAL, "IDONTKNOW" } };
+                    { "-IDONTKNOW No such\\tmaster", HF_INTERNAL, "IDONTKNOW" } };
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
         char script[2000];
         test_note("%s", answers[i].reply);
