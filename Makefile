@@ -75,7 +75,7 @@ clean:
 help:
 	@echo "make            build the library and the command in $(BUILD)"
 	@echo "make demo       build, then watch processes compete for the last items of a stock"
-	@echo "make check      the tests that tell most, and the promises once on each engine (4 minutes)"
+	@echo "make check      the tests that tell most, and the promises once on each engine (the quickest)"
 	@echo "make test       the tests of the library, the command and every store (10 minutes)"
 	@echo "make test-all   these, then failovers, sanitizers, valgrind, analysers, models, interop, install (half an hour)"
 	@echo "make lint       format, own rules, static analysis, manual pages"
