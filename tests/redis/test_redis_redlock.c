@@ -260,11 +260,13 @@ TEST(a_name_that_is_the_key_of_another_locks_token_is_refused)
     refuse_lock(client, "hf:{x}:t", HF_INVALID, "another lock");
     refuse_lock(client, "hf:{x}:w", HF_INVALID, "another lock");
     CHECK_STATUS(HF_INVALID, hf_break(client, "hf:{x}:t", &err), &err);
-    for (int i = 0; i < group->count; i++) { /* a majority was enough, the others may still be at it */
-        while (redis_server_number(group->server[i], "DBSIZE") < 2)
-            await_a_moment();
-        CHECK_INT(2, redis_server_number(group->server[i], "DBSIZE"));
+    int complete = 0;
+    for (int i = 0; i < group->count; i++) { /* a majority is enough: one that was slow to let us in has nothing */
+        const int64_t keys = redis_server_number(group->server[i], "DBSIZE");
+        complete += keys == 2;
+        CHECK(keys == 2 || keys == 0);
     }
+    CHECK(complete >= 2);
     must_release(lock);
     hf_close(client);
 }

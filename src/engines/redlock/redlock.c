@@ -216,17 +216,29 @@ static hf_status redlock_wait(void *memory, void *lock_memory, const struct hfi_
 
 /* --- giving back and keeping --- */
 
-/* A majority has let go of it, and everybody else who may have it was told. */
+/* A majority has let go of it, or none can any more. As long as that is open, also a master that was slow a moment ago
+ * is waited for: one of three that have it, say, while the other two of five have never had it. */
+static bool release_is_decided(const struct redlock_round *round)
+{
+    const struct redlock_store *store = round->store;
+    size_t gone = 0, kept = 0;
+    for (size_t i = 0; i < store->count; i++) {
+        const struct redlock_leg *leg = &round->legs[i];
+        if (leg->state != REDLOCK_ANSWERED)
+            continue;
+        gone += hfi_redlock_number(leg->reply, 0) == 1;
+        kept += hfi_redlock_number(leg->reply, 0) != 1;
+    }
+    return gone >= store->quorum || kept > store->count - store->quorum;
+}
+
+/* … and everybody else who may have it was told. */
 static bool enough_released(const struct redlock_round *round)
 {
-    size_t gone = 0;
     bool told = true;
-    for (size_t i = 0; i < round->store->count; i++) {
-        const struct redlock_leg *leg = &round->legs[i];
-        gone += leg->state == REDLOCK_ANSWERED && hfi_redlock_number(leg->reply, 0) == 1;
-        told = told && !(leg->state == REDLOCK_CONNECTING && round->must & 1u << i);
-    }
-    return (gone >= round->store->quorum && told) || hfi_redlock_all_answered(round);
+    for (size_t i = 0; i < round->store->count; i++)
+        told = told && !(round->legs[i].state == REDLOCK_CONNECTING && round->must & 1u << i);
+    return (told && release_is_decided(round)) || hfi_redlock_all_answered(round);
 }
 
 static hf_status redlock_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
@@ -252,6 +264,7 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
     hfi_redlock_add_release(&command, store, &words, "");
     for (size_t i = 0; i < store->count; i++)
         round.legs[i].command = was_held || lock->maybe & 1u << i ? &command : NULL;
+    round.decided = was_held ? release_is_decided : NULL;
     hfi_redlock_ask(&round, was_held ? enough_released : hfi_redlock_all_answered,
                     hfi_redlock_answer_by(store, request->ttl_ms, request->deadline_ns));
     for (size_t i = 0; i < store->count; i++) {

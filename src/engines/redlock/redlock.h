@@ -81,8 +81,10 @@ struct redlock_round {
     struct redlock_leg legs[REDLOCK_MASTERS_MOST];
     struct redlock_lock *lock; /* whose late connections are used and filled; NULL: none */
     uint32_t must;             /* bit I: a master that is asked also while it is down, and whose answer matters */
-    hfi_time sent_ns;          /* before the first was asked */
-    hf_error trouble;          /* of the last that failed */
+    /* The masters that were down need not be waited for any more; NULL: a majority has answered. */
+    bool (*decided)(const struct redlock_round *round);
+    hfi_time sent_ns; /* before the first was asked */
+    hf_error trouble; /* of the last that failed */
     size_t failed;
 };
 

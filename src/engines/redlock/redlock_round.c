@@ -252,7 +252,7 @@ static bool needs_the_rest(const struct redlock_round *round, hfi_time fair_ns)
     return spares_some(round) && (hopeful < round->store->quorum || hfi_redis_now_ns() >= fair_ns);
 }
 
-/* A majority has answered, and nobody is left to wait for but those that failed the last time. */
+/* It is decided, and nobody is left to wait for but those that failed the last time. */
 static bool waits_in_vain(const struct redlock_round *round)
 {
     struct redlock_store *store = round->store;
@@ -263,7 +263,7 @@ static bool waits_in_vain(const struct redlock_round *round)
         hopeful += is_pending(&round->legs[i]) && store->masters[i]->failures == 0;
     }
     pthread_mutex_unlock(&store->redis.mutex);
-    return answered >= store->quorum && hopeful == 0;
+    return hopeful == 0 && (round->decided ? round->decided(round) : answered >= store->quorum);
 }
 
 /* Sleeps until one of those that are pending has something. False: the deadline came, or nobody is pending. */
