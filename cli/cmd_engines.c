@@ -58,7 +58,7 @@ static size_t column_width(size_t capability)
     return before > after ? before : after;
 }
 
-/* A line of the matrix under way. What fills a cell up is printed before the next one, so that no line ends in blanks. */
+/* A cell of the matrix. What fills it up is printed before the next one, so that no line ends in blanks. */
 static void print_cell(const char *text, size_t length, size_t width, size_t *blanks)
 {
     if (length > 0) {
