@@ -9,28 +9,29 @@
 
 static const struct {
     uint32_t bit;
-    const char *word; /* in JSON */
-    const char *can;
-    const char *cannot;
+    const char *word;    /* in JSON, and over the column in two lines that break at the hyphen */
+    const char *meaning; /* of a yes */
 } capabilities[] = {
-    { HF_CAP_EXPIRY, "expiry", "ends a lock that is not renewed", "never ends the lock of a living holder" },
-    { HF_CAP_BOUND, "bound", "frees a lock at once when its holder dies",
-      "keeps a dead holder's lock until its time is over" },
-    { HF_CAP_FAIR, "fair", "serves waiters in order of arrival", "serves waiters in no particular order" },
-    { HF_CAP_WAKE_ONE, "wake-one", "wakes one waiter per release", "wakes all waiters at a release" },
-    { HF_CAP_PROCESSES, "processes", "excludes other processes of this machine", "does not exclude other processes" },
-    { HF_CAP_MACHINES, "machines", "excludes other machines", "does not exclude other machines" },
-    { HF_CAP_DURABLE_TOKEN, "durable-token", "tokens grow through a restart of everything",
-      "tokens may start again after a restart" },
-    { HF_CAP_INSPECT, "inspect", "`ls` and `status` show who holds what", "`ls` and `status` are refused" },
-    { HF_CAP_BREAK, "break", "`break` takes a lock away", "`break` is refused" },
-    { HF_CAP_GUARD, "guard", "refuses writers whose lock was lost, by hf_guard()",
-      "keeps no record of tokens to guard data with" },
+    { HF_CAP_EXPIRY, "expiry", "ends a lock that is not renewed, also that of a living holder" },
+    { HF_CAP_BOUND, "bound", "frees a lock at once when its holder dies" },
+    { HF_CAP_FAIR, "fair", "serves waiters in order of arrival" },
+    { HF_CAP_WAKE_ONE, "wake-one", "a release wakes one waiter, and not all" },
+    { HF_CAP_PROCESSES, "processes", "excludes other processes of this machine" },
+    { HF_CAP_MACHINES, "machines", "excludes other machines" },
+    { HF_CAP_DURABLE_TOKEN, "durable-token", "tokens grow through a restart of everything" },
+    { HF_CAP_INSPECT, "inspect", "`ls` and `status` show who holds what" },
+    { HF_CAP_BREAK, "break", "`break` takes a lock away" },
+    { HF_CAP_GUARD, "guard", "refuses writers whose lock was lost, by hf_guard()" },
 };
 #define CAPABILITIES (sizeof capabilities / sizeof capabilities[0])
 
+/* Of the longest, zookeeper: with it a row has 79 columns. */
+#define NAME_WIDTH 9
+
+enum form { JSON, MATRIX, SUMMARIES };
+
 struct listing {
-    bool json;
+    enum form form;
     bool first;
 };
 
@@ -38,8 +39,8 @@ static int print_help(void)
 {
     fputs("usage: holdfast engines [--json]\n"
           "\n"
-          "Lists what can keep locks: the URLs, what each engine can (+) and cannot (-) do, and for those that are\n"
-          "not present what to install.\n"
+          "Lists what can keep locks: what each engine can and cannot do, its URLs, for those that are not present\n"
+          "what to install, and what the words over the columns mean.\n"
           "\n"
           "      --json   print an array of objects\n"
           "      --help   print this\n",
@@ -47,17 +48,69 @@ static int print_help(void)
     return hfc_finish_output();
 }
 
-static void print_engine(const hf_engine_info *info, bool first)
+/* As wide as the longer half of its word. */
+static size_t column_width(size_t capability)
 {
-    printf("%s%s (%s): %s\n", first ? "" : "\n", info->name, info->schemes, info->summary);
-    if (!info->present) {
-        printf("  not present: %s\n", info->missing);
-        return;
+    const char *word = capabilities[capability].word;
+    size_t before = strcspn(word, "-");
+    size_t after = word[before] == '\0' ? 0 : strlen(word + before + 1);
+
+    return before > after ? before : after;
+}
+
+/* A cell of the matrix. What fills it up is printed before the next one, so that no line ends in blanks. */
+static void print_cell(const char *text, size_t length, size_t width, size_t *blanks)
+{
+    if (length > 0) {
+        printf("%*s%.*s", (int)*blanks, "", (int)length, text);
+        *blanks = 0;
     }
+    *blanks += width + 1 - length;
+}
+
+static void print_headings(void)
+{
+    size_t blanks = NAME_WIDTH + 1;
+
+    for (size_t i = 0; i < CAPABILITIES; i++)
+        print_cell(capabilities[i].word, strcspn(capabilities[i].word, "-"), column_width(i), &blanks);
+    putchar('\n');
+    blanks = NAME_WIDTH + 1;
     for (size_t i = 0; i < CAPABILITIES; i++) {
-        bool can = (info->caps & capabilities[i].bit) != 0;
-        printf("  %c %s\n", can ? '+' : '-', can ? capabilities[i].can : capabilities[i].cannot);
+        const char *word = capabilities[i].word;
+        const char *second = strchr(word, '-') == NULL ? "" : strchr(word, '-') + 1;
+
+        print_cell(second, strlen(second), column_width(i), &blanks);
     }
+    putchar('\n');
+}
+
+static void print_row(const hf_engine_info *info)
+{
+    size_t blanks = 1;
+
+    printf("%-*s", NAME_WIDTH, info->name);
+    if (!info->present)
+        fputs(" not present", stdout);
+    for (size_t i = 0; i < CAPABILITIES && info->present; i++) {
+        const char *mark = (info->caps & capabilities[i].bit) != 0 ? "yes" : "-";
+
+        print_cell(mark, strlen(mark), column_width(i), &blanks);
+    }
+    putchar('\n');
+}
+
+static void print_summary(const hf_engine_info *info)
+{
+    printf("%s (%s): %s\n", info->name, info->schemes, info->summary);
+    if (!info->present)
+        printf("  not present: %s\n", info->missing);
+}
+
+static void print_meanings(void)
+{
+    for (size_t i = 0; i < CAPABILITIES; i++)
+        printf("%-13s  %s\n", capabilities[i].word, capabilities[i].meaning);
 }
 
 /* "a: b:" as an array. */
@@ -130,10 +183,12 @@ static void each_engine(const hf_engine_info *info, void *arg)
 {
     struct listing *listing = arg;
 
-    if (listing->json)
+    if (listing->form == JSON)
         print_json_engine(info, listing->first);
+    else if (listing->form == MATRIX)
+        print_row(info);
     else
-        print_engine(info, listing->first);
+        print_summary(info);
     listing->first = false;
 }
 
@@ -144,7 +199,7 @@ int hfc_engines_main(const struct hfc_globals *globals, int argc, char **argv)
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-    struct listing listing = { globals->json, true };
+    struct listing listing = { globals->json ? JSON : MATRIX, true };
     int option;
 
     while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
@@ -152,14 +207,22 @@ int hfc_engines_main(const struct hfc_globals *globals, int argc, char **argv)
             return print_help();
         if (option != 'j')
             return hfc_bad_option("engines", argv);
-        listing.json = true;
+        listing.form = JSON;
     }
     if (optind < argc)
         return hfc_usage("engines", "too many arguments: '%s'", argv[optind]);
-    if (listing.json)
+    if (listing.form == JSON) {
         fputc('[', stdout);
-    hf_engines(each_engine, &listing);
-    if (listing.json)
+        hf_engines(each_engine, &listing);
         fputs("\n]\n", stdout);
+        return hfc_finish_output();
+    }
+    print_headings();
+    hf_engines(each_engine, &listing);
+    putchar('\n');
+    listing.form = SUMMARIES;
+    hf_engines(each_engine, &listing);
+    putchar('\n');
+    print_meanings();
     return hfc_finish_output();
 }

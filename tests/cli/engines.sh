@@ -5,8 +5,30 @@
 expect 0 "$HOLDFAST" engines
 printed "file (file:): "
 printed "mem (mem:): "
-printed "  + frees a lock at once when its holder dies"
-printed "  - does not exclude other machines"
+printed "bound          frees a lock at once when its holder dies"
+
+# The matrix fits a terminal, and says of each engine what the JSON says.
+sed '/^$/,$d' "$TMP/out" >matrix
+[ "$(awk 'length > 80' matrix)" = '' ] || fail "wider than 80 columns"
+! grep -q ' $' "$TMP/out" || fail "blanks at a line end"
+"$HOLDFAST" engines --json >engines.json
+python3 - matrix engines.json <<'END' || fail "the matrix is not what the JSON says"
+import json, re, sys
+first, second, *rows = open(sys.argv[1]).read().splitlines()
+starts = [m.start() for m in re.finditer(r"\S+", first)]
+part = lambda line, i: line[starts[i]:][:(starts + [99])[i + 1] - starts[i]].strip()
+words = ["-".join(filter(None, (part(first, i), part(second, i)))) for i in range(len(starts))]
+engines = json.load(open(sys.argv[2]))
+assert [row.split()[0] for row in rows] == [engine["name"] for engine in engines]
+for row, engine in zip(rows, engines):
+    if not engine["present"]:
+        assert row.split(None, 1)[1] == "not present", row
+        continue
+    marks = [part(row, i) for i in range(len(words))]
+    assert set(marks) <= {"yes", "-"}, row
+    assert {w for w, m in zip(words, marks) if m == "yes"} == set(engine["can"]), row
+    assert set(words) == set(engine["can"] + engine["cannot"]), words
+END
 expect 0 "$HOLDFAST" engines --json
 json 'all(set(e) == {"name", "schemes", "summary", "present", "missing", "can", "cannot"} for e in it)'
 json 'all(e["name"] and e["summary"] and all(s.endswith(":") for s in e["schemes"]) for e in it)'
