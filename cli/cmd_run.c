@@ -12,6 +12,7 @@
 
 #define DEFAULT_GRACE_MS 10000
 #define DEFAULT_TTL_MS 30000 /* of the library */
+#define KILLING_MS 2000      /* what --max-hold leaves for the killing itself */
 
 struct run_options {
     struct hfc_acquire acquire;
@@ -32,10 +33,10 @@ static int print_help(void)
           "  -t, --ttl DURATION              time-to-live of the lock; default: 30s\n"
           "  -E, --conflict-exit-code CODE   exit with this if not acquired; default: 75\n"
           "      --no-renew                  end the lock after its time-to-live\n"
-          "      --max-hold DURATION         end the lock, and COMMAND, after this long\n"
+          "      --max-hold DURATION         end COMMAND, and then the lock, after this long\n"
           "      --on-lost term|kill|ignore  what to do with COMMAND when the lock ends; default: term\n"
-          "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, at most a third\n"
-          "                                  of the time that the lock has\n"
+          "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, but before the end\n"
+          "                                  of a lease at most a third of it\n"
           "      --note TEXT                 shown by `holdfast ls`\n"
           "      --help                      print this\n"
           "\n"
@@ -215,14 +216,28 @@ static int give_back(struct hfc_guard *guard, const char *name, int code)
         hfc_say("the lock '%s' was lost: %s", name, err.message);
         return HFC_EXIT_LOST;
     }
-    if (guard->lost) {
-        hfc_say("the lock '%s' was about to end, so the command was ended", name);
+    if (guard->held_long || guard->lost) {
+        hfc_say("the lock '%s' was %s, so the command was ended", name,
+                guard->held_long ? "held for as long as --max-hold allows" : "about to end");
         return HFC_EXIT_LOST;
     }
     /* The command ran under the lock until its end, and that is what the exit code says. */
     if (status != HF_OK)
         hfc_say("the lock '%s' may stay until its time is over: %s", name, err.message);
     return code;
+}
+
+/* A command that --max-hold ends does so under the lock, which therefore lasts for longer: the library ends it only if
+ * that takes too long. */
+static void plan_max_hold(struct run_options *options, struct hfc_guard *guard)
+{
+    uint32_t *max_hold_ms = &options->acquire.options.max_hold_ms;
+
+    if (*max_hold_ms == 0 || options->on_lost == HFC_ON_LOST_IGNORE)
+        return;
+    guard->max_hold_ms = *max_hold_ms;
+    const uint64_t most = (uint64_t)*max_hold_ms + options->grace_ms + KILLING_MS;
+    *max_hold_ms = most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
 }
 
 /* How long the lock lasts by itself. */
@@ -328,6 +343,7 @@ int hfc_run_main(const struct hfc_globals *globals, int argc, char **argv)
     }
     guard.on_lost = options.on_lost;
     guard.grace_ms = options.grace_ms;
+    plan_max_hold(&options, &guard);
 
     /* An outer run has written the store's URL in its canonical form; mine is that only if it was inherited from
      * there. */

@@ -66,15 +66,17 @@ struct hfc_witness {
 
 struct hfc_guard {
     const struct hfc_signals *signals;
-    hf_lock *lock;    /* NULL: an outer run holds it */
-    int64_t lasts_ms; /* how long it lasts from one renewal to the next, or at all; INT64_MAX: nothing ends it */
-    int lost_fd;      /* readable once it is lost */
-    int leash;        /* readable once the front has died; -1: none */
+    hf_lock *lock;        /* NULL: an outer run holds it */
+    int64_t lasts_ms;     /* how long it lasts from one renewal to the next, or at all; INT64_MAX: nothing ends it */
+    uint32_t max_hold_ms; /* when to end the command though the lock goes on, so that it ends under it; 0: never */
+    int lost_fd;          /* readable once it is lost */
+    int leash;            /* readable once the front has died; -1: none */
     struct hfc_witness witness;
     enum hfc_on_lost on_lost;
     uint32_t grace_ms;
     sem_t no_command; /* 1 while there is none, 0 while there is */
     bool lost;        /* out: the lock was lost, or the command ended because it was about to be */
+    bool held_long;   /* out: the command was ended because of max_hold_ms */
 };
 
 /* Runs argv and waits for it; ends it, with all its descendants, before the lock does. Returns its exit code. */
