@@ -53,8 +53,6 @@ static int collect(const hf_info *info, void *arg)
 {
     struct locks *locks = arg;
 
-    if (locks->only != NULL && strcmp(locks->only, info->name) != 0)
-        return 0;
     if (locks->count == locks->room) {
         size_t room = locks->room == 0 ? 16 : 2 * locks->room;
         hf_info *grown = realloc(locks->lock, room * sizeof *grown);
@@ -90,11 +88,9 @@ static int inspect(struct locks *locks, const struct hfc_globals *globals, const
 
     if (code != HFC_EXIT_OK)
         return code;
-    /* Whether a name is one at all, only the library says; without a wait to cancel, hf_cancel() does no more than
-     * that. */
-    if (locks->only != NULL && hf_cancel(client, locks->only) == HF_INVALID)
-        code = hfc_usage("status", "'%s' is no name: 1 to 255 bytes of UTF-8 without control characters", locks->only);
-    else if (hf_inspect(client, prefix, collect, locks, &err) != HF_OK)
+    hf_status status = locks->only != NULL ? hf_inspect_one(client, locks->only, collect, locks, &err)
+                                           : hf_inspect(client, prefix, collect, locks, &err);
+    if (status != HF_OK)
         code = hfc_fail(&err);
     hf_close(client);
     if (locks->no_memory) {
@@ -341,7 +337,7 @@ int hfc_status_main(const struct hfc_globals *globals, int argc, char **argv)
     if (optind == argc)
         return hfc_usage("status", "the name of a lock is missing");
     locks.only = argv[optind];
-    code = inspect(&locks, globals, locks.only);
+    code = inspect(&locks, globals, NULL);
     if (code == HFC_EXIT_OK) {
         if (json)
             print_json_status(&locks);
