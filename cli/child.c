@@ -18,8 +18,9 @@ struct run {
     pid_t child;       /* 0 once it has been reaped */
     int wait_status;   /* of the child, once it has been reaped */
     bool none_left;    /* no descendant is left, not only no child */
+    int64_t end_at;    /* max_hold_ms, on the clock of now_ms(); INT64_MAX: never */
     bool ending;       /* asked to end by SIGTERM */
-    int64_t kill_at;   /* while ending: when to use SIGKILL, on the clock of now_ms() */
+    int64_t kill_at;   /* while ending: when to use SIGKILL */
     int64_t grace_ms;  /* between the two */
     int64_t margin_ms; /* what is kept for the killing itself */
 };
@@ -60,6 +61,7 @@ static void plan(struct run *run, const struct hfc_guard *guard)
 {
     const int64_t lasts = guard->lasts_ms;
 
+    run->end_at = guard->lock != NULL && guard->max_hold_ms != 0 ? now_ms() + guard->max_hold_ms : INT64_MAX;
     run->grace_ms = guard->grace_ms;
     run->margin_ms = 0;
     if (lasts == INT64_MAX)
@@ -113,14 +115,28 @@ static void on_loss(struct run *run)
         begin_end(run, guard->on_lost == HFC_ON_LOST_KILL ? 0 : run->grace_ms);
 }
 
-/* How long the loop may sleep; -1: until something happens. Begins the end of the command if the lock's own end is so
- * near that it must. */
-static int64_t time_to_sleep(struct run *run)
+static int64_t at_least_0(int64_t ms)
+{
+    return ms > 0 ? ms : 0;
+}
+
+/* How long until SIGKILL. A lock that is still renewed may end all the same, and the command must be gone by then. */
+static int64_t time_to_kill(const struct run *run)
+{
+    const struct hfc_guard *guard = run->guard;
+    int64_t left = INT64_MAX, grace = run->kill_at - now_ms();
+
+    if (guard->lock != NULL && !guard->lost)
+        left = hf_remaining_ms(guard->lock);
+    return at_least_0(left != INT64_MAX && left - run->margin_ms < grace ? left - run->margin_ms : grace);
+}
+
+/* How long the loop may sleep while the lock lasts; -1: until something happens. Begins the end of the command if the
+ * lock's own end is so near that it must. */
+static int64_t time_to_lease_end(struct run *run)
 {
     struct hfc_guard *guard = run->guard;
 
-    if (run->ending)
-        return run->kill_at - now_ms() > 0 ? run->kill_at - now_ms() : 0;
     if (guard->lock == NULL || guard->lost)
         return -1;
     int64_t left = hf_remaining_ms(guard->lock);
@@ -139,6 +155,24 @@ static int64_t time_to_sleep(struct run *run)
     return 0;
 }
 
+/* How long the loop may sleep; -1: until something happens. Begins the end of the command if it is time. */
+static int64_t time_to_sleep(struct run *run)
+{
+    struct hfc_guard *guard = run->guard;
+    int64_t until_lease_end = run->ending ? -1 : time_to_lease_end(run);
+
+    if (!run->ending && run->end_at <= now_ms()) {
+        guard->held_long = true;
+        begin_end(run, guard->on_lost == HFC_ON_LOST_KILL ? 0 : guard->grace_ms);
+    }
+    if (run->ending)
+        return time_to_kill(run);
+    if (run->end_at == INT64_MAX)
+        return until_lease_end;
+    const int64_t until_end = at_least_0(run->end_at - now_ms());
+    return until_lease_end >= 0 && until_lease_end < until_end ? until_lease_end : until_end;
+}
+
 static void supervise(struct run *run)
 {
     struct hfc_guard *guard = run->guard;
@@ -149,7 +183,7 @@ static void supervise(struct run *run)
         if (run->ending ? run->none_left : run->child == 0)
             return;
         int64_t sleep_ms = time_to_sleep(run);
-        if (run->ending && now_ms() >= run->kill_at) {
+        if (run->ending && sleep_ms == 0) {
             hfc_tree_kill(run->child, &run->wait_status);
             return;
         }

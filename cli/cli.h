@@ -26,25 +26,51 @@ enum {
     HFC_EXIT_SIGNAL = 128      /* plus the number of the signal that ended the child */
 };
 
-/* What stands before the command's name: `holdfast [-u URL] [--json] COMMAND`. */
+/* Where a setting can come from; the first that has it wins. */
+enum hfc_place { HFC_OPTION, HFC_ENVIRONMENT, HFC_USER_FILE, HFC_SYSTEM_FILE, HFC_DEFAULT };
+enum hfc_setting_id { HFC_URL, HFC_PASSWORD_FILE, HFC_TTL, HFC_REACH, HFC_SETTINGS };
+
+struct hfc_setting {
+    const char *value; /* NULL: nobody has said anything */
+    enum hfc_place place;
+    int line; /* in a file */
+};
+
+/* What stands before the command's name, `holdfast [-u URL] [--reach WHOM] [--json] COMMAND`, or among its options; and
+ * what hfc_configure() adds to that. */
 struct hfc_globals {
-    const char *url; /* NULL: HOLDFAST_URL or the default */
     bool json;
+    bool mem_allowed; /* `bench` alone */
+    struct hfc_setting settings[HFC_SETTINGS];
+    /* From here on: known after hfc_configure(). */
+    const char *url;
+    uint32_t ttl_ms;    /* 0: the library's default */
+    bool machines_only; /* refuse a store that does not exclude other machines */
 };
 
 /* argv[0] is the command's own name, and getopt_long() starts afresh. Use a leading '+' in the option string, and the
  * value of HFC_OPT_ for long options without a letter. Returns the exit code. */
-typedef int (*hfc_main_fn)(const struct hfc_globals *globals, int argc, char **argv);
+typedef int (*hfc_main_fn)(struct hfc_globals *globals, int argc, char **argv);
 
-int hfc_run_main(const struct hfc_globals *globals, int argc, char **argv);
-int hfc_ls_main(const struct hfc_globals *globals, int argc, char **argv);
-int hfc_status_main(const struct hfc_globals *globals, int argc, char **argv);
-int hfc_break_main(const struct hfc_globals *globals, int argc, char **argv);
-int hfc_engines_main(const struct hfc_globals *globals, int argc, char **argv);
-int hfc_bench_main(const struct hfc_globals *globals, int argc, char **argv);
+int hfc_run_main(struct hfc_globals *globals, int argc, char **argv);
+int hfc_ls_main(struct hfc_globals *globals, int argc, char **argv);
+int hfc_status_main(struct hfc_globals *globals, int argc, char **argv);
+int hfc_break_main(struct hfc_globals *globals, int argc, char **argv);
+int hfc_engines_main(struct hfc_globals *globals, int argc, char **argv);
+int hfc_hold_main(struct hfc_globals *globals, int argc, char **argv);
+int hfc_guard_main(struct hfc_globals *globals, int argc, char **argv);
+int hfc_bench_main(struct hfc_globals *globals, int argc, char **argv);
 
 /* Above every character, so that a long option cannot be mistaken for a letter. */
-#define HFC_OPT_FIRST 256
+enum { HFC_OPT_REACH = 256, HFC_OPT_FIRST };
+
+/* The options that every command with a store takes too: for its table, and for the string of letters. */
+#define HFC_STORE_OPTIONS                                                                                              \
+    { "url", required_argument, NULL, 'u' },                                                                           \
+    {                                                                                                                  \
+        "reach", required_argument, NULL, HFC_OPT_REACH                                                                \
+    }
+#define HFC_STORE_LETTERS "u:"
 
 /* --- words (message.c) --- */
 
@@ -68,13 +94,26 @@ int hfc_finish_output(void);
  * as "is negative", if `text` is no duration or does not fit in 32 bits of milliseconds. A duration that is not zero
  * is never rounded to zero. */
 bool hfc_duration(const char *text, uint32_t *ms, const char **why);
+/* The same for a time-to-live, which the library wants to be 100ms at least. */
+bool hfc_ttl(const char *text, uint32_t *ms, const char **why);
 /* A whole number from `min` to `max`; false if it is anything else. */
 bool hfc_number(const char *text, long min, long max, long *out);
 
-/* --- store (message.c) --- */
+/* --- settings (config.c) --- */
 
+/* Takes `option` with optarg if it is one of HFC_STORE_OPTIONS. -1: taken; -2: it is another; else the exit code. */
+int hfc_store_option(struct hfc_globals *globals, const char *command, int option);
+/* Settles where the lock is kept: option, environment, the user's file, the system's, file:. Says why not and returns
+ * the exit code if that makes no sense; HFC_EXIT_OK. */
+int hfc_configure(struct hfc_globals *globals);
+/* Where a setting comes from, in words. */
+const char *hfc_setting_from(char *buffer, size_t size, const struct hfc_globals *globals, enum hfc_setting_id id);
+/* `url` without passwords, cut if need be. */
+const char *hfc_shown_url(char *buffer, size_t size, const char *url);
 /* Opens the store of globals->url with the default options. HFC_EXIT_OK, or says why not and returns the exit code. */
 int hfc_open(hf_client **out, const struct hfc_globals *globals);
+/* For the command that is run: the path of the password file instead of the password. */
+bool hfc_export_password_file(void);
 
 /* --- output (output.c) --- */
 

@@ -37,7 +37,7 @@ static const struct {
 #define MODES (sizeof modes / sizeof modes[0])
 
 static const char help[] =
-    "usage: holdfast [-u URL] bench [--mode MODE] [--workers N] [--procs] [--seconds S] [--json]\n"
+    "usage: holdfast bench [-u URL] [--mode MODE] [--workers N] [--procs] [--seconds S] [--json]\n"
     "\n"
     "Measures the store from here.\n"
     "\n"
@@ -111,6 +111,7 @@ static int settle_workers(struct bench_run *run)
 enum { OPT_MODE = HFC_OPT_FIRST, OPT_WORKERS, OPT_PROCS, OPT_SECONDS, OPT_JSON };
 
 static const struct option long_options[] = {
+    HFC_STORE_OPTIONS,
     { "mode", required_argument, NULL, OPT_MODE },
     { "workers", required_argument, NULL, OPT_WORKERS },
     { "procs", no_argument, NULL, OPT_PROCS },
@@ -126,7 +127,8 @@ static int parse(struct bench_run *run, int argc, char **argv, bool *stop)
     int option;
     int code = HFC_EXIT_OK;
 
-    while (code == HFC_EXIT_OK && (option = getopt_long(argc, argv, "+:h", long_options, NULL)) != -1) {
+    while (code == HFC_EXIT_OK &&
+           (option = getopt_long(argc, argv, "+:h" HFC_STORE_LETTERS, long_options, NULL)) != -1) {
         switch (option) {
         case OPT_MODE:
             code = parse_mode(run, optarg);
@@ -142,6 +144,11 @@ static int parse(struct bench_run *run, int argc, char **argv, bool *stop)
             break;
         case OPT_JSON:
             run->json = true;
+            break;
+        case 'u':
+        case HFC_OPT_REACH:
+            code = hfc_store_option(&run->globals, "bench", option);
+            code = code == -1 ? HFC_EXIT_OK : code;
             break;
         case 'h':
             *stop = true;
@@ -399,7 +406,7 @@ static int look_at_store(struct bench_run *run, hf_client **client)
     return code;
 }
 
-int hfc_bench_main(const struct hfc_globals *globals, int argc, char **argv)
+int hfc_bench_main(struct hfc_globals *globals, int argc, char **argv)
 {
     struct bench_run run = { .globals = *globals, .json = globals->json, .window_ms = DEFAULT_WINDOW_MS };
     hf_client *client = NULL;
@@ -409,7 +416,10 @@ int hfc_bench_main(const struct hfc_globals *globals, int argc, char **argv)
 
     if (code != HFC_EXIT_OK || stop)
         return code;
-    code = look_at_store(&run, &client);
+    run.globals.mem_allowed = true;
+    code = hfc_configure(&run.globals);
+    if (code == HFC_EXIT_OK)
+        code = look_at_store(&run, &client);
     if (code != HFC_EXIT_OK)
         return code;
     hands = calloc(run.workers, sizeof *hands);

@@ -37,13 +37,15 @@ struct listing {
 
 static int print_help(void)
 {
-    fputs("usage: holdfast engines [--json]\n"
+    fputs("usage: holdfast engines [--url[=URL]] [--json]\n"
           "\n"
           "Lists what can keep locks: what each engine can and cannot do, its URLs, for those that are not present\n"
           "what to install, and what the words over the columns mean.\n"
           "\n"
-          "      --json   print an array of objects\n"
-          "      --help   print this\n",
+          "      --url[=URL]  say instead which store a command would use, and why; passwords are left out\n"
+          "      --reach processes|machines  whom the store must exclude; see `holdfast --help`\n"
+          "      --json       print an array of objects, or with --url one object\n"
+          "      --help       print this\n",
           stdout);
     return hfc_finish_output();
 }
@@ -192,25 +194,91 @@ static void each_engine(const hf_engine_info *info, void *arg)
     listing->first = false;
 }
 
-int hfc_engines_main(const struct hfc_globals *globals, int argc, char **argv)
+/* --- which of them --- */
+
+struct shown_setting {
+    const char *key;
+    const char *value; /* NULL: none */
+    char from[4200];
+};
+
+static void print_settings(const struct shown_setting shown[HFC_SETTINGS], bool json)
+{
+    char text[4096];
+    bool first = true;
+
+    if (json)
+        fputc('{', stdout);
+    for (int id = 0; id < HFC_SETTINGS; id++) {
+        if (!json && shown[id].value != NULL)
+            printf("%-13s  %s  (%s)\n", shown[id].key, hfc_printable(text, sizeof text, shown[id].value),
+                   shown[id].from);
+        if (!json)
+            continue;
+        hfc_json_key(stdout, shown[id].key, &first);
+        hfc_json_string(stdout, shown[id].value);
+        snprintf(text, sizeof text, "%s_from", shown[id].key);
+        hfc_json_key(stdout, text, &first);
+        hfc_json_string(stdout, shown[id].value != NULL ? shown[id].from : NULL);
+    }
+    if (json)
+        fputs("}\n", stdout);
+}
+
+static int show_settings(struct hfc_globals *globals, bool json)
+{
+    static struct shown_setting shown[HFC_SETTINGS] = {
+        [HFC_URL] = { .key = "url" },
+        [HFC_PASSWORD_FILE] = { .key = "password_file" },
+        [HFC_TTL] = { .key = "ttl", .value = "30s", .from = "default" },
+        [HFC_REACH] = { .key = "reach", .value = "processes", .from = "default" },
+    };
+    char url[4096];
+    int code = hfc_configure(globals);
+
+    if (code != HFC_EXIT_OK)
+        return code;
+    for (int id = 0; id < HFC_SETTINGS; id++) {
+        if (globals->settings[id].value == NULL)
+            continue;
+        shown[id].value = globals->settings[id].value;
+        hfc_setting_from(shown[id].from, sizeof shown[id].from, globals, (enum hfc_setting_id)id);
+    }
+    shown[HFC_URL].value = hfc_shown_url(url, sizeof url, globals->url);
+    print_settings(shown, json);
+    return hfc_finish_output();
+}
+
+int hfc_engines_main(struct hfc_globals *globals, int argc, char **argv)
 {
     static const struct option options[] = {
+        { "url", optional_argument, NULL, 'U' },
+        { "reach", required_argument, NULL, HFC_OPT_REACH },
         { "json", no_argument, NULL, 'j' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
     struct listing listing = { globals->json ? JSON : MATRIX, true };
+    bool url_wanted = false;
     int option;
 
-    while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":h" HFC_STORE_LETTERS, options, NULL)) != -1) {
+        url_wanted |= option == 'U';
+        int code =
+            option == 'U' && optarg == NULL ? -1 : hfc_store_option(globals, "engines", option == 'U' ? 'u' : option);
+        if (code >= 0)
+            return code;
         if (option == 'h')
             return print_help();
-        if (option != 'j')
+        if (code == -2 && option != 'j')
             return hfc_bad_option("engines", argv);
-        listing.form = JSON;
+        if (option == 'j')
+            listing.form = JSON;
     }
     if (optind < argc)
         return hfc_usage("engines", "too many arguments: '%s'", argv[optind]);
+    if (url_wanted)
+        return show_settings(globals, listing.form == JSON);
     if (listing.form == JSON) {
         fputc('[', stdout);
         hf_engines(each_engine, &listing);

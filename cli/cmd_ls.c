@@ -15,6 +15,7 @@ struct locks {
     size_t room;
     const char *only; /* NULL: all; else the one name that is wanted */
     bool no_memory;
+    char store[1024]; /* its URL, to be shown */
 };
 
 static void free_waiting(const hf_info *info)
@@ -53,8 +54,6 @@ static int collect(const hf_info *info, void *arg)
 {
     struct locks *locks = arg;
 
-    if (locks->only != NULL && strcmp(locks->only, info->name) != 0)
-        return 0;
     if (locks->count == locks->room) {
         size_t room = locks->room == 0 ? 16 : 2 * locks->room;
         hf_info *grown = realloc(locks->lock, room * sizeof *grown);
@@ -90,11 +89,10 @@ static int inspect(struct locks *locks, const struct hfc_globals *globals, const
 
     if (code != HFC_EXIT_OK)
         return code;
-    /* Whether a name is one at all, only the library says; without a wait to cancel, hf_cancel() does no more than
-     * that. */
-    if (locks->only != NULL && hf_cancel(client, locks->only) == HF_INVALID)
-        code = hfc_usage("status", "'%s' is no name: 1 to 255 bytes of UTF-8 without control characters", locks->only);
-    else if (hf_inspect(client, prefix, collect, locks, &err) != HF_OK)
+    hfc_printable(locks->store, sizeof locks->store, hf_url(client));
+    hf_status status = locks->only != NULL ? hf_inspect_one(client, locks->only, collect, locks, &err)
+                                           : hf_inspect(client, prefix, collect, locks, &err);
+    if (status != HF_OK)
         code = hfc_fail(&err);
     hf_close(client);
     if (locks->no_memory) {
@@ -220,7 +218,8 @@ static void print_table(const struct locks *locks)
     struct cells cells = { { "" } };
     const char *row[COLUMNS];
     const char *no_color = getenv("NO_COLOR");
-    bool bold = isatty(STDOUT_FILENO) && (no_color == NULL || *no_color == '\0');
+    const bool terminal = isatty(STDOUT_FILENO);
+    bool bold = terminal && (no_color == NULL || *no_color == '\0');
 
     for (int c = 0; c < COLUMNS; c++)
         width[c] = (int)strlen(titles[c]);
@@ -229,6 +228,8 @@ static void print_table(const struct locks *locks)
         for (int c = 0; c < COLUMNS; c++)
             width[c] = hfc_columns(cells.text[c]) > width[c] ? hfc_columns(cells.text[c]) : width[c];
     }
+    if (terminal)
+        printf("locks in %s\n", locks->store);
     fputs(bold ? "\033[1m" : "", stdout);
     print_row(titles, width);
     fputs(bold ? "\033[0m" : "", stdout);
@@ -238,6 +239,13 @@ static void print_table(const struct locks *locks)
             row[c] = cells.text[c];
         print_row(row, width);
     }
+}
+
+/* One per line, as they are: a name has no line end in it. For programs, completion above all. */
+static void print_names(const struct locks *locks)
+{
+    for (size_t i = 0; i < locks->count; i++)
+        puts(locks->lock[i].name);
 }
 
 static void print_status(const struct locks *locks)
@@ -265,63 +273,95 @@ static void print_status(const struct locks *locks)
 
 static int print_ls_help(void)
 {
-    fputs("usage: holdfast [-u URL] ls [PREFIX] [--json]\n"
+    fputs("usage: holdfast ls [-u URL] [PREFIX] [--json]\n"
           "\n"
           "Lists the locks that are held, or those whose name starts with PREFIX: who holds them, the fencing token,\n"
           "since when, how long still (\"-\" if only the holder ends it), how many wait, and the holder's note.\n"
           "\n"
-          "      --json   print an array of objects\n"
-          "      --help   print this\n",
+          "      --json      print an array of objects\n"
+          "      --names     print the names alone, one per line\n"
+          "  -u, --url URL   where the locks are kept; see `holdfast --help`\n"
+          "      --reach processes|machines  whom the store must exclude; see there too\n"
+          "      --help      print this\n",
           stdout);
     return hfc_finish_output();
 }
 
 static int print_status_help(void)
 {
-    fputs("usage: holdfast [-u URL] status NAME [--json]\n"
-          "\n"
-          "Shows the lock NAME. Exits with 0 if it is held and with 1 if it is free.\n"
-          "\n"
-          "      --json   print an object\n"
-          "      --help   print this\n",
-          stdout);
+    fputs(
+        "usage: holdfast status [-u URL] NAME [-q | --json]\n"
+        "\n"
+        "Shows the lock NAME. Exits with 0 if it is held and with 1 if it is free. Any other code means that it could\n"
+        "not be found out: 69 if the store is not reachable.\n"
+        "\n"
+        "  -q, --quiet     print nothing: the exit code says it\n"
+        "      --json      print an object\n"
+        "  -u, --url URL   where the lock is kept; see `holdfast --help`\n"
+        "      --reach processes|machines  whom the store must exclude; see there too\n"
+        "      --help      print this\n",
+        stdout);
     return hfc_finish_output();
 }
 
-/* The options of both, which may also stand behind the name. -1: go on; else the exit code. */
-static int parse(int argc, char **argv, bool *json, int (*print_help)(void))
+static const struct option ls_options[] = {
+    HFC_STORE_OPTIONS,
+    { "json", no_argument, NULL, 'j' },
+    { "names", no_argument, NULL, 'b' },
+    { "help", no_argument, NULL, 'h' },
+    { NULL, 0, NULL, 0 },
+};
+
+static const struct option status_options[] = {
+    HFC_STORE_OPTIONS,
+    { "json", no_argument, NULL, 'j' },
+    { "quiet", no_argument, NULL, 'q' },
+    { "help", no_argument, NULL, 'h' },
+    { NULL, 0, NULL, 0 },
+};
+
+/* The options, which may also stand behind the name, and the settings. -1: go on; else the exit code. */
+static int parse(struct hfc_globals *globals, int argc, char **argv, const struct option *options, bool *brief)
 {
-    static const struct option options[] = {
-        { "json", no_argument, NULL, 'j' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
-    };
+    const bool status = options == status_options;
     int option;
 
-    while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, status ? ":hq" HFC_STORE_LETTERS : ":h" HFC_STORE_LETTERS, options,
+                                 NULL)) != -1) {
+        int code = hfc_store_option(globals, argv[0], option);
+        if (code >= 0)
+            return code;
         if (option == 'h')
-            return print_help();
-        if (option != 'j')
+            return status ? print_status_help() : print_ls_help();
+        if (option == 'j')
+            globals->json = true;
+        else if (option == 'b' || option == 'q')
+            *brief = true;
+        else if (code == -2)
             return hfc_bad_option(argv[0], argv);
-        *json = true;
     }
     if (argc - optind > 1)
         return hfc_usage(argv[0], "too many arguments: '%s'", argv[optind + 1]);
-    return -1;
+    if (status && optind == argc)
+        return hfc_usage("status", "the name of a lock is missing");
+    int code = hfc_configure(globals);
+    return code == HFC_EXIT_OK ? -1 : code;
 }
 
-int hfc_ls_main(const struct hfc_globals *globals, int argc, char **argv)
+int hfc_ls_main(struct hfc_globals *globals, int argc, char **argv)
 {
-    struct locks locks = { NULL, 0, 0, NULL, false };
-    bool json = globals->json;
-    int code = parse(argc, argv, &json, print_ls_help);
+    struct locks locks = { .count = 0 };
+    bool names = false;
+    int code = parse(globals, argc, argv, ls_options, &names);
 
     if (code >= 0)
         return code;
     code = inspect(&locks, globals, argv[optind]);
     if (code == HFC_EXIT_OK) {
-        if (json)
+        if (globals->json)
             print_json_list(&locks);
+        else if (names)
+            print_names(&locks);
         else
             print_table(&locks);
         code = hfc_finish_output();
@@ -330,22 +370,20 @@ int hfc_ls_main(const struct hfc_globals *globals, int argc, char **argv)
     return code;
 }
 
-int hfc_status_main(const struct hfc_globals *globals, int argc, char **argv)
+int hfc_status_main(struct hfc_globals *globals, int argc, char **argv)
 {
-    struct locks locks = { NULL, 0, 0, NULL, false };
-    bool json = globals->json;
-    int code = parse(argc, argv, &json, print_status_help);
+    struct locks locks = { .count = 0 };
+    bool quiet = false;
+    int code = parse(globals, argc, argv, status_options, &quiet);
 
     if (code >= 0)
         return code;
-    if (optind == argc)
-        return hfc_usage("status", "the name of a lock is missing");
     locks.only = argv[optind];
-    code = inspect(&locks, globals, locks.only);
+    code = inspect(&locks, globals, NULL);
     if (code == HFC_EXIT_OK) {
-        if (json)
+        if (globals->json)
             print_json_status(&locks);
-        else
+        else if (!quiet)
             print_status(&locks);
         code = hfc_finish_output();
         if (code == HFC_EXIT_OK && locks.count == 0)

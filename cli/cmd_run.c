@@ -12,31 +12,37 @@
 
 #define DEFAULT_GRACE_MS 10000
 #define DEFAULT_TTL_MS 30000 /* of the library */
+#define KILLING_MS 2000      /* what --max-hold leaves for the killing itself */
 
 struct run_options {
     struct hfc_acquire acquire;
     enum hfc_on_lost on_lost;
     uint32_t grace_ms;
-    int conflict_code;
+    char *shell[4]; /* for -c */
     char **command;
 };
 
 static int print_help(void)
 {
-    fputs("usage: holdfast [-u URL] run [OPTION ...] NAME [--] COMMAND [ARGUMENT ...]\n"
+    fputs("usage: holdfast run [OPTION ...] NAME [--] COMMAND [ARGUMENT ...]\n"
+          "       holdfast run [OPTION ...] NAME -c TEXT\n"
           "\n"
           "Runs COMMAND while holding the lock NAME, and exits as it does.\n"
           "\n"
           "  -n, --nonblock                  do not wait if somebody else holds it\n"
-          "  -w, --wait DURATION             wait no longer than this; default: for ever\n"
+          "  -w, --wait DURATION             wait no longer than this; default: for ever; also --timeout\n"
           "  -t, --ttl DURATION              time-to-live of the lock; default: 30s\n"
-          "  -E, --conflict-exit-code CODE   exit with this if not acquired; default: 75\n"
+          "  -E, --conflict-exit-code CODE   exit with this if not acquired; default: 75; with 0, say nothing then\n"
+          "  -q, --quiet                     say nothing but errors\n"
+          "  -c, --command TEXT              run TEXT by `sh -c`; may also stand behind NAME\n"
           "      --no-renew                  end the lock after its time-to-live\n"
-          "      --max-hold DURATION         end the lock, and COMMAND, after this long\n"
+          "      --max-hold DURATION         end COMMAND, and then the lock, after this long\n"
           "      --on-lost term|kill|ignore  what to do with COMMAND when the lock ends; default: term\n"
-          "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, at most a third\n"
-          "                                  of the time that the lock has\n"
+          "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, but before the end\n"
+          "                                  of a lease at most a third of it\n"
           "      --note TEXT                 shown by `holdfast ls`\n"
+          "  -u, --url URL                   where the lock is kept; see `holdfast --help`\n"
+          "      --reach processes|machines  whom the store must exclude; see there too\n"
           "      --help                      print this\n"
           "\n"
           "Durations: 500ms, 2s, 5m, 1h, or plain seconds.\n"
@@ -47,34 +53,17 @@ static int print_help(void)
     return hfc_finish_output();
 }
 
-enum { OPT_NO_RENEW = HFC_OPT_FIRST, OPT_MAX_HOLD, OPT_ON_LOST, OPT_GRACE, OPT_NOTE };
+enum { OPT_ON_LOST = HFC_OPT_RUN_FIRST, OPT_GRACE };
 
 static const struct option long_options[] = {
-    { "nonblock", no_argument, NULL, 'n' },
-    { "wait", required_argument, NULL, 'w' },
-    { "ttl", required_argument, NULL, 't' },
-    { "conflict-exit-code", required_argument, NULL, 'E' },
-    { "no-renew", no_argument, NULL, OPT_NO_RENEW },
-    { "max-hold", required_argument, NULL, OPT_MAX_HOLD },
+    HFC_STORE_OPTIONS,
+    HFC_REQUEST_OPTIONS,
+    { "command", required_argument, NULL, 'c' },
     { "on-lost", required_argument, NULL, OPT_ON_LOST },
     { "grace", required_argument, NULL, OPT_GRACE },
-    { "note", required_argument, NULL, OPT_NOTE },
     { "help", no_argument, NULL, 'h' },
     { NULL, 0, NULL, 0 },
 };
-
-/* Zero means "the default" to the library, which nobody means who types it: only where it has a meaning of its own is
- * it allowed. */
-static int parse_duration(const char *option, const char *text, bool zero_allowed, uint32_t *ms)
-{
-    const char *why;
-
-    if (!hfc_duration(text, ms, &why))
-        return hfc_usage("run", "%s: '%s' %s", option, text, why);
-    if (*ms == 0 && !zero_allowed)
-        return hfc_usage("run", "%s: '%s' is no time at all", option, text);
-    return -1;
-}
 
 static int parse_on_lost(const char *text, enum hfc_on_lost *out)
 {
@@ -88,40 +77,32 @@ static int parse_on_lost(const char *text, enum hfc_on_lost *out)
     return hfc_usage("run", "--on-lost: '%s' is neither term nor kill nor ignore", text);
 }
 
-/* -1: go on. Anything else: exit with it. */
-static int parse_option(int option, struct run_options *options, char **argv)
+static void set_shell(struct run_options *options, char *text)
 {
-    hf_options *lock = &options->acquire.options;
-    long code;
-    int result = -1;
+    options->shell[0] = "sh";
+    options->shell[1] = "-c";
+    options->shell[2] = text;
+    options->command = options->shell;
+}
 
+/* -1: go on. Anything else: exit with it. */
+static int parse_option(int option, const char *typed, struct run_options *options, struct hfc_globals *globals,
+                        char **argv)
+{
+    int code = hfc_request_option(&options->acquire, "run", typed, option);
+
+    if (code == -2)
+        code = hfc_store_option(globals, "run", option);
+    if (code != -2)
+        return code;
     switch (option) {
-    case 'n':
-        options->acquire.wait = false;
+    case 'c':
+        set_shell(options, optarg);
         return -1;
-    case 'w':
-        result = parse_duration("--wait", optarg, true, &lock->wait_ms);
-        options->acquire.wait = lock->wait_ms > 0;
-        return result;
-    case 't':
-        return parse_duration("--ttl", optarg, false, &lock->ttl_ms);
-    case 'E':
-        if (!hfc_number(optarg, 0, 255, &code))
-            return hfc_usage("run", "--conflict-exit-code: '%s' is not a number from 0 to 255", optarg);
-        options->conflict_code = (int)code;
-        return -1;
-    case OPT_NO_RENEW:
-        lock->renew = HF_RENEW_OFF;
-        return -1;
-    case OPT_MAX_HOLD:
-        return parse_duration("--max-hold", optarg, false, &lock->max_hold_ms);
     case OPT_ON_LOST:
         return parse_on_lost(optarg, &options->on_lost);
     case OPT_GRACE:
-        return parse_duration("--grace", optarg, true, &options->grace_ms);
-    case OPT_NOTE:
-        lock->note = optarg;
-        return -1;
+        return hfc_duration_option("run", typed, true, &options->grace_ms);
     case 'h':
         return print_help();
     default:
@@ -129,26 +110,45 @@ static int parse_option(int option, struct run_options *options, char **argv)
     }
 }
 
-/* As parse_option(). */
-static int parse(struct run_options *options, int argc, char **argv)
+/* What follows NAME: [--] COMMAND ..., or -c COMMAND as flock takes it. */
+static int parse_command(struct run_options *options, int argc, char **argv)
 {
-    int option;
+    const char *first = optind < argc ? argv[optind] : "";
 
-    /* '+': what follows NAME is the command's own. */
-    while ((option = getopt_long(argc, argv, "+:nw:t:E:h", long_options, NULL)) != -1) {
-        int code = parse_option(option, options, argv);
-        if (code >= 0)
-            return code;
+    if (strcmp(first, "-c") == 0 || strcmp(first, "--command") == 0) {
+        if (options->command != NULL || argc - optind != 2)
+            return hfc_usage("run", "%s takes one argument, the command for the shell", first);
+        set_shell(options, argv[optind + 1]);
+        return -1;
     }
-    if (optind == argc)
-        return hfc_usage("run", "the name of a lock is missing");
-    options->acquire.name = argv[optind++];
-    if (optind < argc && strcmp(argv[optind], "--") == 0)
+    if (strcmp(first, "--") == 0)
         optind++;
+    if (options->command != NULL)
+        return optind == argc ? -1 : hfc_usage("run", "a command besides that of -c: '%s'", argv[optind]);
     if (optind == argc)
         return hfc_usage("run", "the command to run is missing");
     options->command = argv + optind;
     return -1;
+}
+
+/* As parse_option(). */
+static int parse(struct run_options *options, struct hfc_globals *globals, int argc, char **argv)
+{
+    char typed[HFC_TYPED];
+    int option, index = -1;
+
+    /* '+': what follows NAME is the command's own. */
+    while ((option = getopt_long(argc, argv, "+:c:h" HFC_STORE_LETTERS HFC_REQUEST_LETTERS, long_options, &index)) !=
+           -1) {
+        int code = parse_option(option, hfc_typed(typed, long_options, index, option), options, globals, argv);
+        if (code >= 0)
+            return code;
+        index = -1;
+    }
+    if (optind == argc)
+        return hfc_usage("run", "the name of a lock is missing");
+    options->acquire.name = argv[optind++];
+    return parse_command(options, argc, argv);
 }
 
 static int say_outer_lost(const char *name)
@@ -215,14 +215,28 @@ static int give_back(struct hfc_guard *guard, const char *name, int code)
         hfc_say("the lock '%s' was lost: %s", name, err.message);
         return HFC_EXIT_LOST;
     }
-    if (guard->lost) {
-        hfc_say("the lock '%s' was about to end, so the command was ended", name);
+    if (guard->held_long || guard->lost) {
+        hfc_say("the lock '%s' was %s, so the command was ended", name,
+                guard->held_long ? "held for as long as --max-hold allows" : "about to end");
         return HFC_EXIT_LOST;
     }
     /* The command ran under the lock until its end, and that is what the exit code says. */
     if (status != HF_OK)
         hfc_say("the lock '%s' may stay until its time is over: %s", name, err.message);
     return code;
+}
+
+/* A command that --max-hold ends does so under the lock, which therefore lasts for longer: the library ends it only if
+ * that takes too long. */
+static void plan_max_hold(struct run_options *options, struct hfc_guard *guard)
+{
+    uint32_t *max_hold_ms = &options->acquire.options.max_hold_ms;
+
+    if (*max_hold_ms == 0 || options->on_lost == HFC_ON_LOST_IGNORE)
+        return;
+    guard->max_hold_ms = *max_hold_ms;
+    const uint64_t most = (uint64_t)*max_hold_ms + options->grace_ms + KILLING_MS;
+    *max_hold_ms = most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
 }
 
 /* How long the lock lasts by itself. */
@@ -264,12 +278,11 @@ static int run_locked(const struct run_options *options, struct hfc_guard *guard
         hf_close(client);
         hfc_signals_die(deadly);
     }
-    if (status == HF_BUSY || status == HF_TIMEOUT) {
-        hfc_say("the lock '%s' was not acquired: %s", name, err.message);
-        return options->conflict_code;
-    }
+    if (status == HF_BUSY || status == HF_TIMEOUT)
+        return hfc_not_acquired(&options->acquire, client, &err);
     if (status != HF_OK)
         return hfc_fail(&err);
+    hfc_say_held(&options->acquire, client);
     int code = HFC_EXIT_INTERNAL;
     guard->lasts_ms = lasts_ms(&options->acquire.options, hf_capabilities(client));
     if (guard->lasts_ms != INT64_MAX)
@@ -304,20 +317,27 @@ static int open_store(hf_client **client, const struct hfc_globals *globals, str
     return code == HFC_EXIT_OK ? -1 : code;
 }
 
-int hfc_run_main(const struct hfc_globals *globals, int argc, char **argv)
+int hfc_run_main(struct hfc_globals *globals, int argc, char **argv)
 {
-    struct run_options options = { .acquire = { .wait = true, .options = HF_OPTIONS_INIT },
-                                   .grace_ms = DEFAULT_GRACE_MS,
-                                   .conflict_code = HFC_EXIT_BUSY };
+    struct run_options options = {
+        .acquire = { .wait = true, .options = HF_OPTIONS_INIT, .conflict_code = HFC_EXIT_BUSY },
+        .grace_ms = DEFAULT_GRACE_MS
+    };
     struct hfc_signals signals;
     struct hfc_guard guard = {
         .signals = &signals, .lost_fd = -1, .leash = -1, .lasts_ms = INT64_MAX, .witness = { -1, { -1, -1 } }
     };
     hf_client *client;
 
-    int code = parse(&options, argc, argv);
+    int code = parse(&options, globals, argc, argv);
     if (code >= 0)
         return code;
+    code = hfc_configure(globals);
+    if (code != HFC_EXIT_OK)
+        return code;
+    if (options.acquire.options.ttl_ms == 0)
+        options.acquire.options.ttl_ms = globals->ttl_ms;
+    code = -1;
     if (!hfc_signals_take(&signals))
         return HFC_EXIT_INTERNAL;
     sem_init(&guard.no_command, 0, 1);
@@ -328,13 +348,13 @@ int hfc_run_main(const struct hfc_globals *globals, int argc, char **argv)
     }
     guard.on_lost = options.on_lost;
     guard.grace_ms = options.grace_ms;
+    plan_max_hold(&options, &guard);
 
     /* An outer run has written the store's URL in its canonical form; mine is that only if it was inherited from
      * there. */
     bool maybe_nested = hfc_nested_maybe(options.acquire.name);
-    const char *url = globals->url != NULL ? globals->url : getenv("HOLDFAST_URL");
-    if (maybe_nested && url != NULL)
-        code = run_if_nested(&options, &guard, url);
+    if (maybe_nested)
+        code = run_if_nested(&options, &guard, globals->url);
     if (code < 0)
         code = open_store(&client, globals, &signals, &guard);
     if (code >= 0)

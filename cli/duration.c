@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LEAST_TTL_MS 100 /* of the library */
+
 static bool is_digit(char c)
 {
     return c >= '0' && c <= '9';
@@ -60,6 +62,14 @@ bool hfc_duration(const char *text, uint32_t *ms, const char **why)
     }
     *ms = (uint32_t)total;
     return true;
+}
+
+bool hfc_ttl(const char *text, uint32_t *ms, const char **why)
+{
+    if (!hfc_duration(text, ms, why))
+        return false;
+    *why = *ms == 0 ? "is no time at all" : "is too short: the least is 100ms";
+    return *ms >= LEAST_TTL_MS;
 }
 
 bool hfc_number(const char *text, long min, long max, long *out)

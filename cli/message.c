@@ -83,7 +83,7 @@ int hfc_bad_option(const char *command, char **argv)
 
     /* getopt_long() leaves in optopt 0 for a long option that it does not know, else what identifies the option. The
      * letter of a short one may stand in the middle of a word that optind does not point behind yet. */
-    if (optopt > 0 && optopt < HFC_OPT_FIRST && strncmp(word, "--", 2) != 0)
+    if (optopt > 0 && optopt < HFC_OPT_REACH && strncmp(word, "--", 2) != 0)
         return hfc_usage(command, "option '-%c' is unknown, or lacks its argument", optopt);
     if (optopt == 0)
         return hfc_usage(command, "unknown option '%s'", word);
@@ -96,17 +96,4 @@ int hfc_finish_output(void)
         return HFC_EXIT_OK;
     hfc_say("cannot write the output: %s", strerror(errno));
     return HFC_EXIT_INTERNAL;
-}
-
-int hfc_open(hf_client **out, const struct hfc_globals *globals)
-{
-    hf_error err;
-    hf_status status = hf_open(out, globals->url, NULL, &err);
-
-    if (status == HF_OK)
-        return HFC_EXIT_OK;
-    int code = hfc_fail(&err);
-    /* An engine that is not installed is a store out of reach; an option that an engine lacks is a mistake in the
-     * command. */
-    return status == HF_UNSUPPORTED ? HFC_EXIT_UNAVAILABLE : code;
 }

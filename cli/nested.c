@@ -285,7 +285,8 @@ bool hfc_nested_export(const char *url, const char *name, uint64_t token, struct
     /* Without a socket nested runs do not recognise this one, and wait for the lock like anybody else. */
     const bool offered = witness != NULL && listen_at(witness, number);
     if (setenv("HOLDFAST_NAME", name, 1) != 0 || setenv("HOLDFAST_TOKEN", text, 1) != 0 ||
-        setenv("HOLDFAST_URL", url, 1) != 0 || (offered && !append_held(url, name, text, number))) {
+        setenv("HOLDFAST_URL", url, 1) != 0 || !hfc_export_password_file() ||
+        (offered && !append_held(url, name, text, number))) {
         hfc_say("no memory for the environment");
         return false;
     }

@@ -48,13 +48,45 @@ struct hfc_acquire {
     const char *name;
     bool wait; /* false: try only */
     hf_options options;
-    int leash; /* readable once nobody wants the result any more (front.c); -1: none */
+    int conflict_code; /* the exit code if it is not acquired */
+    bool quiet;        /* say nothing but errors */
+    int leash;         /* readable once nobody wants the result any more (front.c); -1: none */
 };
 
 /* hf_try_acquire(), and if that is not enough hf_acquire(), which a deadly signal or the leash ends. *deadly is that
  * signal. */
 hf_status hfc_acquire(hf_lock **out, hf_client *client, const struct hfc_acquire *request,
                       const struct hfc_signals *signals, int *deadly, hf_error *err);
+
+/* --- request.c --- */
+
+struct option;
+#define HFC_TYPED 40
+
+/* The options of `run` and `hold` about the lock itself: for their tables, and for the string of letters. */
+enum { HFC_OPT_NO_RENEW = HFC_OPT_FIRST, HFC_OPT_MAX_HOLD, HFC_OPT_NOTE, HFC_OPT_RUN_FIRST };
+#define HFC_REQUEST_OPTIONS                                                                                            \
+    { "nonblock", no_argument, NULL, 'n' }, { "wait", required_argument, NULL, 'w' },                                  \
+        { "timeout", required_argument, NULL, 'w' }, { "ttl", required_argument, NULL, 't' },                          \
+        { "conflict-exit-code", required_argument, NULL, 'E' }, { "quiet", no_argument, NULL, 'q' },                   \
+        { "no-renew", no_argument, NULL, HFC_OPT_NO_RENEW },                                                           \
+        { "max-hold", required_argument, NULL, HFC_OPT_MAX_HOLD },                                                     \
+    {                                                                                                                  \
+        "note", required_argument, NULL, HFC_OPT_NOTE                                                                  \
+    }
+#define HFC_REQUEST_LETTERS "nw:t:E:q"
+
+/* The option as the user typed it, for messages: `index` is what getopt_long() left of -1. */
+const char *hfc_typed(char buffer[HFC_TYPED], const struct option *options, int index, int option);
+/* Reads optarg. Zero means "the default" to the library, which nobody means who types it: only where it has a meaning
+ * of its own is it allowed. -1: go on; else the exit code. */
+int hfc_duration_option(const char *command, const char *typed, bool zero_allowed, uint32_t *ms);
+/* Takes `option` with optarg if it is one of HFC_REQUEST_OPTIONS. -1: taken; -2: it is another; else the exit code. */
+int hfc_request_option(struct hfc_acquire *request, const char *command, const char *typed, int option);
+/* HF_BUSY, HF_TIMEOUT: says so, unless nobody wants to know. Returns the exit code. */
+int hfc_not_acquired(const struct hfc_acquire *request, hf_client *client, const hf_error *err);
+/* On a terminal: which store it is. */
+void hfc_say_held(const struct hfc_acquire *request, hf_client *client);
 
 /* --- child.c --- */
 
@@ -66,15 +98,17 @@ struct hfc_witness {
 
 struct hfc_guard {
     const struct hfc_signals *signals;
-    hf_lock *lock;    /* NULL: an outer run holds it */
-    int64_t lasts_ms; /* how long it lasts from one renewal to the next, or at all; INT64_MAX: nothing ends it */
-    int lost_fd;      /* readable once it is lost */
-    int leash;        /* readable once the front has died; -1: none */
+    hf_lock *lock;        /* NULL: an outer run holds it */
+    int64_t lasts_ms;     /* how long it lasts from one renewal to the next, or at all; INT64_MAX: nothing ends it */
+    uint32_t max_hold_ms; /* when to end the command though the lock goes on, so that it ends under it; 0: never */
+    int lost_fd;          /* readable once it is lost */
+    int leash;            /* readable once the front has died; -1: none */
     struct hfc_witness witness;
     enum hfc_on_lost on_lost;
     uint32_t grace_ms;
     sem_t no_command; /* 1 while there is none, 0 while there is */
     bool lost;        /* out: the lock was lost, or the command ended because it was about to be */
+    bool held_long;   /* out: the command was ended because of max_hold_ms */
 };
 
 /* Runs argv and waits for it; ends it, with all its descendants, before the lock does. Returns its exit code. */

@@ -23,6 +23,16 @@ hf_status hf_inspect(hf_client *client, const char *prefix, hf_inspect_fn each, 
                                    err);
 }
 
+hf_status hf_inspect_one(hf_client *client, const char *name, hf_inspect_fn each, void *arg, hf_error *err)
+{
+    const hf_status status = check(client, client->engine->inspect_one, "list locks", err);
+    if (status != HF_OK)
+        return status;
+    if (!hfi_name_check(name))
+        return hfi_fail(err, HF_INVALID, 0, "a lock's name is 1 to 255 bytes of UTF-8 without control characters");
+    return client->engine->inspect_one(client->store, name, each, arg, hfi_now_ns() + client->timeout_ns, err);
+}
+
 hf_status hf_break(hf_client *client, const char *name, hf_error *err)
 {
     const hf_status status = check(client, client->engine->evict, "break a lock", err);

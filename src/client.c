@@ -126,7 +126,10 @@ hf_status hf_open(hf_client **out, const char *url, const hf_client_options *opt
     *out = NULL;
     const char *named = secure_getenv("HOLDFAST_URL");
     if (!url)
-        url = named && *named ? named : "file:";
+        url = named ? named : "file:";
+    /* Most likely an unset variable of a script: the default store would be the wrong one. */
+    if (!*url)
+        return hfi_fail(err, HF_INVALID, 0, "%s is empty", url == named ? "HOLDFAST_URL" : "the URL");
     hf_status status = hfi_url_split(scheme, &split.rest, url, err);
     if (status == HF_OK)
         status = hfi_registry_find(&engine, scheme, err);

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HFI_ENGINE_ABI 3u
+#define HFI_ENGINE_ABI 4u
 
 /* Nanoseconds on CLOCK_BOOTTIME, which goes on during suspend. */
 typedef int64_t hfi_time;
@@ -139,6 +139,10 @@ struct hfi_engine {
     /* Calls `each` for every held lock whose name starts with `prefix`. NULL: no HF_CAP_INSPECT. */
     hf_status (*inspect)(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                          hf_error *err);
+
+    /* The same for the lock `name` alone, at a price that does not grow with the number of locks. NULL with inspect(). */
+    hf_status (*inspect_one)(void *store, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                             hf_error *err);
 
     /* Forced release of `name`, whoever holds it. NULL: no HF_CAP_BREAK. */
     hf_status (*evict)(void *store, const char *name, hfi_time deadline_ns, hf_error *err);

@@ -234,12 +234,12 @@ struct shown {
     int64_t waiters;
 };
 
-/* Copies what the shard holds, so that the caller's function runs without its mutex. */
-static size_t copy_shard(struct shard *shard, const char *prefix, struct shown *out, size_t room)
+/* Copies what the shard holds whose name has these first bytes, so that the caller's function runs without its mutex. */
+static size_t copy_shard(struct shard *shard, const char *name, size_t length, struct shown *out, size_t room)
 {
     size_t count = 0;
     for (const struct mem_lock *lock = shard->holders; lock; lock = lock->next_holder) {
-        if (strncmp(lock->name, prefix, strlen(prefix)) != 0)
+        if (strncmp(lock->name, name, length) != 0)
             continue;
         if (count < room) {
             struct shown *one = &out[count];
@@ -272,25 +272,40 @@ static int show(const struct mem_store *store, const struct shown *one, hf_inspe
     return each(&info, arg);
 }
 
+static hf_status show_shard(const struct mem_store *store, struct shard *shard, const char *name, size_t length,
+                            hf_inspect_fn each, void *arg, int *stop, hf_error *err)
+{
+    pthread_mutex_lock(&shard->mutex);
+    const size_t wanted = copy_shard(shard, name, length, NULL, 0);
+    struct shown *copies = wanted ? hfi_alloc(wanted * sizeof *copies) : NULL;
+    if (copies)
+        copy_shard(shard, name, length, copies, wanted);
+    pthread_mutex_unlock(&shard->mutex);
+    if (wanted && !copies)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a list of locks");
+    for (size_t i = 0; i < wanted && !*stop; i++)
+        *stop = show(store, &copies[i], each, arg);
+    hfi_free(copies);
+    return HF_OK;
+}
+
 static hf_status mem_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                              hf_error *err)
 {
     (void)deadline_ns;
     int stop = 0;
-    for (size_t i = 0; i < SHARDS && !stop; i++) {
-        pthread_mutex_lock(&shards[i].mutex);
-        const size_t wanted = copy_shard(&shards[i], prefix, NULL, 0);
-        struct shown *copies = wanted ? hfi_alloc(wanted * sizeof *copies) : NULL;
-        if (copies)
-            copy_shard(&shards[i], prefix, copies, wanted);
-        pthread_mutex_unlock(&shards[i].mutex);
-        if (wanted && !copies)
-            return hfi_fail(err, HF_NOMEM, 0, "no memory for a list of locks");
-        for (size_t j = 0; j < wanted && !stop; j++)
-            stop = show(store, &copies[j], each, arg);
-        hfi_free(copies);
-    }
-    return HF_OK;
+    hf_status status = HF_OK;
+    for (size_t i = 0; i < SHARDS && !stop && status == HF_OK; i++)
+        status = show_shard(store, &shards[i], prefix, strlen(prefix), each, arg, &stop, err);
+    return status;
+}
+
+static hf_status mem_inspect_one(void *store, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                 hf_error *err)
+{
+    (void)deadline_ns;
+    int stop = 0;
+    return show_shard(store, shard_of(hfi_name_hash(name)), name, strlen(name) + 1, each, arg, &stop, err);
 }
 
 static int mem_ear(void *memory)
@@ -374,6 +389,7 @@ const struct hfi_engine hfi_engine_mem = {
     .wait = mem_wait,
     .release = mem_release,
     .inspect = mem_inspect,
+    .inspect_one = mem_inspect_one,
     .evict = mem_evict,
     .ear = mem_ear,
     .hear = mem_hear,

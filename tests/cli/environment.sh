@@ -18,7 +18,7 @@ expect 0 "$HOLDFAST" run x -- sh -c 'echo "$HOLDFAST_TOKEN" >token; echo $PPID >
 json 'it["held"] and it["token"] == int(open("token").read()) and it["pid"] == int(open("pid").read())'
 
 # The default store is spelt out.
-mkdir -m 700 runtime home
+mkdir -m 700 runtime
 expect 0 env -u HOLDFAST_URL XDG_RUNTIME_DIR="$TMP/runtime" HOME="$TMP/home" TMPDIR="$TMP/home" \
     "$HOLDFAST" run default-store -- sh -c 'echo "$HOLDFAST_URL"'
 case $(cat out) in

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# --max-hold and --no-renew end the command before the lock ends, so that two holders never overlap.
+# --max-hold and --no-renew end the command before the lock ends, so that two holders never overlap; and --max-hold
+# not before its time.
 . "$HERE/lib.sh"
 
 # The command notes when it is alive; a second one that overlaps would see the first one's mark.
@@ -9,7 +10,7 @@ mkdir mark || { touch overlap; exit 1; }
 echo $$ >>pids
 while :; do sleep 0.01; done
 END
-for how in '--max-hold 1500ms' '--no-renew -t 1500ms' '--max-hold 1500ms --on-lost kill'; do
+for how in '--max-hold 1s --grace 500ms' '--no-renew -t 1500ms' '--max-hold 1s --on-lost kill'; do
     # Not only the shell but a child of its own that nobody waits for.
     "$HOLDFAST" run $how x -- sh -c '(trap "" TERM; sleep 1000 & echo $! >>pids; wait) & exec sh stubborn' 2>first.err &
     first=$!
@@ -23,8 +24,18 @@ for how in '--max-hold 1500ms' '--no-renew -t 1500ms' '--max-hold 1500ms --on-lo
     rm -rf mark pids
 done
 
+# What was allowed is given: the grace comes after it, not out of it.
+begin=$(date +%s%N)
+expect 76 "$HOLDFAST" run --max-hold 3s --grace 10s x -- \
+    sh -c 'exec 2>/dev/null; trap "date +%s%N >told; exit 0" TERM; while :; do sleep 0.01; done'
+[ $(($(cat told) - begin)) -ge 3000000000 ] || fail "told $((($(cat told) - begin) / 1000000)) ms after the beginning"
+said "as long as --max-hold allows"
+# The library's own end of it stands behind that: the exit code is the same when it comes first.
+expect 76 "$HOLDFAST" run --no-renew -t 1s --max-hold 1s x -- sleep 1000
+said "was about to end"
+
 # SIGTERM comes first, and the command may use its grace.
-expect 76 "$HOLDFAST" run --max-hold 2s --grace 10s x -- \
+expect 76 "$HOLDFAST" run --max-hold 300ms --grace 10s x -- \
     sh -c 'trap "touch cleaned; exit 0" TERM; while :; do sleep 0.01; done'
 [ -e cleaned ] || fail "the command had no chance to clean up"
 # No grace: no chance.
@@ -32,7 +43,7 @@ expect 76 "$HOLDFAST" run --max-hold 300ms --grace 0 x -- \
     sh -c 'trap "touch late; exit 0" TERM; while :; do sleep 0.01; done'
 [ ! -e late ] || fail "the command got SIGTERM in spite of --grace 0"
 # A stopped command is ended too, with the same chance.
-expect 76 "$HOLDFAST" run --max-hold 2s x -- \
+expect 76 "$HOLDFAST" run --max-hold 300ms x -- \
     sh -c 'trap "touch thawed; exit 0" TERM; kill -STOP $$; while :; do sleep 0.01; done'
 [ -e thawed ] || fail "the stopped command had no chance to clean up"
 # ignore: it runs on, and the exit code tells.
@@ -51,6 +62,6 @@ if unshare $apart -m true 2>/dev/null; then
     LD_LIBRARY_PATH=$(dirname "$HOLDFAST")/../src \
         unshare $apart -m sh -c 'mount -t tmpfs none /proc && exec "$HOLDFAST" run --max-hold 1s x -- \
             sh -c "trap \"touch told; exit\" TERM; while :; do sleep 0.02; done"' 2>err || :
-    grep -q 'was about to end' err || fail "not ended"
+    grep -q 'as long as --max-hold allows' err || fail "not ended"
     [ -e told ] || fail "killed without SIGTERM where there is no /proc"
 fi

@@ -67,6 +67,33 @@ PROMISE(admin_inspect_finds_exactly_what_is_held, HF_CAP_INSPECT)
     hf_close(other);
 }
 
+PROMISE(admin_inspect_one_finds_that_lock_alone, HF_CAP_INSPECT)
+{
+    struct name name = unique_name("in"), longer = numbered_name("in", 7);
+    hf_client *client = open_client(), *other = open_client();
+    struct seen nobody = { 0 }, seen = { 0 }, after = { 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err = { 0 };
+    options.note = "the one";
+    hf_lock *neighbour = must_acquire(client, longer.text, NULL);
+    CHECK_STATUS(HF_OK, hf_inspect_one(other, name.text, see, &nobody, &err), &err);
+    CHECK_INT(0, nobody.count);
+    hf_lock *lock = must_acquire(client, name.text, &options);
+    CHECK_STATUS(HF_OK, hf_inspect_one(other, name.text, see, &seen, &err), &err);
+    REQUIRE_INT(1, seen.count);
+    CHECK_STR(name.text, seen.locks[0].name);
+    CHECK_STR("the one", seen.locks[0].note);
+    CHECK_INT(getpid(), seen.locks[0].info.pid);
+    CHECK_INT(hf_token(lock), seen.locks[0].info.token);
+    must_release(lock);
+    CHECK_STATUS(HF_OK, hf_inspect_one(other, name.text, see, &after, &err), &err);
+    CHECK_INT(0, after.count);
+    CHECK_STATUS(HF_INVALID, hf_inspect_one(other, "", see, &after, &err), &err);
+    must_release(neighbour);
+    hf_close(client);
+    hf_close(other);
+}
+
 PROMISE(admin_inspect_says_who_holds_it, HF_CAP_INSPECT)
 {
     struct name name = unique_name("x");

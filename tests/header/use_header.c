@@ -63,6 +63,7 @@ static int use_lock(hf_client *client)
     MUST(hf_remaining_ms(lock) > 0);
     MUST(hf_lost_fd(lock) >= 0);
     MUST(hf_inspect(client, "header", count_lock, &locks, &err) == HF_OK && locks == 1);
+    MUST(hf_inspect_one(client, "header", count_lock, &locks, &err) == HF_OK && locks == 2);
     MUST(hf_cancel(client, "header") == HF_OK);
     MUST(hf_break(client, "header", &err) == HF_OK);
     MUST(hf_guard(client, "header", hf_token(lock), &err) == HF_UNSUPPORTED);

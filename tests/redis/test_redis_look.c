@@ -92,6 +92,23 @@ TEST(a_lock_is_shown_with_its_holder_and_waiters)
     hf_close(client);
 }
 
+TEST(one_lock_is_looked_at_without_scanning)
+{
+    struct redis_server *server = serve("");
+    hf_client *client = open_client();
+    struct seen *seen = shared_new(sizeof *seen), *nobody = shared_new(sizeof *nobody);
+    hf_error err = { 0 };
+    hf_lock *lock = must_acquire(client, NAME, NULL);
+    CHECK_STATUS(HF_OK, hf_inspect_one(client, NAME, see, seen, &err), &err);
+    CHECK_STATUS(HF_OK, hf_inspect_one(client, "the-loc", see, nobody, &err), &err);
+    CHECK_INT(1, seen->count);
+    CHECK_STR(NAME, seen->names[0]);
+    CHECK_INT(0, nobody->count);
+    CHECK_INT(0, redis_server_calls(server, "scan"));
+    must_release(lock);
+    hf_close(client);
+}
+
 /* Characters that mean something to SCAN, to a cluster, or to the keys themselves. */
 static const char *const odd_names[] = {
     "a*b",  "a?b",  "axb",   "[x]",  "x",          "{x}",    "{x}:",       "{x}:q", "x:q",    "x}",

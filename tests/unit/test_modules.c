@@ -79,4 +79,10 @@ TEST(the_environment_names_the_default)
     CHECK_STR("mem:", hf_url(client));
     hf_close(client);
     hf_close(NULL);
+    /* Set and empty is a mistake, not the default. */
+    setenv("HOLDFAST_URL", "", 1);
+    CHECK_INT(HF_INVALID, hf_open(&client, NULL, NULL, &err));
+    CHECK_STR("HOLDFAST_URL is empty", err.message);
+    CHECK_INT(HF_INVALID, hf_open(&client, "", NULL, &err));
+    CHECK_STR("the URL is empty", err.message);
 }

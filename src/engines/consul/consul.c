@@ -123,6 +123,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .renew = hfi_consul_renew,
     .release = hfi_consul_release,
     .inspect = hfi_consul_inspect,
+    .inspect_one = hfi_consul_inspect_one,
     .evict = hfi_consul_evict,
     .guard = hfi_consul_guard,
     .ear = consul_ear,

@@ -126,16 +126,16 @@ static bool name_of(char name[HFI_NAME_MAX + 1], const struct consul_store *stor
     return hfi_name_decode(name, HFI_NAME_MAX + 1, encoded);
 }
 
-hf_status hfi_consul_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
-                             hf_error *err)
+/* The locks whose keys start with this name, or have it and then `end`. */
+static hf_status show_all(struct consul_store *store, const char *start, const char *end, hf_inspect_fn each, void *arg,
+                          hfi_time deadline_ns, hf_error *err)
 {
-    struct consul_store *store = memory;
     struct consul_answer answer;
     char key[HFI_CONSUL_KEY_MAX], encoded[HFI_NAME_ENCODED_MAX] = "";
-    if (strlen(prefix) > HFI_NAME_MAX) /* no name is that long */
+    if (strlen(start) > HFI_NAME_MAX) /* no name is that long */
         return HF_OK;
-    hfi_name_encode(encoded, prefix);
-    snprintf(key, sizeof key, "%s/%s", store->config.prefix, encoded);
+    hfi_name_encode(encoded, start);
+    snprintf(key, sizeof key, "%s/%s%s", store->config.prefix, encoded, end);
     const hf_status status = get_tree(store, key, &answer, deadline_ns, err);
     if (status != HF_OK)
         return status;
@@ -149,6 +149,18 @@ hf_status hfi_consul_inspect(void *memory, const char *prefix, hf_inspect_fn eac
     }
     hfi_consul_answer_free(&answer);
     return HF_OK;
+}
+
+hf_status hfi_consul_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                             hf_error *err)
+{
+    return show_all(memory, prefix, "", each, arg, deadline_ns, err);
+}
+
+hf_status hfi_consul_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                 hf_error *err)
+{
+    return show_all(memory, name, "/", each, arg, deadline_ns, err);
 }
 
 /* --- forced release --- */

@@ -279,6 +279,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .renew = hfi_etcd_renew,
     .release = etcd_release,
     .inspect = hfi_etcd_inspect,
+    .inspect_one = hfi_etcd_inspect_one,
     .evict = hfi_etcd_evict,
     .ear = etcd_ear,
     .hear = hfi_etcd_hear,

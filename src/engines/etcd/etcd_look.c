@@ -198,14 +198,11 @@ static int show(const struct group *group, hf_inspect_fn each, void *arg)
     return stop;
 }
 
-hf_status hfi_etcd_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
-                           hf_error *err)
+/* The locks whose keys start with `start`. */
+static hf_status show_all(struct etcd_store *store, const char *start, hf_inspect_fn each, void *arg,
+                          hfi_time deadline_ns, hf_error *err)
 {
-    struct etcd_store *store = memory;
-    char encoded[HFI_NAME_ENCODED_MAX], start[HFI_ETCD_KEY_MAX + 1];
     struct etcd_call call;
-    hfi_name_encode(encoded, prefix);
-    snprintf(start, sizeof start, "%s/%s", store->config.prefix, encoded);
     hf_status status = read_keys(store, start, &call, deadline_ns, err);
     if (status != HF_OK)
         return status;
@@ -226,6 +223,24 @@ hf_status hfi_etcd_inspect(void *memory, const char *prefix, hf_inspect_fn each,
     hfi_free(groups);
     hfi_etcd_answers_free(&(struct etcd_question){ .calls = &call, .count = 1 });
     return status;
+}
+
+hf_status hfi_etcd_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                           hf_error *err)
+{
+    struct etcd_store *store = memory;
+    char encoded[HFI_NAME_ENCODED_MAX], start[HFI_ETCD_KEY_MAX + 1];
+    hfi_name_encode(encoded, prefix);
+    snprintf(start, sizeof start, "%s/%s", store->config.prefix, encoded);
+    return show_all(store, start, each, arg, deadline_ns, err);
+}
+
+hf_status hfi_etcd_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                               hf_error *err)
+{
+    char start[HFI_ETCD_KEY_MAX + 1];
+    hfi_etcd_key(start, memory, name, 0);
+    return show_all(memory, start, each, arg, deadline_ns, err);
 }
 
 /* --- breaking --- */

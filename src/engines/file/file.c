@@ -457,6 +457,7 @@ const struct hfi_engine hfi_engine_file = {
     .wait = file_wait,
     .release = file_release,
     .inspect = hfi_file_inspect,
+    .inspect_one = hfi_file_inspect_one,
     .evict = hfi_file_evict,
     .ear = hfi_file_ear,
     .hear = hfi_file_hear,

@@ -94,6 +94,22 @@ hf_status hfi_file_inspect(void *memory, const char *prefix, hf_inspect_fn each,
     return status;
 }
 
+hf_status hfi_file_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                               hf_error *err)
+{
+    (void)deadline_ns;
+    struct file_store *store = memory;
+    char file_name[HFI_FILE_NAME_MAX + 1];
+    struct stat stat;
+    hfi_file_name(file_name, name);
+    const int fd = hfi_file_open_to_look(&store->directory, file_name, &stat);
+    if (fd < 0)
+        return errno == ENOENT ? HF_OK : hfi_fail_errno(err, errno, "open the lock file of", name);
+    show(store, fd, file_name, name, each, arg);
+    hfi_fd_close(fd);
+    return HF_OK;
+}
+
 /* --- break --- */
 
 struct victim {

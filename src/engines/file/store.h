@@ -80,6 +80,8 @@ void hfi_file_hear(void *memory);
 void hfi_file_tidy(const struct file_directory *directory);
 hf_status hfi_file_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                            hf_error *err);
+hf_status hfi_file_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                               hf_error *err);
 hf_status hfi_file_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 
 #endif

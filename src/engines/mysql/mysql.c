@@ -113,6 +113,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .renew = mysql_renew,
     .release = mysql_release,
     .inspect = hfi_mysql_inspect,
+    .inspect_one = hfi_mysql_inspect_one,
     .evict = hfi_mysql_evict,
     .guard = hfi_mysql_guard,
     .ear = mysql_ear,

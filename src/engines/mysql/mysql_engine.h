@@ -53,6 +53,7 @@ enum mysql_sql {
     SQL_RINGER, /* the connection that must end with a forced release, its user-level lock, and the owner */
     SQL_EVICT,
     SQL_INSPECT,
+    SQL_INSPECT_ONE,
     SQL_GUARD,
     SQL_STATEMENTS
 };
@@ -344,6 +345,8 @@ hf_status hfi_mysql_bound_renew(struct mysql_store *store, struct hfi_renewal *r
 
 hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                             hf_error *err);
+hf_status hfi_mysql_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                hf_error *err);
 hf_status hfi_mysql_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_mysql_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 

@@ -40,14 +40,13 @@ static int show(const struct mysql_row *row, hf_inspect_fn each, void *arg)
     return each(&info, arg);
 }
 
-hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
-                            hf_error *err)
+static hf_status show_all(struct mysql_store *store, enum mysql_sql inspect, const char *text, hf_inspect_fn each,
+                          void *arg, hfi_time deadline_ns, hf_error *err)
 {
-    struct mysql_store *store = memory;
-    const struct mysql_values values = { .name = prefix, .note = "" };
+    const struct mysql_values values = { .name = text, .note = "" };
     struct mysql_connection *connection = NULL;
     struct mysql_answer answer = { .found = false };
-    const hf_status status = hfi_mysql_ask_on(store, &connection, SQL_INSPECT, &values, &answer, deadline_ns, err);
+    const hf_status status = hfi_mysql_ask_on(store, &connection, inspect, &values, &answer, deadline_ns, err);
     if (connection && status != HF_OK)
         connection->broken = true;
     bool more = status == HF_OK && answer.found && show(&answer.row, each, arg) == 0;
@@ -55,6 +54,18 @@ hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each
         more = show(&connection->row, each, arg) == 0;
     hfi_mysql_give_back(store, connection);
     return status;
+}
+
+hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                            hf_error *err)
+{
+    return show_all(memory, SQL_INSPECT, prefix, each, arg, deadline_ns, err);
+}
+
+hf_status hfi_mysql_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                hf_error *err)
+{
+    return show_all(memory, SQL_INSPECT_ONE, name, each, arg, deadline_ns, err);
 }
 
 /* Who has the name. */

@@ -43,7 +43,8 @@
  * dead holder would keep it. More than a minute further, as NOW is when a statement began: one that had to wait for the
  * row must not cut short what was renewed meanwhile. */
 #define IS_AHEAD(expires, ttl) "(" expires " > " NOW " + INTERVAL (" ttl " + 60000) * 1000 MICROSECOND)"
-#define BEGINS "LEFT(name, LENGTH(?)) = ?"
+#define BEGINS(name) "LEFT(" name ", LENGTH(?)) = ?"
+#define IS_IT(name) name " = ?"
 
 /* User-level locks are the server's, not the database's, and their names are short. */
 #define TAG(name) "CONCAT('holdfast:', LEFT(SHA2(CONCAT(CAST({D} AS BINARY), '.', {T}, '.', " name "), 256), 32), ':'"
@@ -136,11 +137,14 @@ static const char lease_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, b
 
 static const char lease_evict[] = "UPDATE {L} SET owner = NULL, expires = " NOW " WHERE name = ? AND owner = ?";
 
-static const char row_inspect[] =
-    "SELECT name, host, pid, token, " HELD_MS
-    ", " LEFT_MS("expires") ", " WAITERS("l", "l") ", note FROM {L} l"
-                                                   " WHERE owner IS NOT NULL AND expires > " NOW " AND " BEGINS
-                                                   " ORDER BY name";
+#define ROW_INSPECT(wanted)                                                                                            \
+    "SELECT name, host, pid, token, " HELD_MS                                                                          \
+    ", " LEFT_MS("expires") ", " WAITERS("l", "l") ", note FROM {L} l"                                                 \
+                                                   " WHERE owner IS NOT NULL AND expires > " NOW " AND " wanted        \
+                                                   " ORDER BY name"
+
+static const char row_inspect[] = ROW_INSPECT(BEGINS("name"));
+static const char row_inspect_one[] = ROW_INSPECT(IS_IT("name"));
 
 /* --- insert: the row is the lock; what must outlive it is in the row of grants --- */
 
@@ -191,11 +195,14 @@ static const char insert_ringer[] = "SELECT IF(" RINGER_OF("g") " = g.bell, g.be
 
 static const char insert_evict[] = "DELETE FROM {L} WHERE name = ? AND owner <=> ?";
 
-static const char insert_inspect[] =
-    "SELECT l.name, l.host, l.pid, g.token, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, l.since, " NOW
-    ") DIV 1000), " LEFT_MS("l.expires") ", " WAITERS("l", "g") ", l.note FROM {L} l LEFT JOIN {G} g ON g.name = l.name"
-                                                                " WHERE (l.expires IS NULL OR l.expires > " NOW
-                                                                ") AND LEFT(l.name, LENGTH(?)) = ? ORDER BY l.name";
+#define INSERT_INSPECT(wanted)                                                                                         \
+    "SELECT l.name, l.host, l.pid, g.token, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, l.since, " NOW                      \
+    ") DIV 1000), " LEFT_MS("l.expires") ", " WAITERS(                                                                 \
+        "l", "g") ", l.note FROM {L} l LEFT JOIN {G} g ON g.name = l.name"                                             \
+                  " WHERE (l.expires IS NULL OR l.expires > " NOW ") AND " wanted " ORDER BY l.name"
+
+static const char insert_inspect[] = INSERT_INSPECT(BEGINS("l.name"));
+static const char insert_inspect_one[] = INSERT_INSPECT(IS_IT("l.name"));
 
 /* --- bound to a connection: who holds it, and its token, is in the row of grants --- */
 
@@ -217,14 +224,16 @@ static const char bound_free[] = "UPDATE {G} SET owner = NULL, connection = NULL
 
 static const char bound_ringer[] = "SELECT IS_USED_LOCK(lockname), lockname FROM {G} WHERE name = ? AND " IS_HELD;
 
-#define LOOK_AT_GRANTS(waiters)                                                                                        \
-    "SELECT name, host, pid, token, " HELD_MS ", -1, " waiters ", note FROM {G} g WHERE " IS_HELD " AND " BEGINS       \
+#define LOOK_AT_GRANTS(waiters, wanted)                                                                                \
+    "SELECT name, host, pid, token, " HELD_MS ", -1, " waiters ", note FROM {G} g WHERE " IS_HELD " AND " wanted       \
     " ORDER BY name"
 
-static const char lock_inspect[] = LOOK_AT_GRANTS("(" IN_LINE("g") ")");
+static const char lock_inspect[] = LOOK_AT_GRANTS("(" IN_LINE("g") ")", BEGINS("name"));
+static const char lock_inspect_one[] = LOOK_AT_GRANTS("(" IN_LINE("g") ")", IS_IT("name"));
 
 /* A row for each waiter would have to be written outside of its transaction. */
-static const char update_inspect[] = LOOK_AT_GRANTS("-1");
+static const char update_inspect[] = LOOK_AT_GRANTS("-1", BEGINS("name"));
+static const char update_inspect_one[] = LOOK_AT_GRANTS("-1", IS_IT("name"));
 
 static const char lock_take[] = "INSERT INTO {G} (" GRANT_COLUMNS ") SELECT ?, LAST_INSERT_ID(" MICROSECONDS
                                 "), ?, k.word, CONNECTION_ID(), " NOW ", ?, ?, ?"
@@ -269,21 +278,23 @@ static const struct mysql_strategy strategies[] = {
       .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { lease_take, "oooortthpknoor" },
                [SQL_LOOK] = { lease_look, "on" }, [SQL_MARK] = { lease_mark, "no" }, [SQL_FREE] = { lease_free, "no" },
                [SQL_EVICT] = { lease_evict, "no" }, [SQL_RINGER] = { lease_ringer, "n" },
-               [SQL_INSPECT] = { row_inspect, "nn" } } },
+               [SQL_INSPECT] = { row_inspect, "nn" }, [SQL_INSPECT_ONE] = { row_inspect_one, "n" } } },
     { .name = "version",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
       .looks_first = true,
       .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { version_take, "oooortthpknvoor" },
                [SQL_LOOK] = { version_look, "on" }, [SQL_MARK] = { lease_mark, "no" },
                [SQL_FREE] = { lease_free, "no" }, [SQL_EVICT] = { lease_evict, "no" },
-               [SQL_RINGER] = { lease_ringer, "n" }, [SQL_INSPECT] = { row_inspect, "nn" } } },
+               [SQL_RINGER] = { lease_ringer, "n" }, [SQL_INSPECT] = { row_inspect, "nn" },
+               [SQL_INSPECT_ONE] = { row_inspect_one, "n" } } },
     { .name = "insert",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
       .sql = { ROW_STATEMENTS, [SQL_ADD] = { insert_add, "n" }, [SQL_TAKE] = { insert_take, "ortthpknoo" },
                [SQL_COUNT] = { insert_count, "ooonnoo" }, [SQL_MARK] = { insert_mark, "no" },
                [SQL_LOOK] = { insert_look, "on" }, [SQL_CLAIM] = { insert_claim, "no" },
                [SQL_FREE] = { insert_free, "no" }, [SQL_EVICT] = { insert_evict, "no" },
-               [SQL_RINGER] = { insert_ringer, "n" }, [SQL_INSPECT] = { insert_inspect, "nn" } } },
+               [SQL_RINGER] = { insert_ringer, "n" }, [SQL_INSPECT] = { insert_inspect, "nn" },
+               [SQL_INSPECT_ONE] = { insert_inspect_one, "n" } } },
     { .name = "get-lock",
       .caps = ALL_CAPS | HF_CAP_BOUND | HF_CAP_FAIR,
       .bound = true,
@@ -297,6 +308,7 @@ static const struct mysql_strategy strategies[] = {
                [SQL_FREE] = { bound_free, "no" },
                [SQL_RINGER] = { lock_ringer, "xn" },
                [SQL_INSPECT] = { lock_inspect, "nn" },
+               [SQL_INSPECT_ONE] = { lock_inspect_one, "n" },
                [SQL_GUARD] = { guard, "nv" } } },
     { .name = "for-update",
       .caps = ALL_CAPS | HF_CAP_BOUND,
@@ -310,6 +322,7 @@ static const struct mysql_strategy strategies[] = {
                [SQL_FREE] = { bound_free, "no" },
                [SQL_RINGER] = { bound_ringer, "n" },
                [SQL_INSPECT] = { update_inspect, "nn" },
+               [SQL_INSPECT_ONE] = { update_inspect_one, "n" },
                [SQL_GUARD] = { guard, "nv" } } },
 };
 

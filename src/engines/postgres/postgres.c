@@ -124,6 +124,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .renew = postgres_renew,
     .release = postgres_release,
     .inspect = hfi_postgres_inspect,
+    .inspect_one = hfi_postgres_inspect_one,
     .evict = hfi_postgres_evict,
     .guard = hfi_postgres_guard,
     .ear = postgres_ear,

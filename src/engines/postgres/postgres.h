@@ -142,6 +142,8 @@ void hfi_postgres_bound_hear(struct postgres_store *store);
 
 hf_status hfi_postgres_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                hf_error *err);
+hf_status hfi_postgres_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                   hf_error *err);
 hf_status hfi_postgres_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 
 #endif

@@ -38,6 +38,7 @@ enum postgres_statement {
     POSTGRES_HOLDER, /* whom a forced release ends, and nobody after */
     POSTGRES_EVICT,
     POSTGRES_INSPECT,
+    POSTGRES_INSPECT_ONE,
     POSTGRES_GUARD,
     POSTGRES_BEGIN,
     POSTGRES_BLOCK, /* waits in the server */

@@ -120,13 +120,19 @@ static const char lease_evict[] = MAKE_FREE " AND l.token = $2";
 
 static const char row_holder[] = "SELECT 0, l.token FROM {L} l WHERE l.name = $1 AND l.client IS NOT NULL";
 
-static const char row_inspect[] = "SELECT l.name, l.host, l.pid, token, " HELD_MS
-                                  ", " LEFT_MS("expires") ", (SELECT count(*) FROM {W} w"
-                                                          " WHERE w.name = l.name), l.note, (SELECT string_agg(w.host "
-                                                          "|| ':' || w.pid || ' ' || w.note, E'\n' ORDER BY place)"
-                                                          " FROM {W} w WHERE w.name = l.name) FROM {L} l"
-                                                          " WHERE l.client IS NOT NULL AND expires > " NOW
-                                                          " AND starts_with(l.name, $1) ORDER BY l.name";
+#define BEGINS "starts_with(name, $1)"
+#define IS_IT "name = $1"
+
+#define ROW_INSPECT(wanted)                                                                                            \
+    "SELECT l.name, l.host, l.pid, token, " HELD_MS ", " LEFT_MS(                                                      \
+        "expires") ", (SELECT count(*) FROM {W} w"                                                                     \
+                   " WHERE w.name = l.name), l.note, (SELECT string_agg(w.host || ':' || w.pid || ' ' || w.note, "     \
+                   "E'\n' ORDER BY place)"                                                                             \
+                   " FROM {W} w WHERE w.name = l.name) FROM {L} l WHERE l.client IS NOT NULL AND expires > " NOW       \
+                   " AND " wanted " ORDER BY l.name"
+
+static const char row_inspect[] = ROW_INSPECT(BEGINS);
+static const char row_inspect_one[] = ROW_INSPECT(IS_IT);
 
 /* --- insert: the row is the lock; the last token, which must outlive it, is in the row of grants --- */
 
@@ -208,12 +214,15 @@ static const char advisory_block[] = "SELECT pg_advisory_lock(" KEY("$1") ")";
 
 static const char advisory_unlock[] = "SELECT pg_advisory_unlock(" KEY("$1") ")";
 
-static const char advisory_inspect[] =
-    "SELECT name, host, g.pid, token, " HELD_MS ", -1, (SELECT count(*) FROM pg_locks k WHERE " ADVISORY_OF(
-        "g.name") " AND NOT k.granted), note FROM {G} g WHERE g.client IS NOT NULL AND starts_with(name, $1)"
-                  " AND EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(
-                      "g.name") " AND k.granted AND k.pid = g.backend)"
-                                " ORDER BY name";
+#define ADVISORY_INSPECT(wanted)                                                                                       \
+    "SELECT name, host, g.pid, token, " HELD_MS ", -1, (SELECT count(*) FROM pg_locks k WHERE " ADVISORY_OF(           \
+        "g.name") " AND NOT k.granted), note FROM {G} g WHERE g.client IS NOT NULL AND " wanted                        \
+                  " AND EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(                                            \
+                      "g.name") " AND k.granted AND k.pid = g.backend)"                                                \
+                                " ORDER BY name"
+
+static const char advisory_inspect[] = ADVISORY_INSPECT(BEGINS);
+static const char advisory_inspect_one[] = ADVISORY_INSPECT(IS_IT);
 
 /* 0: a program of another kind, which writes no token; or one that has not written it yet. */
 #define ADVISORY_TOKEN                                                                                                 \
@@ -234,9 +243,12 @@ static const char update_add[] = "INSERT INTO {L} (name) VALUES ($1) ON CONFLICT
 
 static const char update_block[] = "SELECT FROM {L} WHERE name = $1 FOR UPDATE";
 
-static const char update_inspect[] =
-    "SELECT name, host, g.pid, token, " HELD_MS ", -1, -1, note FROM {G} g WHERE g.client IS NOT NULL"
-    " AND starts_with(name, $1) AND " HOLDS_ROW " ORDER BY name";
+#define UPDATE_INSPECT(wanted)                                                                                         \
+    "SELECT name, host, g.pid, token, " HELD_MS ", -1, -1, note FROM {G} g WHERE g.client IS NOT NULL"                 \
+    " AND " wanted " AND " HOLDS_ROW " ORDER BY name"
+
+static const char update_inspect[] = UPDATE_INSPECT(BEGINS);
+static const char update_inspect_one[] = UPDATE_INSPECT(IS_IT);
 
 static const char update_holder[] =
     "SELECT g.backend, g.token FROM {G} g WHERE g.name = $1 AND g.client IS NOT NULL AND " HOLDS_ROW;
@@ -282,6 +294,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_HOLDER] = { row_holder, "n" },
                [POSTGRES_EVICT] = { lease_evict, "nv" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
+               [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
@@ -308,6 +321,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_HOLDER] = { row_holder, "n" },
                [POSTGRES_EVICT] = { lease_evict, "nv" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
+               [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
@@ -332,6 +346,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_HOLDER] = { row_holder, "n" },
                [POSTGRES_EVICT] = { insert_evict, "nv" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
+               [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
@@ -353,6 +368,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_HOLDER] = { advisory_holder, "n" },
                [POSTGRES_EVICT] = { advisory_evict, "nbv" },
                [POSTGRES_INSPECT] = { advisory_inspect, "n" },
+               [POSTGRES_INSPECT_ONE] = { advisory_inspect_one, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },
@@ -373,6 +389,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_HOLDER] = { update_holder, "n" },
                [POSTGRES_EVICT] = { update_evict, "nbv" },
                [POSTGRES_INSPECT] = { update_inspect, "n" },
+               [POSTGRES_INSPECT_ONE] = { update_inspect_one, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },

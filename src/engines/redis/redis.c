@@ -372,6 +372,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .renew = hfi_redis_renew,
     .release = redis_release,
     .inspect = hfi_redis_inspect,
+    .inspect_one = hfi_redis_inspect_one,
     .evict = hfi_redis_evict,
     .guard = hfi_redis_guard,
     .ear = redis_ear,

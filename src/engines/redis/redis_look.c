@@ -215,6 +215,15 @@ hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each
     return status;
 }
 
+hf_status hfi_redis_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                hf_error *err)
+{
+    struct inspection inspection = { .store = memory, .each = each, .arg = arg, .deadline_ns = deadline_ns };
+    if (hfi_redis_check_name(memory, name, err) != HF_OK)
+        return HF_INVALID;
+    return inspect_one(&inspection, name, err);
+}
+
 /* Asks who holds it, and then for breaking that one: a request that was given up and arrives late must not break the
  * next holder. */
 hf_status hfi_redis_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)

@@ -396,5 +396,6 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .renew = redlock_renew,
     .release = redlock_release,
     .inspect = hfi_redlock_inspect,
+    .inspect_one = hfi_redlock_inspect_one,
     .evict = hfi_redlock_evict,
 };

@@ -212,6 +212,16 @@ hf_status hfi_redlock_inspect(void *memory, const char *prefix, hf_inspect_fn ea
     return status;
 }
 
+hf_status hfi_redlock_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                  hf_error *err)
+{
+    struct redlock_store *store = memory;
+    struct inspection inspection = { .store = store, .each = each, .arg = arg, .deadline_ns = deadline_ns };
+    if (hfi_redis_check_name(&store->redis, name, err) != HF_OK)
+        return HF_INVALID;
+    return inspect_one(&inspection, name, err);
+}
+
 hf_status hfi_redlock_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
     struct redlock_store *store = memory;

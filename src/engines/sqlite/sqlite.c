@@ -152,6 +152,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .renew = hfi_sqlite_renew,
     .release = hfi_sqlite_release,
     .inspect = hfi_sqlite_inspect,
+    .inspect_one = hfi_sqlite_inspect_one,
     .evict = hfi_sqlite_evict,
     .guard = hfi_sqlite_guard,
     .ear = hfi_sqlite_ear,

@@ -48,6 +48,7 @@ enum sqlite_statement {
     LITE_FREE,
     LITE_EVICT,
     LITE_INSPECT,
+    LITE_INSPECT_ONE,
     LITE_GUARD,
     LITE_STATEMENTS
 };
@@ -251,6 +252,8 @@ hf_status hfi_sqlite_renew(void *memory, struct hfi_renewal *renewals, size_t co
 hf_status hfi_sqlite_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err);
 hf_status hfi_sqlite_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                              hf_error *err);
+hf_status hfi_sqlite_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                 hf_error *err);
 hf_status hfi_sqlite_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_sqlite_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 

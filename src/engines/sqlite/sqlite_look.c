@@ -15,6 +15,7 @@ struct shown {
 };
 
 struct list {
+    enum sqlite_statement inspect;
     struct sqlite_values values;
     struct shown *items;
     size_t count, room;
@@ -65,7 +66,7 @@ static int list_all(struct sqlite_store *store, void *arg)
     struct list *list = arg;
     list->count = 0;
     list->values.now_ns = hfi_sqlite_now(store);
-    const int code = hfi_sqlite_run(store, LITE_INSPECT, &list->values, collect, list);
+    const int code = hfi_sqlite_run(store, list->inspect, &list->values, collect, list);
     return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
 }
 
@@ -83,12 +84,11 @@ static int show(const struct shown *one, hfi_time now_ns, hf_inspect_fn each, vo
     return each(&info, arg);
 }
 
-hf_status hfi_sqlite_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
-                             hf_error *err)
+static hf_status look(struct sqlite_store *store, enum sqlite_statement inspect, const char *text, hf_inspect_fn each,
+                      void *arg, hfi_time deadline_ns, hf_error *err)
 {
-    const struct sqlite_store *store = memory;
-    struct list list = { .values = { .name = prefix, .boot = store->boot } };
-    hf_status status = hfi_sqlite_ask(memory, LITE_KIND_READ, list_all, &list, deadline_ns, err);
+    struct list list = { .inspect = inspect, .values = { .name = text, .boot = store->boot } };
+    hf_status status = hfi_sqlite_ask(store, LITE_KIND_READ, list_all, &list, deadline_ns, err);
     if (status == HF_OK && list.too_small)
         status = hfi_fail(err, HF_NOMEM, 0, "no memory for a list of locks");
     /* The caller's function may ask the same store. */
@@ -96,6 +96,18 @@ hf_status hfi_sqlite_inspect(void *memory, const char *prefix, hf_inspect_fn eac
         stop = show(&list.items[i], list.values.now_ns, each, arg) != 0;
     hfi_free(list.items);
     return status;
+}
+
+hf_status hfi_sqlite_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                             hf_error *err)
+{
+    return look(memory, LITE_INSPECT, prefix, each, arg, deadline_ns, err);
+}
+
+hf_status hfi_sqlite_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                 hf_error *err)
+{
+    return look(memory, LITE_INSPECT_ONE, name, each, arg, deadline_ns, err);
 }
 
 /* --- break --- */

@@ -45,10 +45,13 @@ static const char guard[] = "INSERT INTO holdfast_guard (resource, token) VALUES
     " coalesce(l.serial, 0), coalesce(l.host, '') FROM (SELECT 1) LEFT JOIN {L} l ON l.name = ?1"
 
 /* By characters: a database may also be in UTF-16. */
-#define INSPECT(free)                                                                                                  \
+#define BEGINS "l.name >= ?1 AND substr(l.name, 1, length(?1)) = ?1"
+#define IS_IT "l.name = ?1"
+
+#define INSPECT(wanted, free)                                                                                          \
     "SELECT l.name, coalesce(l.host, ''), coalesce(l.pid, 0), l.token, coalesce(l.since, ?4), coalesce(l.expires, 0)," \
     " (SELECT count(*) FROM {W} w WHERE w.name = l.name), coalesce(l.note, '') FROM {L} l"                             \
-    " WHERE l.name >= ?1 AND substr(l.name, 1, length(?1)) = ?1 AND NOT coalesce(" free ", 0) ORDER BY l.name"
+    " WHERE " wanted " AND NOT coalesce(" free ", 0) ORDER BY l.name"
 
 #define COMMON                                                                                                         \
     [LITE_BEGIN] = "BEGIN IMMEDIATE", [LITE_COMMIT] = "COMMIT", [LITE_ROLLBACK] = "ROLLBACK", [LITE_ENTER] = enter,    \
@@ -60,7 +63,8 @@ static const char guard[] = "INSERT INTO holdfast_guard (resource, token) VALUES
 
 static const char row_look[] = LOOK(ROW_FREE);
 
-static const char row_inspect[] = INSPECT(ROW_FREE);
+static const char row_inspect[] = INSPECT(BEGINS, ROW_FREE);
+static const char row_inspect_one[] = INSPECT(IS_IT, ROW_FREE);
 
 static const char lease_take[] =
     "INSERT INTO {L} AS l (name, token, client, serial, boot, since, renewed, expires, host, pid, note)"
@@ -100,7 +104,8 @@ static const char row_evict[] = "UPDATE {L} SET client = NULL, serial = NULL, ex
 
 static const char insert_look[] = LOOK(INSERTED_FREE);
 
-static const char insert_inspect[] = INSPECT(INSERTED_FREE);
+static const char insert_inspect[] = INSPECT(BEGINS, INSERTED_FREE);
+static const char insert_inspect_one[] = INSPECT(IS_IT, INSERTED_FREE);
 
 static const char insert_count[] = "INSERT INTO {G} AS g (name, token, boot) VALUES (?1, 1, ?6)"
                                    " ON CONFLICT (name) DO UPDATE SET token = " NEXT("g") ", boot = ?6 RETURNING token";
@@ -132,16 +137,18 @@ static const struct sqlite_strategy strategies[] = {
     { .name = "lease",
       .blind = true,
       .sql = { COMMON, [LITE_LOOK] = row_look, [LITE_TAKE] = lease_take, [LITE_GIVE] = row_give, [LITE_FREE] = row_free,
-               [LITE_FREE_ALONE] = row_free_alone, [LITE_EVICT] = row_evict, [LITE_INSPECT] = row_inspect } },
+               [LITE_FREE_ALONE] = row_free_alone, [LITE_EVICT] = row_evict, [LITE_INSPECT] = row_inspect,
+               [LITE_INSPECT_ONE] = row_inspect_one } },
     { .name = "version",
       .sql = { COMMON, [LITE_LOOK] = row_look, [LITE_ADD] = version_add, [LITE_TAKE] = version_take,
                [LITE_GIVE] = row_give, [LITE_FREE] = row_free, [LITE_FREE_ALONE] = row_free_alone,
-               [LITE_EVICT] = row_evict, [LITE_INSPECT] = row_inspect } },
+               [LITE_EVICT] = row_evict, [LITE_INSPECT] = row_inspect, [LITE_INSPECT_ONE] = row_inspect_one } },
     { .name = "insert",
       .count = true,
       .sql = { COMMON, [LITE_LOOK] = insert_look, [LITE_COUNT] = insert_count, [LITE_TAKE] = insert_take,
                [LITE_GIVE] = insert_give, [LITE_FREE] = insert_free, [LITE_FREE_ALONE] = insert_free_alone,
-               [LITE_EVICT] = insert_evict, [LITE_INSPECT] = insert_inspect } },
+               [LITE_EVICT] = insert_evict, [LITE_INSPECT] = insert_inspect,
+               [LITE_INSPECT_ONE] = insert_inspect_one } },
 };
 
 const struct sqlite_strategy *hfi_sqlite_strategy(const char *name)

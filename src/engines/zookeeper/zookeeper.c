@@ -230,6 +230,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .renew = hfi_zookeeper_renew,
     .release = hfi_zookeeper_release,
     .inspect = hfi_zookeeper_inspect,
+    .inspect_one = hfi_zookeeper_inspect_one,
     .evict = hfi_zookeeper_evict,
     .ear = hfi_zookeeper_ear,
     .hear = hfi_zookeeper_hear,

@@ -122,6 +122,17 @@ static hf_status show_one(struct zookeeper_session *session, const char *name, h
     return rc == ZOK || rc == ZNONODE ? HF_OK : hfi_zookeeper_refusal(store, rc, "list a lock", err);
 }
 
+static hf_status show_named(struct zookeeper_session *session, const char *name, hf_inspect_fn each, void *arg,
+                            hfi_time deadline_ns, hf_error *err)
+{
+    int stop = 0;
+    /* Others' changes that were answered before this call began are to be seen. */
+    struct zookeeper_call *sync = hfi_zookeeper_sync(session, session->store->config.prefix);
+    hfi_zookeeper_await_calls(session->store, &sync, 1, deadline_ns);
+    hfi_zookeeper_call_free(sync);
+    return show_one(session, name, each, arg, &stop, deadline_ns, err);
+}
+
 static hf_status show_all(struct zookeeper_session *session, const char *prefix, hf_inspect_fn each, void *arg,
                           hfi_time deadline_ns, hf_error *err)
 {
@@ -153,19 +164,31 @@ static hf_status as_question(hf_status status, hf_error *err)
     return HF_UNAVAILABLE;
 }
 
-hf_status hfi_zookeeper_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
-                                hf_error *err)
+static hf_status look(struct zookeeper_store *store, const char *text, bool one, hf_inspect_fn each, void *arg,
+                      hfi_time deadline_ns, hf_error *err)
 {
-    struct zookeeper_store *store = memory;
     struct zookeeper_session *session;
     hfi_zookeeper_enter(store);
     hf_status status = hfi_zookeeper_session_borrow(store, 0, &session, deadline_ns, err);
     if (status == HF_OK) {
-        status = as_question(show_all(session, prefix, each, arg, deadline_ns, err), err);
+        status = (one ? show_named : show_all)(session, text, each, arg, deadline_ns, err);
+        status = as_question(status, err);
         hfi_zookeeper_session_give_back(session);
     }
     pthread_mutex_unlock(&store->mutex);
     return status;
+}
+
+hf_status hfi_zookeeper_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                hf_error *err)
+{
+    return look(memory, prefix, false, each, arg, deadline_ns, err);
+}
+
+hf_status hfi_zookeeper_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                    hf_error *err)
+{
+    return look(memory, name, true, each, arg, deadline_ns, err);
 }
 
 /* --- forced release --- */

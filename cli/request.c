@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * request.c: the options about the lock itself, which `run` and `hold` share.
+ */
+#include "run.h"
+
+#include <getopt.h>
+#include <unistd.h>
+
+const char *hfc_typed(char buffer[HFC_TYPED], const struct option *options, int index, int option)
+{
+    if (index >= 0)
+        snprintf(buffer, HFC_TYPED, "--%s", options[index].name);
+    else
+        snprintf(buffer, HFC_TYPED, "-%c", option);
+    return buffer;
+}
+
+int hfc_duration_option(const char *command, const char *typed, bool zero_allowed, uint32_t *ms)
+{
+    const char *why;
+
+    if (!hfc_duration(optarg, ms, &why))
+        return hfc_usage(command, "%s: '%s' %s", typed, optarg, why);
+    if (*ms == 0 && !zero_allowed)
+        return hfc_usage(command, "%s: '%s' is no time at all", typed, optarg);
+    return -1;
+}
+
+int hfc_request_option(struct hfc_acquire *request, const char *command, const char *typed, int option)
+{
+    hf_options *lock = &request->options;
+    const char *why;
+    long code;
+    int result;
+
+    switch (option) {
+    case 'n':
+        request->wait = false;
+        return -1;
+    case 'w':
+        result = hfc_duration_option(command, typed, true, &lock->wait_ms);
+        request->wait = lock->wait_ms > 0;
+        return result;
+    case 't':
+        return hfc_ttl(optarg, &lock->ttl_ms, &why) ? -1 : hfc_usage(command, "%s: '%s' %s", typed, optarg, why);
+    case 'E':
+        if (!hfc_number(optarg, 0, 255, &code))
+            return hfc_usage(command, "%s: '%s' is not a number from 0 to 255", typed, optarg);
+        request->conflict_code = (int)code;
+        return -1;
+    case 'q':
+        request->quiet = true;
+        return -1;
+    case HFC_OPT_NO_RENEW:
+        lock->renew = HF_RENEW_OFF;
+        return -1;
+    case HFC_OPT_MAX_HOLD:
+        return hfc_duration_option(command, typed, false, &lock->max_hold_ms);
+    case HFC_OPT_NOTE:
+        lock->note = optarg;
+        return -1;
+    default:
+        return -2;
+    }
+}
+
+int hfc_not_acquired(const struct hfc_acquire *request, hf_client *client, const hf_error *err)
+{
+    /* Who exits with 0 then has expected it: no mail from cron. */
+    if (!request->quiet && request->conflict_code != 0)
+        hfc_say("the lock '%s' was not acquired: %s (%s)", request->name, err->message, hf_url(client));
+    return request->conflict_code;
+}
+
+void hfc_say_held(const struct hfc_acquire *request, hf_client *client)
+{
+    if (!request->quiet && isatty(STDERR_FILENO))
+        hfc_say("the lock '%s' is held in %s", request->name, hf_url(client));
+}
