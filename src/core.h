@@ -13,6 +13,7 @@
 
 #include "engine.h"
 #include "lease.h"
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -23,7 +24,7 @@
 /* Exchanges in the background at once: one, unless some hang. */
 #define HFI_HELPERS 4
 
-/* --- error.c, clock.c, random.c, name.c, url.c, registry.c --- */
+/* --- error.c, clock.c, random.c, name.c, url.c, registry.c, place.c --- */
 
 hfi_time hfi_now_ns(void);
 uint64_t hfi_random(void);
@@ -42,6 +43,8 @@ char *hfi_url_without_password(const char *url);
 hf_status hfi_open_engine(hf_client **out, const struct hfi_engine *engine, const struct hfi_url *split,
                           const char *url, const hf_client_options *options, hf_error *err);
 
+/* Where modules are. */
+void hfi_module_directory(char out[PATH_MAX]);
 hf_status hfi_registry_find(const struct hfi_engine **out, const char *scheme, hf_error *err);
 
 /* --- options.c --- */

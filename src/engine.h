@@ -214,4 +214,9 @@ HFI_API void hfi_name_encode(char *out, const char *name);
 HFI_API bool hfi_name_decode(char *out, size_t size, const char *text);
 HFI_API uint64_t hfi_name_hash(const char *name);
 
+/* The path of a file that was installed together with the library, for messages; its name alone if there is none, or if
+ * the path would leave no room for the rest of a message. */
+#define HFI_DATA_FILE_MAX 80
+HFI_API void hfi_data_file(char out[HFI_DATA_FILE_MAX], const char *name);
+
 #endif

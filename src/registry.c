@@ -56,17 +56,11 @@ static const struct row *row_of(const char *scheme)
     return NULL;
 }
 
-static void module_path(char *path, size_t size, const struct row *row)
-{
-    /* Not for programs that run with more rights than their caller: secure_getenv() is NULL there. */
-    const char *directory = secure_getenv("HOLDFAST_MODULES");
-    snprintf(path, size, "%s/%s.so", directory && *directory ? directory : HFI_MODULE_DIR, row->name);
-}
-
 static const struct hfi_engine *load(const struct row *row, char *why, size_t size)
 {
-    char path[4096];
-    module_path(path, sizeof path, row);
+    char directory[PATH_MAX], path[PATH_MAX + 32];
+    hfi_module_directory(directory);
+    snprintf(path, sizeof path, "%s/%s.so", directory, row->name);
     const int fd = open(path, O_RDONLY | O_CLOEXEC); /* tells a missing file from one that cannot be opened now */
     if (fd < 0) {
         if (errno == ENOENT)

@@ -21,7 +21,7 @@ static struct redis_group *cluster(void)
 
 static int slot_of(struct redis_group *group, const char *name)
 {
-    char key[300];
+    char key[600];
     snprintf(key, sizeof key, "hf:{%s}", name);
     return redis_cluster_slot(group, key);
 }

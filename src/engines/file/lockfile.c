@@ -29,8 +29,9 @@ void hfi_file_name(char *out, const char *name)
 {
     char encoded[HFI_NAME_ENCODED_MAX];
     hfi_name_encode(encoded, name);
-    if (strlen(encoded) <= HFI_FILE_NAME_MAX) {
-        snprintf(out, HFI_FILE_NAME_MAX + 1, "%s", encoded);
+    const size_t length = strlen(encoded);
+    if (length <= HFI_FILE_NAME_MAX) {
+        memcpy(out, encoded, length + 1);
         return;
     }
     /* Too long with its %XX: the start of it and a hash. "%~" is never written by hfi_name_encode(). Should two names

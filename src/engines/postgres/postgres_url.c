@@ -113,7 +113,7 @@ static hf_status split_table(struct postgres_config *config, const char *table, 
         return hfi_fail(err, HF_INVALID, 0, "table is a name, or schema.name, of up to 50 letters, digits and _ each");
     if (dot)
         snprintf(config->schema, sizeof config->schema, "\"%.*s\"", (int)schema, table);
-    snprintf(config->table, sizeof config->table, "%s", last);
+    snprintf(config->table, sizeof config->table, "%.50s", last);
     return HF_OK;
 }
 

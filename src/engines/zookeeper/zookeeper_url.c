@@ -70,16 +70,17 @@ static hf_status read_prefix(struct zookeeper_config *config, const char *text, 
     hf_status status = hfi_url_decode(prefix, text, length, err);
     if (status != HF_OK)
         return status;
-    if (strlen(prefix) >= sizeof config->prefix)
+    const size_t size = strlen(prefix);
+    if (size >= sizeof config->prefix)
         return hfi_fail(err, HF_INVALID, 0, "the path in the URL is too long");
     for (const char *part = prefix; *part;) {
-        const size_t size = strcspn(part + 1, "/");
-        const bool reserved = part == prefix && size == 9 && strncmp(part + 1, "zookeeper", size) == 0;
-        if (reserved || !hfi_zookeeper_component_check(part + 1, size))
+        const size_t length_of_part = strcspn(part + 1, "/");
+        const bool reserved = part == prefix && length_of_part == 9 && strncmp(part + 1, "zookeeper", 9) == 0;
+        if (reserved || !hfi_zookeeper_component_check(part + 1, length_of_part))
             return hfi_fail(err, HF_INVALID, 0, "the path in the URL is none that ZooKeeper would take");
-        part += 1 + size;
+        part += 1 + length_of_part;
     }
-    snprintf(config->prefix, sizeof config->prefix, "%s", prefix);
+    memcpy(config->prefix, prefix, size + 1);
     return HF_OK;
 }
 
