@@ -8,7 +8,6 @@
 #include "mysql_engine.h"
 #include <errno.h>
 #include <sys/epoll.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #define WATCHED_AT_ONCE 16
@@ -17,21 +16,10 @@
 /* How long a ping may be unanswered. With a beat before it, less than SILENCE_BOUND in mysql_connect.c: the holder
  * knows before the server gives its lock away because it hears nothing. */
 #define PATIENCE (8 * HFI_SECOND)
-/* No hold has this serial. */
-#define THE_HEART 0
 
 hf_status hfi_mysql_watch_open(struct mysql_store *store, hf_error *err)
 {
-    const int seconds = store->config.strategy->bound ? BEAT_BOUND : BEAT;
-    const struct itimerspec pulse = { .it_value = { .tv_sec = seconds }, .it_interval = { .tv_sec = seconds } };
-    struct epoll_event event = { .events = EPOLLIN, .data.u64 = THE_HEART };
-    store->watch = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
-    if (store->watch >= 0)
-        store->heart = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
-    if (store->watch < 0 || store->heart < 0 || timerfd_settime(store->heart, 0, &pulse, NULL) != 0 ||
-        epoll_ctl(store->watch, EPOLL_CTL_ADD, store->heart, &event) != 0)
-        return hfi_fail_errno(err, errno, "make", "a client");
-    return HF_OK;
+    return hfi_sql_watch_open(&store->watch, &store->heart, store->config.strategy->bound ? BEAT_BOUND : BEAT, err);
 }
 
 /* Once it has ended, it is heard of once. */
@@ -140,18 +128,13 @@ void hfi_mysql_hear(void *memory)
     pthread_mutex_lock(&store->mutex);
     const int ready = epoll_wait(store->watch, events, WATCHED_AT_ONCE, 0);
     for (int i = 0; i < ready; i++) {
-        if (events[i].data.u64 == THE_HEART) {
+        if (events[i].data.u64 == HFI_SQL_HEART) {
             beat(store);
             continue;
         }
         const struct mysql_lock *lock = find_ended(store, events[i].data.u64);
-        if (!lock)
-            continue;
-        ended[count++] = lock->owner;
-        /* Until its release it is heard of again: a holder that has just been granted the lock may not know of it yet.
-         * Of a row once is enough: it is looked at, and may well be held still. */
-        if (store->config.strategy->bound)
-            listen_to(store, lock->connection, EPOLL_CTL_MOD);
+        if (lock)
+            ended[count++] = lock->owner;
     }
     pthread_mutex_unlock(&store->mutex);
     if (count > 0 && !store->config.strategy->bound)
