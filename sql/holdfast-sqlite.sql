@@ -6,8 +6,7 @@
 --
 -- A table of version 0.1 is lacking a column:
 --
---     sqlite3 app.db 'ALTER TABLE holdfast_locks ADD COLUMN renewed INTEGER;
---                     UPDATE holdfast_locks SET renewed = expires'
+--     sqlite3 app.db 'ALTER TABLE holdfast_locks ADD COLUMN renewed INTEGER'
 --
 -- For URLs with ?table=jobs, replace holdfast_locks by jobs: sed s/holdfast_locks/jobs/g holdfast-sqlite.sql
 

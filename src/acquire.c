@@ -216,14 +216,20 @@ static hf_status ask_once(struct contest *contest, hf_error *err)
     return client->engine->attempt(client->store, contest->hold->engine_lock, &contest->request, &contest->grant, err);
 }
 
-/* The store said yes. False: the answer took longer than the lease lasts, so it is not ours, or not for long enough. */
+/* The store said yes. False: the answer took longer than the lease lasts, so it is not ours, or not for long enough;
+ * and a loss of it is none. */
 static bool start_lease(struct contest *contest)
 {
     struct hfi_hold *hold = contest->hold;
     const struct hfi_terms terms = hold->lease.terms;
     hold->token = contest->grant.token;
     hfi_lease_start(&hold->lease, &terms, contest->grant.valid_ms, contest->grant.counted_from_ns, contest->asked_ns);
-    return hold->lease.deadline_ns == HFI_NEVER || hfi_now_ns() < hold->lease.deadline_ns;
+    if (hold->lease.deadline_ns == HFI_NEVER || hfi_now_ns() < hold->lease.deadline_ns)
+        return true;
+    hfi_client_lock(contest->client);
+    hold->why[0] = 0;
+    hfi_client_unlock(contest->client);
+    return false;
 }
 
 static hf_status contend(struct contest *contest, hf_error *err)
@@ -304,8 +310,8 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
         return status;
     hold->state = HFI_HOLD_HELD;
     hfi_hold_publish(hold);
-    if (due != HFI_NEVER)
-        hfi_keeper_expect(client, due);
+    if (due != HFI_NEVER || hold->why[0])
+        hfi_keeper_expect(client, hold->why[0] ? HFI_AT_ONCE : due);
     return HF_OK;
 }
 

@@ -109,7 +109,7 @@ struct hfi_hold {
     hfi_time undo_at_ns, undo_until_ns;
     hfi_time asked_ns; /* when its last renewal in the background was sent */
     int lost_fd;       /* -1 until somebody asks for it */
-    char why[160];
+    char why[160];     /* it was lost; while it is held: it was so before that was known */
     char name[HFI_NAME_MAX + 1];
     char note[HFI_NOTE_MAX + 1];
     char owner_text[HFI_NAME_MAX + 1];

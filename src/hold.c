@@ -149,7 +149,8 @@ void hfi_hold_lose(struct hfi_hold *hold, const char *why)
     hold->state = HFI_HOLD_ENDED;
     hfi_hold_forget(hold);
     atomic_store(&hold->safe_until_ns, 0);
-    snprintf(hold->why, sizeof hold->why, "%s", why);
+    if (why != hold->why)
+        snprintf(hold->why, sizeof hold->why, "%s", why);
     if (hold->lost_fd >= 0)
         hfi_bell_ring(hold->lost_fd);
 }

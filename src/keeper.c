@@ -9,6 +9,7 @@
 #include "waker.h"
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -41,7 +42,7 @@ static bool renewal_is_due(const struct hfi_hold *hold, hfi_time round_ns, hfi_t
 
 static bool is_over(const struct hfi_hold *hold, hfi_time now_ns)
 {
-    return hold->state == HFI_HOLD_HELD && hfi_lease_step(&hold->lease, now_ns, 0) == HFI_STEP_END;
+    return hold->state == HFI_HOLD_HELD && (hold->why[0] || hfi_lease_step(&hold->lease, now_ns, 0) == HFI_STEP_END);
 }
 
 /* Fills the batch with holds for which `step` is due, and pins them. */
@@ -76,6 +77,8 @@ static void lose(struct hfi_hold *hold, const char *why)
 
 static const char *why_ended(const struct hfi_hold *hold)
 {
+    if (hold->why[0])
+        return hold->why;
     if (hold->lease.deadline_ns == hold->lease.end_by_ns)
         return "it was held for as long as max_hold_ms allows";
     return hold->lease.terms.renew ? "it could not be renewed in time" : "its time-to-live has passed";
@@ -213,6 +216,8 @@ void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why)
         hold = hold->next;
     if (hold && owner.client == client->env.client) {
         hold->pins++;
+        if (hold->state == HFI_HOLD_PENDING) /* granted a moment ago: told as soon as somebody holds it */
+            snprintf(hold->why, sizeof hold->why, "%s", why);
         lose(hold, why);
         unpin(hold);
     }

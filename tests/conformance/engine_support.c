@@ -53,3 +53,14 @@ void pause_ms(uint32_t ms)
     const struct timespec pause = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
     nanosleep(&pause, NULL);
 }
+
+void check_rests(void)
+{
+    struct timespec before, after;
+    REQUIRE(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before) == 0);
+    pause_ms(1000);
+    REQUIRE(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after) == 0);
+    const long used_ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000;
+    if (used_ms > 100)
+        FAIL("%ld ms of processor time in a second", used_ms);
+}

@@ -101,6 +101,45 @@ TEST_LIMIT(connections_that_are_killed, 60)
         check_kill(server, strategy_names[i]);
 }
 
+#define HANGS "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'Waiting for table metadata lock'"
+
+/* A lock whose connection has ended is given back behind others. */
+static void check_end_behind_release(struct mysql_server *server, const char *strategy)
+{
+    use_strategy(server, strategy);
+    hf_client *client = NULL;
+    hf_client_options patient = HF_CLIENT_OPTIONS_INIT;
+    hf_options options = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    patient.timeout_ms = 30000;
+    REQUIRE_STATUS(HF_OK, hf_open(&client, store_url, &patient, NULL), NULL);
+    record_loss(&options, &loss);
+    hf_lock *ended = must_acquire(client, strategy, &options);
+    const int64_t connection =
+        mysql_server_number(server, "SELECT connection FROM holdfast_locks_grants WHERE name = '%s'", strategy);
+    options = (hf_options)HF_OPTIONS_INIT;
+    options.max_hold_ms = test_ms(3000);
+    hf_lock *hung = must_acquire(client, "hung", &options);
+    mysql_server_do(server, "LOCK TABLES holdfast_locks_grants WRITE");
+    mysql_server_await(server, 1, HANGS); /* its release */
+    mysql_server_do(server, "KILL %lld", (long long)connection);
+    gate_await(&loss.told, 1);
+    check_rests();
+    CHECK_INT(1, mysql_server_number(server, HANGS));
+    mysql_server_do(server, "UNLOCK TABLES");
+    CHECK_STATUS(HF_LOST, hf_release(hung, NULL), NULL);
+    CHECK_STATUS(HF_LOST, hf_release(ended, NULL), NULL);
+    check_becomes_free(client, strategy);
+    hf_close(client);
+}
+
+TEST_LIMIT(a_connection_that_has_ended_costs_nothing_while_a_release_hangs, 60)
+{
+    struct mysql_server *server = start_store("lease", "");
+    check_end_behind_release(server, "get-lock");
+    check_end_behind_release(server, "for-update");
+}
+
 /* Who ends its wait leaves nothing behind in the server: neither a statement nor a lock. */
 TEST_LIMIT(waits_that_are_given_up_leave_nothing_in_the_server, 90)
 {

@@ -266,3 +266,29 @@ TEST_LIMIT(answers_that_are_lost, 90)
         proxy_stop(proxies[i]);
     }
 }
+
+/* -------------------------------------------------------------------------------------------- answers to the keeper */
+
+/* The server has ended the session behind the proxy, which says so when it is pinged, and stays connected. */
+TEST_LIMIT(a_ping_that_is_answered_with_an_error_is_a_loss, 60)
+{
+    static const char killed[] = "\x1e\0\0\1\xff\x87\7#70100Connection was killed";
+    char url[200];
+    struct loss loss = { 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    struct proxy *proxy = proxy_start(start_store("lease", ""), false);
+    proxy->demand = killed;
+    proxy->demand_size = sizeof killed - 1;
+    atomic_store(&proxy->passed_on, 1000);
+    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app?strategy=get-lock", proxy->port);
+    use_url(url);
+    hf_client *client = open_client();
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(client, "x", &options);
+    atomic_store(&proxy->passed_on, 0);
+    gate_await(&loss.told, 1);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    gate_await(&proxy->satisfied, 1);
+    hf_close(client);
+    proxy_stop(proxy);
+}

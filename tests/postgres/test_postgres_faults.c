@@ -114,6 +114,46 @@ TEST_LIMIT(connections_that_are_terminated, 60)
         check_terminate(server, strategy_names[i]);
 }
 
+/* A lock whose connection has ended is given back behind others. */
+static void check_end_behind_release(struct postgres_server *server, const char *strategy)
+{
+    use_strategy(server, strategy);
+    hf_client *client = NULL;
+    hf_client_options patient = HF_CLIENT_OPTIONS_INIT;
+    hf_options options = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    patient.timeout_ms = 30000;
+    REQUIRE_STATUS(HF_OK, hf_open(&client, store_url, &patient, NULL), NULL);
+    record_loss(&options, &loss);
+    hf_lock *ended = must_acquire(client, strategy, &options);
+    const int64_t backend = postgres_server_number(server,
+                                                   "SELECT backend FROM holdfast_locks_grants"
+                                                   " WHERE name = '%s'",
+                                                   strategy);
+    options = (hf_options)HF_OPTIONS_INIT;
+    options.max_hold_ms = test_ms(3000);
+    hf_lock *hung = must_acquire(client, "hung", &options);
+    postgres_server_do(server, "BEGIN");
+    postgres_server_do(server, "LOCK TABLE holdfast_locks_grants IN SHARE MODE");
+    postgres_server_await(server, 1, "SELECT count(*) FROM pg_locks WHERE NOT granted"); /* its release */
+    postgres_server_do(server, "SELECT pg_terminate_backend(%lld)", (long long)backend);
+    gate_await(&loss.told, 1);
+    check_rests();
+    CHECK_INT(1, postgres_server_number(server, "SELECT count(*) FROM pg_locks WHERE NOT granted"));
+    postgres_server_do(server, "COMMIT");
+    CHECK_STATUS(HF_LOST, hf_release(hung, NULL), NULL);
+    CHECK_STATUS(HF_LOST, hf_release(ended, NULL), NULL);
+    check_becomes_free(client, strategy);
+    hf_close(client);
+}
+
+TEST_LIMIT(a_connection_that_has_ended_costs_nothing_while_a_release_hangs, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    check_end_behind_release(server, "advisory");
+    check_end_behind_release(server, "for-update");
+}
+
 /* A holder that ends its wait leaves nothing behind in the server: neither a statement nor a lock. */
 TEST_LIMIT(waits_that_are_given_up_leave_nothing_in_the_server, 90)
 {

@@ -344,6 +344,27 @@ TEST(a_table_of_an_older_version)
     check_open_path(path, "create=no", HF_OK, "");
 }
 
+/* It was held for long before this boot, by version 0.1: whether the column was added before or after, and whoever had
+ * the row before, it is over. */
+TEST(a_row_of_an_older_version_is_over_with_its_boot)
+{
+    static const char *const renewed[] = { NULL, "NULL", "1" };
+    for (size_t i = 0; i < 3 * STRATEGIES; i++) {
+        char options[60];
+        snprintf(options, sizeof options, "synchronous=off&strategy=%s", strategy_names[i / 3]);
+        const char *path = new_store("dead", options);
+        if (!renewed[i % 3])
+            raw_do(path, "ALTER TABLE holdfast_locks DROP COLUMN renewed");
+        raw_do(path, "INSERT INTO holdfast_locks (name, token, client, serial, boot, since, expires)"
+                     " VALUES ('x', 1, 5, 5, 5, 2, 9000000000000000000)");
+        if (renewed[i % 3])
+            raw_do(path, "UPDATE holdfast_locks SET renewed = %s", renewed[i % 3]);
+        hf_client *client = open_client();
+        check_free(client, "x");
+        hf_close(client);
+    }
+}
+
 TEST(the_schema_for_others_is_the_same)
 {
     const char *path = new_store("made-by-us", "synchronous=off");

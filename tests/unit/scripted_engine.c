@@ -11,6 +11,7 @@
 struct script script_attempt, script_renew, script_release;
 _Atomic int script_renewed, script_largest_renewal, script_held;
 _Atomic uint64_t script_last_owner;
+_Atomic int script_lost_at_once;
 static _Atomic uint64_t token;
 
 /* Those that are held are in a list of the store's, as in engines whose locks share a session. */
@@ -20,6 +21,7 @@ struct scripted_lock {
 };
 
 struct scripted_store {
+    const struct hfi_env *env;
     pthread_mutex_t mutex;
     struct scripted_lock *held;
 };
@@ -72,9 +74,9 @@ static hf_status scripted_open(void *memory, const struct hfi_url *url, const st
 {
     struct scripted_store *store = memory;
     (void)url;
-    (void)env;
     (void)opened;
     (void)err;
+    store->env = env;
     pthread_mutex_init(&store->mutex, NULL);
     return HF_OK;
 }
@@ -87,9 +89,10 @@ static void scripted_close(void *memory)
     pthread_mutex_destroy(&store->mutex);
 }
 
-static hf_status scripted_attempt(void *store, void *memory, const struct hfi_request *request, struct hfi_grant *grant,
-                                  hf_error *err)
+static hf_status scripted_attempt(void *memory_of_store, void *memory, const struct hfi_request *request,
+                                  struct hfi_grant *grant, hf_error *err)
 {
+    struct scripted_store *store = memory_of_store;
     struct scripted_lock *lock = memory;
     const hf_status status = answer(&script_attempt, request->deadline_ns);
     atomic_store(&script_last_owner, request->owner.serial);
@@ -98,6 +101,10 @@ static hf_status scripted_attempt(void *store, void *memory, const struct hfi_re
     if (!lock->held)
         note_held(store, lock, true);
     grant->token = atomic_fetch_add(&token, 1) + 1;
+    if (atomic_load(&script_lost_at_once) > 0) {
+        atomic_fetch_sub(&script_lost_at_once, 1);
+        store->env->lost(store->env->core, request->owner, "it was lost at once");
+    }
     return HF_OK;
 }
 

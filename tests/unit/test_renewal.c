@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_renewal.c: renewals by hand and in the background that meet, and stores that do not answer them.
+ * test_renewal.c: renewals by hand and in the background that meet, stores that do not answer them, and losses that are
+ * known before the grant is.
  */
 #include "core.h"
 #include "scripted_engine.h"
@@ -75,5 +76,35 @@ TEST(a_lease_that_an_unanswered_renewal_may_have_shortened_is_lost_in_time)
     gate_await(&lost, 1);
     CHECK(test_now_ns() - start < 7000 * HFI_MS); /* 3000 until that renewal, and 900 */
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
+
+TEST(what_is_lost_before_the_grant_is_known_is_told)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    atomic_store(&script_lost_at_once, 1);
+    hf_lock *lock = take_for(60000, client, &options);
+    gate_await(&lost, 1);
+    CHECK(hf_remaining_ms(lock) <= 0);
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    CHECK_STR("it was lost at once", err.message);
+    await_at_least(&script_release.calls, 1);
+    hf_close(client);
+}
+
+/* A grant that comes too late to be of use is asked for again: what has become of the first does not matter. */
+TEST(a_loss_of_a_grant_that_was_of_no_use_is_not_told)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(900);
+    atomic_store(&script_lost_at_once, 1);
+    script_set(&script_attempt, 1, HF_OK, true);
+    hf_lock *lock = take_for(600, client, &options);
+    await_at_least(&script_renew.calls, 2);
+    CHECK_INT(2, atomic_load(&script_attempt.calls));
+    CHECK_INT(0, gate_count(&lost));
+    CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
     hf_close(client);
 }

@@ -149,6 +149,7 @@ struct mysql_connection {
     MYSQL_STMT *statement; /* whose turn it is */
     bool tls;
     bool broken;
+    bool told;          /* of its end */
     hfi_time used_ns;   /* when it was given back */
     hfi_time pinged_ns; /* when it was last asked for a sign of life */
     uint64_t number;    /* our own, unique within the store */

@@ -8,7 +8,6 @@
 #include "mysql_engine.h"
 #include <errno.h>
 #include <sys/epoll.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #define WATCHED_AT_ONCE 16
@@ -17,21 +16,10 @@
 /* How long a ping may be unanswered. With a beat before it, less than SILENCE_BOUND in mysql_connect.c: the holder
  * knows before the server gives its lock away because it hears nothing. */
 #define PATIENCE (8 * HFI_SECOND)
-/* No hold has this serial. */
-#define THE_HEART 0
 
 hf_status hfi_mysql_watch_open(struct mysql_store *store, hf_error *err)
 {
-    const int seconds = store->config.strategy->bound ? BEAT_BOUND : BEAT;
-    const struct itimerspec pulse = { .it_value = { .tv_sec = seconds }, .it_interval = { .tv_sec = seconds } };
-    struct epoll_event event = { .events = EPOLLIN, .data.u64 = THE_HEART };
-    store->watch = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
-    if (store->watch >= 0)
-        store->heart = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
-    if (store->watch < 0 || store->heart < 0 || timerfd_settime(store->heart, 0, &pulse, NULL) != 0 ||
-        epoll_ctl(store->watch, EPOLL_CTL_ADD, store->heart, &event) != 0)
-        return hfi_fail_errno(err, errno, "make", "a client");
-    return HF_OK;
+    return hfi_sql_watch_open(&store->watch, &store->heart, store->config.strategy->bound ? BEAT_BOUND : BEAT, err);
 }
 
 /* Once it has ended, it is heard of once. */
@@ -118,44 +106,52 @@ static void beat(struct mysql_store *store)
     }
 }
 
-/* With the mutex. NULL: it was not heard of the end of a lock's connection. */
-static struct mysql_lock *find_ended(struct mysql_store *store, uint64_t number)
+/* With the mutex. */
+static void note_end(struct mysql_store *store, uint64_t number)
 {
     struct mysql_lock *lock = store->watched;
     while (lock && lock->connection->number != number)
         lock = lock->next;
-    if (!lock)
-        store->ends++;
-    else
+    if (lock)
         lock->connection->broken = true;
-    return lock;
+    else
+        store->ends++;
+}
+
+/* With the mutex. Takes one lock whose connection has ended, and of which nobody was told yet; serial 0: there is none.
+ * A beat finds some that are not heard of: a connection that is still open, or that libmariadb has closed. */
+static struct hfi_owner next_ended(struct mysql_store *store)
+{
+    struct mysql_lock *lock = store->watched;
+    while (lock && (!lock->connection->broken || lock->connection->told))
+        lock = lock->next;
+    if (!lock)
+        return (struct hfi_owner){ .serial = 0 };
+    lock->connection->told = true;
+    return lock->owner;
 }
 
 void hfi_mysql_hear(void *memory)
 {
     struct mysql_store *store = memory;
+    const struct hfi_env *env = store->env;
     struct epoll_event events[WATCHED_AT_ONCE];
-    struct hfi_owner ended[WATCHED_AT_ONCE];
-    size_t count = 0;
+    struct hfi_owner ended;
     pthread_mutex_lock(&store->mutex);
     const int ready = epoll_wait(store->watch, events, WATCHED_AT_ONCE, 0);
     for (int i = 0; i < ready; i++) {
-        if (events[i].data.u64 == THE_HEART) {
+        if (events[i].data.u64 == HFI_SQL_HEART)
             beat(store);
-            continue;
-        }
-        const struct mysql_lock *lock = find_ended(store, events[i].data.u64);
-        if (!lock)
-            continue;
-        ended[count++] = lock->owner;
-        /* Until its release it is heard of again: a holder that has just been granted the lock may not know of it yet.
-         * Of a row once is enough: it is looked at, and may well be held still. */
+        else
+            note_end(store, events[i].data.u64);
+    }
+    while ((ended = next_ended(store)).serial) {
+        pthread_mutex_unlock(&store->mutex);
         if (store->config.strategy->bound)
-            listen_to(store, lock->connection, EPOLL_CTL_MOD);
+            env->lost(env->core, ended, "its connection to the server has ended");
+        else
+            env->recheck(env->core);
+        pthread_mutex_lock(&store->mutex);
     }
     pthread_mutex_unlock(&store->mutex);
-    if (count > 0 && !store->config.strategy->bound)
-        store->env->recheck(store->env->core);
-    for (size_t i = 0; i < count && store->config.strategy->bound; i++)
-        store->env->lost(store->env->core, ended[i], "its connection to the server has ended");
 }

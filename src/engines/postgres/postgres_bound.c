@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <sys/epoll.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #define WATCHED_AT_ONCE 16
@@ -20,20 +19,10 @@
  * apart, and the last ping was two seconds before. */
 #define BEAT_S 2
 #define PING_PATIENCE (6 * HFI_SECOND)
-/* No hold has this serial. */
-#define THE_HEART 0
 
 hf_status hfi_postgres_bound_open(struct postgres_store *store, hf_error *err)
 {
-    const struct itimerspec pulse = { .it_value = { .tv_sec = BEAT_S }, .it_interval = { .tv_sec = BEAT_S } };
-    struct epoll_event event = { .events = EPOLLIN, .data.u64 = THE_HEART };
-    store->watch = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
-    if (store->watch >= 0)
-        store->heart = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
-    if (store->watch < 0 || store->heart < 0 || timerfd_settime(store->heart, 0, &pulse, NULL) != 0 ||
-        epoll_ctl(store->watch, EPOLL_CTL_ADD, store->heart, &event) != 0)
-        return hfi_fail_errno(err, errno, "make", "a client");
-    return HF_OK;
+    return hfi_sql_watch_open(&store->watch, &store->heart, BEAT_S, err);
 }
 
 /* --- watching --- */
@@ -104,7 +93,6 @@ static size_t look_at_all(struct postgres_store *store, struct hfi_owner ended[W
     return count;
 }
 
-/* Until its release they are found again: a holder that has just been granted the lock may not know of it yet. */
 static void tell(const struct postgres_store *store, const struct hfi_owner *ended, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -141,7 +129,7 @@ void hfi_postgres_bound_hear(struct postgres_store *store)
         const struct postgres_lock *lock = store->watched;
         while (lock && lock->owner.serial != events[i].data.u64)
             lock = lock->next;
-        if (events[i].data.u64 == THE_HEART)
+        if (events[i].data.u64 == HFI_SQL_HEART)
             beats = true;
         else if (lock && has_ended(store, lock))
             ended[count++] = lock->owner;

@@ -5,7 +5,9 @@
 #include "sql_common.h"
 #include <errno.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #define IDENTIFIER_MAX 50
@@ -35,6 +37,19 @@ hf_status hfi_sql_check_descriptors(hf_error *err)
     }
     hfi_fd_end(-1);
     return failure ? hfi_fail_errno(err, failure, "open", "a connection") : HF_OK;
+}
+
+hf_status hfi_sql_watch_open(int *watch, int *heart, int seconds, hf_error *err)
+{
+    const struct itimerspec pulse = { .it_value = { .tv_sec = seconds }, .it_interval = { .tv_sec = seconds } };
+    struct epoll_event event = { .events = EPOLLIN, .data.u64 = HFI_SQL_HEART };
+    *watch = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
+    if (*watch >= 0)
+        *heart = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+    if (*watch < 0 || *heart < 0 || timerfd_settime(*heart, 0, &pulse, NULL) != 0 ||
+        epoll_ctl(*watch, EPOLL_CTL_ADD, *heart, &event) != 0)
+        return hfi_fail_errno(err, errno, "make", "a client");
+    return HF_OK;
 }
 
 void *hfi_sql_pool_take(struct hfi_sql_pool *pool)

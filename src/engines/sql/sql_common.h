@@ -15,6 +15,11 @@ bool hfi_sql_is_identifier(const char *text, size_t length);
  * library says that a file is not there when it cannot be opened, and then that a password is missing. */
 hf_status hfi_sql_check_descriptors(hf_error *err);
 
+/* For the keeper: an epoll set, to which connections are added, and in it a timer that calls every `seconds` for them
+ * to be pinged. Both are -1 before, and the caller's to close. */
+#define HFI_SQL_HEART 0 /* the timer's number in the set; no connection, and no hold, has it */
+hf_status hfi_sql_watch_open(int *watch, int *heart, int seconds, hf_error *err);
+
 /* Connections that nobody uses at the moment, under the mutex of their store. The one that was used last comes first:
  * it is the least likely to have been ended by the server. */
 #define HFI_SQL_IDLE_MOST 16

@@ -34,7 +34,9 @@ static const char leave[] = "DELETE FROM {W} WHERE client = ?2 AND serial = ?3";
 static const char renew[] = "UPDATE {L} SET expires = ?5, renewed = ?4 WHERE name = ?1 AND client = ?2 AND serial = ?3"
                             " AND boot = ?6 AND expires > ?4";
 
-#define OF_ANOTHER_BOOT(differs) "(l.boot " differs " ?6 AND coalesce(l.renewed, l.since, 0) > ?4)"
+/* Version 0.1 does not note when. For it, what another boot has left is over. */
+#define RENEWED "CASE WHEN l.renewed >= l.since THEN l.renewed ELSE coalesce(l.expires, 0) END"
+#define OF_ANOTHER_BOOT(differs) "(l.boot " differs " ?6 AND " RENEWED " > ?4)"
 
 /* The trigger of this view refuses, and undoes the transaction. */
 static const char guard[] = "INSERT INTO holdfast_guard (resource, token) VALUES (?1, ?7)";

@@ -17,8 +17,8 @@ static const char check[] =
     " NOT EXISTS (SELECT 1 FROM pragma_table_info('{L}') WHERE name = 'expires') OR"
     " EXISTS (SELECT 1 FROM pragma_table_info('{L}') WHERE name = 'renewed')";
 
-/* To a table that version 0.1 made. It can go on using it. Rows of another boot are over then, as they were for it. */
-static const char *const alter[] = { "ALTER TABLE {L} ADD COLUMN renewed INTEGER", "UPDATE {L} SET renewed = expires" };
+/* To a table that version 0.1 made. It can go on using it. */
+static const char alter[] = "ALTER TABLE {L} ADD COLUMN renewed INTEGER";
 
 static const char *const create[] = {
     "CREATE TABLE IF NOT EXISTS {L} (name TEXT NOT NULL PRIMARY KEY, token INTEGER NOT NULL DEFAULT 0, client INTEGER,"
@@ -72,9 +72,7 @@ static int make(struct sqlite_store *store, void *arg)
     int code = look(store, verdict); /* somebody else may have been faster */
     for (size_t i = 0; i < sizeof create / sizeof create[0] && code == SQLITE_OK; i++)
         code = say(store, create[i], NULL, NULL);
-    for (size_t i = 0; i < 2 && code == SQLITE_OK && !verdict->new; i++)
-        code = say(store, alter[i], NULL, NULL);
-    return code;
+    return code == SQLITE_OK && !verdict->new ? say(store, alter, NULL, NULL) : code;
 }
 
 hf_status hfi_sqlite_prepare_tables(struct sqlite_store *store, hfi_time deadline_ns, hf_error *err)
@@ -92,8 +90,8 @@ hf_status hfi_sqlite_prepare_tables(struct sqlite_store *store, hfi_time deadlin
     if (!store->config.create && verdict.there)
         return hfi_fail(err, HF_INVALID, 0,
                         "the table %s was made by an older version; have its owner run: sqlite3 %.80s 'ALTER TABLE %s "
-                        "ADD COLUMN renewed INTEGER; UPDATE %s SET renewed = expires'",
-                        table, store->config.path, table, table);
+                        "ADD COLUMN renewed INTEGER'",
+                        table, store->config.path, table);
     if (!store->config.create)
         return hfi_fail(err, HF_INVALID, 0,
                         "the table %s or one of its companions is missing; have its owner run: sqlite3 %.80s < "
