@@ -101,6 +101,7 @@ enum redis_phase { REDIS_CONNECTING, REDIS_SHAKING_HANDS, REDIS_LOGGING_IN, REDI
 
 struct redis_connection {
     struct redis_connection *next; /* in its node's list of idle ones, or of those that were asked */
+    uint64_t number;               /* no other of this process had it */
     int fd;
     SSL *tls;
     redisReader *reader;
@@ -201,9 +202,8 @@ hf_status hfi_redis_borrow(struct redis_store *store, struct redis_node *node, s
                            hfi_time deadline_ns, hf_error *err);
 /* An idle one, or NULL; perhaps not ready yet, perhaps owing replies. */
 struct redis_connection *hfi_redis_idle(struct redis_store *store, struct redis_node *node);
-/* This one, if it is idle, else NULL; it may be gone. */
-struct redis_connection *hfi_redis_idle_one(struct redis_store *store, struct redis_node *node,
-                                            const struct redis_connection *one);
+/* The one with this number, if it is idle, else NULL; it may be gone. */
+struct redis_connection *hfi_redis_idle_one(struct redis_store *store, struct redis_node *node, uint64_t number);
 void hfi_redis_give_back(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
 /* While an answer is waited for, the connection is in its node's list of those that were asked. */
 void hfi_redis_asked(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
