@@ -167,3 +167,58 @@ TEST(a_late_release_does_not_cost_a_place_in_line)
     hf_close(held->client);
     hf_close(stage->client);
 }
+
+/* Somebody breaks a lock, hears nothing, does it again; and the first arrives when another one holds it. */
+static void break_is_late(unsigned nth)
+{
+    struct stage *stage = set_up();
+    const hf_options options = stranger(endless_ttl_ms());
+    hf_error err = { 0 };
+    hf_client *other = open_client();
+    hf_lock *first = must_acquire(other, NAME, &options);
+    await_votes(stage->group, 3);
+    cut_all(stage, nth);
+    const hf_status status = hf_break(stage->client, NAME, &err);
+    CHECK(status == HF_UNKNOWN || status == HF_UNAVAILABLE);
+    CHECK_STATUS(HF_OK, hf_break(stage->client, NAME, &err), &err);
+    await_votes(stage->group, 0);
+    CHECK_STATUS(HF_LOST, hf_release(first, &err), &err);
+    hf_lock *second = must_acquire(other, NAME, &options);
+    await_votes(stage->group, 3);
+    deliver_all(stage);
+    CHECK_INT(3, votes(stage->group));
+    CHECK_STATUS(HF_OK, hf_renew(second, 0, &err), &err);
+    must_release(second);
+    await_clean(stage->group);
+    hf_close(other);
+    hf_close(stage->client);
+}
+
+TEST(a_late_break_leaves_the_next_holder_alone)
+{
+    break_is_late(1);
+}
+
+TEST(the_second_request_of_a_break_breaks_only_whom_the_first_has_seen)
+{
+    break_is_late(2);
+}
+
+/* Its value has become another one, and it is still the same holder. */
+TEST(a_break_ends_a_lock_that_was_renewed_after_an_answer_was_lost)
+{
+    struct stage *stage = set_up();
+    const hf_options options = stranger(endless_ttl_ms());
+    hf_error err = { 0 };
+    hf_client *other = open_client();
+    hf_lock *lock = must_acquire(stage->client, NAME, &options);
+    await_votes(stage->group, 3);
+    cut_all(stage, 1);
+    CHECK_STATUS(HF_UNKNOWN, hf_renew(lock, 0, &err), &err);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err); /* with a number */
+    CHECK_STATUS(HF_OK, hf_break(other, NAME, &err), &err);
+    CHECK_INT(0, votes(stage->group));
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    hf_close(other);
+    hf_close(stage->client);
+}

@@ -234,6 +234,70 @@ TEST_LIMIT(another_sentinel_is_listened_to_when_the_one_that_was_says_nothing_an
     hf_close(client);
 }
 
+static void await_listeners(const struct redis_group *group, int count)
+{
+    while (listeners(group->sentinel[1]) + listeners(group->sentinel[2]) < count) {
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
+        pause_ms(10);
+    }
+}
+
+/* A client that only waits has nothing to renew: it must not need that to find another one. */
+TEST_LIMIT(a_client_that_only_waits_listens_to_another_sentinel_too, 60)
+{
+    struct redis_group *group = sentinels();
+    hf_client *client = open_client(), *other = open_client();
+    struct held *held = hold(client, NAME, LONG_TTL_MS);
+    struct waiter waiter;
+    waiter_start(&waiter, other, NAME, NULL);
+    await_queue(group->server[0], NAME, 1);
+    REQUIRE_INT(2, listeners(group->sentinel[0]));
+    redis_server_kill(group->sentinel[0]);
+    await_listeners(group, 2);
+    CHECK_INT(1, server_waiters(group->server[0], NAME)); /* and it has kept its place */
+    for (int i = 1; i < group->count; i++)
+        await_known(group->server[i], NAME);
+    struct redis_server *new = replace_master(group, false); /* which both are told of */
+    await_renewal(held);
+    await_queue(new, NAME, 1);
+    held_finish(held, HF_OK);
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(other);
+    hf_close(client);
+}
+
+/* Those that are left let themselves be connected to, and then say nothing: whoever tries that must not be the thread
+ * that tells of losses. Another client, which knows of no Sentinel, shows how fast this machine is. */
+TEST_LIMIT(sentinels_that_hang_do_not_keep_a_loss_from_being_told_in_time, 60)
+{
+    struct redis_group *group = sentinels();
+    hf_client *client = open_client(), *direct = open_url("%s", group->server[0]->url);
+    struct loss measured = { 0 }, compared = { 0 };
+    hf_options options = stranger(test_ms(1000));
+    options.renew = HF_RENEW_OFF;
+    redis_server_pause(group->sentinel[1]);
+    redis_server_pause(group->sentinel[2]);
+    record_loss(&options, &measured);
+    hf_lock *lock = must_acquire(client, NAME, &options);
+    record_loss(&options, &compared);
+    hf_lock *other = must_acquire(direct, OTHER, &options);
+    while (hf_remaining_ms(lock) > 150)
+        pause_ms(2);
+    redis_server_kill(group->sentinel[0]);
+    gate_await(&measured.told, 1);
+    gate_await(&compared.told, 1);
+    const int64_t later_ns = atomic_load(&measured.told_ns) - atomic_load(&compared.told_ns);
+    test_note("told %d ms later", (int)(later_ns / 1000000));
+    CHECK(later_ns < 200 * 1000000LL); /* a keeper that tries it itself is late by more than 300 ms */
+    hf_release(other, NULL);
+    hf_release(lock, NULL);
+    redis_server_continue(group->sentinel[1]);
+    redis_server_continue(group->sentinel[2]);
+    hf_close(direct);
+    hf_close(client);
+}
+
 /* The connection to it stays open: nothing tells that nothing will come. */
 TEST_LIMIT(a_sentinel_that_stops_without_a_word_does_not_hide_a_failover_for_longer_than_a_renewal, 60)
 {

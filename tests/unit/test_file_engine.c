@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -126,6 +127,58 @@ TEST(a_symbolic_link_of_another_user_on_the_way_to_the_directory_is_refused)
     snprintf(way, sizeof way, "file://%s", in_directory("round"));
     CHECK(hf_open(&client, way, NULL, &err) != HF_OK);
     rmdir(in_directory("real/locks"));
+    rmdir(in_directory("real"));
+    tear_down(false);
+}
+
+struct swapping {
+    char ours[300], theirs[300];
+    atomic_bool stop;
+};
+
+static void *swap_links(void *argument)
+{
+    struct swapping *swapping = argument;
+    while (!atomic_load(&swapping->stop))
+        renameat2(AT_FDCWD, swapping->ours, AT_FDCWD, swapping->theirs, RENAME_EXCHANGE);
+    return NULL;
+}
+
+/* Whoever is looked at must be whoever is followed. */
+TEST_LIMIT(a_symbolic_link_that_is_swapped_for_that_of_another_user_is_refused_or_not_followed, 60)
+{
+    struct swapping swapping = { .stop = false };
+    pthread_t thread;
+    char way[600];
+    int opened = 0, refused = 0, followed = 0;
+    if (geteuid() != 0) /* then no link can be given to another user */
+        return;
+    set_up();
+    REQUIRE_INT(0, mkdir(in_directory("real"), 0700));
+    REQUIRE_INT(0, mkdir(in_directory("trap"), 0700));
+    REQUIRE_INT(0, chown(in_directory("trap"), 12345, 12345)); /* so that whoever gets there says so */
+    snprintf(swapping.ours, sizeof swapping.ours, "%s", in_directory("ours"));
+    snprintf(swapping.theirs, sizeof swapping.theirs, "%s", in_directory("theirs"));
+    REQUIRE_INT(0, symlink("real", swapping.ours));
+    REQUIRE_INT(0, symlink("trap", swapping.theirs));
+    REQUIRE_INT(0, lchown(swapping.theirs, 12345, 12345));
+    snprintf(way, sizeof way, "file://%s", swapping.ours);
+    REQUIRE_INT(0, pthread_create(&thread, NULL, swap_links, &swapping));
+    for (int i = 0; i < 10000 || ((!opened || !refused) && i < 500000); i++) {
+        hf_client *client = NULL;
+        hf_error err = { 0 };
+        const hf_status status = hf_open(&client, way, NULL, &err);
+        opened += status == HF_OK;
+        refused += status == HF_DENIED && strstr(err.message, "symbolic link");
+        followed += strstr(err.message, "belongs to user 12345") != NULL;
+        if (status == HF_OK)
+            hf_close(client);
+    }
+    atomic_store(&swapping.stop, true);
+    pthread_join(thread, NULL);
+    CHECK(opened > 0 && refused > 0);
+    CHECK_INT(0, followed);
+    rmdir(in_directory("trap"));
     rmdir(in_directory("real"));
     tear_down(false);
 }

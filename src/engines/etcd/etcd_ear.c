@@ -181,14 +181,13 @@ static void start_connecting(struct etcd_store *store, hfi_time now_ns)
     if (ear->connection) {
         node->idle = ear->connection->next;
         node->idle_count--;
-        ear->state = ETCD_EAR_CONNECTING;
-        go_on_connecting(store, now_ns);
+    } else if (hfi_etcd_connect_begin(&ear->connection, node->address, NULL) != HF_OK) {
+        break_off(store);
         return;
     }
-    if (hfi_etcd_connect_begin(&ear->connection, node->address, NULL) != HF_OK)
-        break_off(store);
-    else
-        ear->state = ETCD_EAR_CONNECTING;
+    /* The first step sees to it that the next of several addresses gets its turn, should this one stay silent. */
+    ear->state = ETCD_EAR_CONNECTING;
+    go_on_connecting(store, now_ns);
 }
 
 void hfi_etcd_ear_say(struct etcd_store *store, struct etcd_stream *stream, const ProtobufCMessage *message)

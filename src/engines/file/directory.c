@@ -61,21 +61,31 @@ static bool go_to(struct way *way, int fd)
     return fd >= 0;
 }
 
-/* `name` is a symbolic link, or no directory: puts what it leads to in front of `rest`. Fails with EPERM if it is
- * somebody else's, who could change it at any time. */
-static bool follow_link(struct way *way, const char *name, const char *rest)
+/* What the symbolic link `fd` leads to, its length returned. -1 with EPERM if it is somebody else's, who could change it
+ * at any time; with ENOTDIR if it is no link. */
+static ssize_t read_link(int fd, char *out, size_t size)
 {
     struct stat stat;
+    if (fstat(fd, &stat) != 0)
+        return -1;
+    errno = !S_ISLNK(stat.st_mode) ? ENOTDIR : EPERM;
+    if (!S_ISLNK(stat.st_mode) || (stat.st_uid != geteuid() && stat.st_uid != 0))
+        return -1;
+    return readlinkat(fd, "", out, size);
+}
+
+/* `name` is a symbolic link, or no directory: puts what it leads to in front of `rest`. It is opened once: another one
+ * could take its place between looking and reading. */
+static bool follow_link(struct way *way, const char *name, const char *rest)
+{
     char longer[PATH_MAX];
-    const ssize_t length = readlinkat(way->at, name, longer, sizeof longer);
-    if (length < 0 || fstatat(way->at, name, &stat, AT_SYMLINK_NOFOLLOW) != 0) {
-        errno = errno == EINVAL ? ENOTDIR : errno;
+    const int fd = HFI_FD(openat(way->at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    const ssize_t length = fd >= 0 ? read_link(fd, longer, sizeof longer) : -1;
+    const int failure = errno;
+    hfi_fd_close(fd);
+    errno = failure;
+    if (length < 0)
         return false;
-    }
-    if (stat.st_uid != geteuid() && stat.st_uid != 0) {
-        errno = EPERM;
-        return false;
-    }
     errno = ++way->links > LINKS_MOST ? ELOOP : ENAMETOOLONG;
     const size_t room = sizeof longer - (size_t)length;
     if (way->links > LINKS_MOST || snprintf(longer + length, room, "/%s", rest) >= (int)room)

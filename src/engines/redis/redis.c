@@ -43,8 +43,6 @@ static hf_status connect_first(struct redis_store *store, hf_error *err)
     hf_status status = HF_OK;
     if (store->config.kind == REDIS_CLUSTER)
         status = hfi_redis_cluster_open(store, deadline, err);
-    if (store->config.kind == REDIS_SENTINEL)
-        hfi_redis_sentinel_listen(store, deadline);
     if (status == HF_OK)
         status = hfi_redis_find(store, "", &node, deadline, err);
     if (status == HF_OK)

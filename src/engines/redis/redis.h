@@ -101,6 +101,7 @@ enum redis_phase { REDIS_CONNECTING, REDIS_SHAKING_HANDS, REDIS_LOGGING_IN, REDI
 
 struct redis_connection {
     struct redis_connection *next; /* in its node's list of idle ones, or of those that were asked */
+    uint64_t number;               /* no other of this process had it */
     int fd;
     SSL *tls;
     redisReader *reader;
@@ -201,9 +202,8 @@ hf_status hfi_redis_borrow(struct redis_store *store, struct redis_node *node, s
                            hfi_time deadline_ns, hf_error *err);
 /* An idle one, or NULL; perhaps not ready yet, perhaps owing replies. */
 struct redis_connection *hfi_redis_idle(struct redis_store *store, struct redis_node *node);
-/* This one, if it is idle, else NULL; it may be gone. */
-struct redis_connection *hfi_redis_idle_one(struct redis_store *store, struct redis_node *node,
-                                            const struct redis_connection *one);
+/* The one with this number, if it is idle, else NULL; it may be gone. */
+struct redis_connection *hfi_redis_idle_one(struct redis_store *store, struct redis_node *node, uint64_t number);
 void hfi_redis_give_back(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
 /* While an answer is waited for, the connection is in its node's list of those that were asked. */
 void hfi_redis_asked(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
@@ -256,14 +256,15 @@ struct redis_sentinel {
     size_t tries;                        /* since the last time that this was put off */
 };
 
+/* The master; makes sure that some Sentinel will tell of another one, if there is any. */
 hf_status hfi_redis_sentinel_find(struct redis_store *store, struct redis_node **out, hfi_time deadline_ns,
                                   hf_error *err);
 /* `node` is no longer the master, as far as we know: what it says does not count. */
 bool hfi_redis_sentinel_replaced(struct redis_store *store, const struct redis_node *node);
 enum redis_verdict hfi_redis_sentinel_judge(struct redis_store *store, struct redis_node *node, hf_status status,
                                             const redisReply *reply, hfi_time deadline_ns);
-/* Makes sure that some Sentinel will tell. To be called now and then: one that says nothing any more is left. */
-void hfi_redis_sentinel_listen(struct redis_store *store, hfi_time deadline_ns);
+/* To be called now and then: a Sentinel that says nothing any more is left. */
+void hfi_redis_sentinel_look_after(struct redis_store *store);
 void hfi_redis_sentinel_hear(struct redis_store *store);
 
 /* --- redis_cluster.c --- */
@@ -425,6 +426,8 @@ bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct
 void hfi_redis_forget_channels(struct redis_ear *ear);
 /* `node` is not what it was: whoever waits for a message from it must ask. */
 void hfi_redis_lose_ear(struct redis_store *store, struct redis_node *node);
+/* Whoever waits for a message from `node` is to ask, though nothing was missed. */
+void hfi_redis_call_all(struct redis_store *store, struct redis_node *node);
 /* No message is of interest any more; sets the lock's state. */
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state);
 /* Sleeps until there is news for `lock`, the ear broke, the waker was woken (true), or the deadline came (false). An

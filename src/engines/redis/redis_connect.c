@@ -16,10 +16,12 @@
 
 hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct redis_address *address, hf_error *err)
 {
+    static _Atomic uint64_t numbers;
     struct redis_connection *connection = hfi_alloc(sizeof *connection);
     *out = connection;
     if (!connection)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    connection->number = ++numbers;
     connection->fd = -1;
     connection->wants = POLLIN | POLLOUT;
     hf_status status = HF_OK;

@@ -112,12 +112,11 @@ struct redis_connection *hfi_redis_idle(struct redis_store *store, struct redis_
     return connection;
 }
 
-struct redis_connection *hfi_redis_idle_one(struct redis_store *store, struct redis_node *node,
-                                            const struct redis_connection *one)
+struct redis_connection *hfi_redis_idle_one(struct redis_store *store, struct redis_node *node, uint64_t number)
 {
     pthread_mutex_lock(&store->mutex);
     struct redis_connection **link = &node->idle;
-    while (*link && *link != one)
+    while (*link && (*link)->number != number)
         link = &(*link)->next;
     struct redis_connection *connection = *link;
     if (connection) {

@@ -330,6 +330,6 @@ hf_status hfi_redis_renew(void *memory, struct hfi_renewal *renewals, size_t cou
         lock->unanswered += (status == HF_OK ? renewals[i].status : status) == HF_UNKNOWN;
     }
     if (store->config.kind == REDIS_SENTINEL)
-        hfi_redis_sentinel_listen(store, deadline_ns);
+        hfi_redis_sentinel_look_after(store);
     return status;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * redis_sentinel.c: which server is the master now. Any Sentinel may say so; one of them is listened to, on the
- * keeper's thread, and tells of a failover at once. Its word is not trusted blindly: every new connection asks the
- * server for its role.
+ * keeper's thread, and tells of a failover at once. It is found by whoever asks something, since that can take time.
+ * Its word is not trusted blindly: every new connection asks the server for its role.
  */
 #include "redis.h"
 #include <stdio.h>
@@ -113,9 +113,12 @@ static hf_status discover(struct redis_store *store, hfi_time deadline_ns, hf_er
     return status;
 }
 
+static void listen_to_some(struct redis_store *store, hfi_time deadline_ns);
+
 hf_status hfi_redis_sentinel_find(struct redis_store *store, struct redis_node **out, hfi_time deadline_ns,
                                   hf_error *err)
 {
+    listen_to_some(store, deadline_ns);
     for (int tries = 0; tries < 2; tries++) {
         pthread_mutex_lock(&store->mutex);
         *out = store->sentinel.master;
@@ -190,40 +193,69 @@ static void look_after_ear(struct redis_sentinel *sentinel, hfi_time now)
     sentinel->silent = true;
 }
 
-void hfi_redis_sentinel_listen(struct redis_store *store, hfi_time deadline_ns)
+void hfi_redis_sentinel_look_after(struct redis_store *store)
 {
-    const hfi_time now = hfi_redis_now_ns();
     pthread_mutex_lock(&store->mutex);
     if (store->sentinel.connection)
-        look_after_ear(&store->sentinel, now);
-    if (now >= store->sentinel.try_again_ns)
-        store->sentinel.tries = 0;
+        look_after_ear(&store->sentinel, hfi_redis_now_ns());
+    pthread_mutex_unlock(&store->mutex);
+}
+
+/* With the mutex. Whether somebody is to be listened to, and it is time to try. */
+static bool is_try_due(struct redis_store *store, hfi_time now)
+{
+    struct redis_sentinel *sentinel = &store->sentinel;
+    if (sentinel->connection)
+        return false;
+    if (now >= sentinel->try_again_ns)
+        sentinel->tries = 0;
     /* One that dies right after it was found is replaced at once: nobody else would tell of a failover. */
-    const bool wanted = !store->sentinel.connection && store->sentinel.tries < store->config.address_count;
-    if (wanted && store->sentinel.tries++ == 0)
-        store->sentinel.try_again_ns = now + LISTEN_PAUSE;
+    if (sentinel->tries >= store->config.address_count)
+        return false;
+    if (sentinel->tries++ == 0)
+        sentinel->try_again_ns = now + LISTEN_PAUSE;
+    return true;
+}
+
+/* With the mutex. False: another thread was faster. */
+static bool take_ear(struct redis_sentinel *sentinel, struct redis_connection *connection, hfi_time now)
+{
+    if (sentinel->connection)
+        return false;
+    sentinel->connection = connection;
+    sentinel->pinged_ns = now;
+    sentinel->silent = false;
+    return true;
+}
+
+/* Before a question, since Sentinels may take their time to answer: the keeper has none. It gets a part of the time
+ * only, for the question does not depend on it. */
+static void listen_to_some(struct redis_store *store, hfi_time deadline_ns)
+{
+    const size_t count = store->config.address_count;
+    const hfi_time now = hfi_redis_now_ns();
+    pthread_mutex_lock(&store->mutex);
+    const bool wanted = is_try_due(store, now), again = store->sentinel.known != NULL;
     const size_t first = store->sentinel.last;
     pthread_mutex_unlock(&store->mutex);
     if (!wanted)
         return;
-    if (now + LISTEN_PATIENCE < deadline_ns)
-        deadline_ns = now + LISTEN_PATIENCE;
-    for (size_t i = 0; i < store->config.address_count; i++) {
+    const hfi_time part = (deadline_ns - now) / 4;
+    deadline_ns = now + (part < LISTEN_PATIENCE ? part : LISTEN_PATIENCE);
+    for (size_t i = 0; i < count; i++) {
         struct redis_connection *connection;
         const hfi_time begun = hfi_redis_now_ns();
-        const hfi_time share = (deadline_ns - begun) / (hfi_time)(store->config.address_count - i);
-        if (subscribe(store, (first + i) % store->config.address_count, &connection, begun + share) != HF_OK)
+        const hfi_time share = (deadline_ns - begun) / (hfi_time)(count - i);
+        if (subscribe(store, (first + i) % count, &connection, begun + share) != HF_OK)
             continue;
         pthread_mutex_lock(&store->mutex);
-        if (!store->sentinel.connection) { /* else another thread was faster */
-            store->sentinel.connection = connection;
-            store->sentinel.pinged_ns = begun;
-            store->sentinel.silent = false;
-            connection = NULL;
-        }
+        const bool taken = take_ear(&store->sentinel, connection, begun);
         pthread_mutex_unlock(&store->mutex);
-        hfi_redis_disconnect(connection);
+        if (!taken)
+            hfi_redis_disconnect(connection);
         discover(store, deadline_ns, NULL); /* what happened before we listened */
+        if (taken && again)                 /* the keeper, too, is to know where to listen */
+            store->env->recheck(store->env->core);
         return;
     }
 }
@@ -241,15 +273,24 @@ static void take_switch(struct redis_store *store, const char *text)
         set_master(store, node);
 }
 
+/* The next reply; NULL: there is none. With the mutex, since somebody may be sending, who counts what is unanswered. */
+static hf_status next_reply(struct redis_store *store, struct redis_connection *connection, redisReply **out)
+{
+    pthread_mutex_lock(&store->mutex);
+    const hf_status status = hfi_redis_fetched(connection, out);
+    pthread_mutex_unlock(&store->mutex);
+    return status;
+}
+
 void hfi_redis_sentinel_hear(struct redis_store *store)
 {
-    struct redis_connection *connection = store->sentinel.connection;
     redisReply *reply = NULL;
     pthread_mutex_lock(&store->mutex); /* somebody may be sending on it */
+    struct redis_connection *connection = store->sentinel.connection;
     hf_status status = hfi_redis_fetch(connection);
     store->sentinel.silent = false;
     pthread_mutex_unlock(&store->mutex);
-    while (status == HF_OK && (status = hfi_redis_fetched(connection, &reply)) == HF_OK && reply) {
+    while (status == HF_OK && (status = next_reply(store, connection, &reply)) == HF_OK && reply) {
         if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 && reply->element[2]->type == REDIS_REPLY_STRING)
             take_switch(store, reply->element[2]->str);
         freeReplyObject(reply);
@@ -258,9 +299,12 @@ void hfi_redis_sentinel_hear(struct redis_store *store)
         return;
     pthread_mutex_lock(&store->mutex);
     store->sentinel.connection = NULL;
+    struct redis_node *known = store->sentinel.known;
     pthread_mutex_unlock(&store->mutex);
     hfi_redis_disconnect(connection);
-    /* It may have died together with the master. */
-    hfi_redis_sentinel_listen(store, hfi_redis_now_ns() + LISTEN_PATIENCE);
+    /* It may have died together with the master. Whoever holds a lock or waits for one asks now, and before that finds
+     * another Sentinel to listen to. */
+    if (known)
+        hfi_redis_call_all(store, known);
     store->env->recheck(store->env->core);
 }

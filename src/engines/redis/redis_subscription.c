@@ -326,6 +326,16 @@ void hfi_redis_lose_ear(struct redis_store *store, struct redis_node *node)
     pthread_mutex_unlock(&store->mutex);
 }
 
+void hfi_redis_call_all(struct redis_store *store, struct redis_node *node)
+{
+    pthread_mutex_lock(&store->mutex);
+    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
+        if (lock->state == REDIS_NEW)
+            tell(lock, NULL, REDIS_CALLED);
+    }
+    pthread_mutex_unlock(&store->mutex);
+}
+
 static void take_refusal(struct redis_node *node, const redisReply *reply)
 {
     hf_error *refusal = &node->ear.refusal;

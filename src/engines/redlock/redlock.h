@@ -54,8 +54,8 @@ struct redlock_lock {
     /* Those on which an answer is still to come: whatever is sent to that master next must arrive behind the question,
      * or a release could be overtaken by the acquire that it is to undo. */
     struct redis_connection *late[REDLOCK_MASTERS_MOST];
-    const struct redis_connection *shared[REDLOCK_MASTERS_MOST]; /* the same since it was granted; may be gone */
-    uint64_t score;                                              /* of our place in the usher's queue; 0: none */
+    uint64_t shared[REDLOCK_MASTERS_MOST]; /* their numbers since it was granted: they may be gone; 0: none */
+    uint64_t score;                        /* of our place in the usher's queue; 0: none */
 };
 
 /* --- redlock_script.c --- */

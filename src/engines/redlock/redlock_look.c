@@ -5,21 +5,29 @@
 #include "redlock.h"
 #include <string.h>
 
-/* Runs a script that takes the keys of `name` and nothing else, on all masters. */
+#define LOOK_WORDS_MOST 7
+
+/* Runs a script that takes the keys of `name` on all masters; or, with `words`, those keys and a word, on those masters
+ * that have one. */
 static size_t ask_all(struct redlock_round *round, enum redlock_script_name script, const char *name,
-                      hfi_time deadline_ns)
+                      const char *const *words, hfi_time deadline_ns)
 {
     struct redlock_store *store = round->store;
-    struct redis_command command = { REDIS_ROOM(6) };
+    struct redis_command commands[REDLOCK_MASTERS_MOST];
+    const char *texts[REDLOCK_MASTERS_MOST][LOOK_WORDS_MOST];
     redis_keys keys;
     size_t answered = 0;
     store->redis.config.dialect->keys(keys, &store->redis, name, (struct hfi_owner){ 0, 0 });
-    hfi_redis_add_script(&command, &store->scripts[script]);
-    hfi_redis_add(&command, "3");
-    for (size_t i = 0; i < 3; i++)
-        hfi_redis_add(&command, keys[i]);
-    for (size_t i = 0; i < store->count; i++)
-        round->legs[i].command = &command;
+    for (size_t i = 0; i < store->count; i++) {
+        commands[i] = (struct redis_command){ .room = LOOK_WORDS_MOST, .text = texts[i] };
+        hfi_redis_add_script(&commands[i], &store->scripts[script]);
+        hfi_redis_add(&commands[i], "3");
+        for (size_t key = 0; key < 3; key++)
+            hfi_redis_add(&commands[i], keys[key]);
+        if (words && words[i])
+            hfi_redis_add(&commands[i], words[i]);
+        round->legs[i].command = words && !words[i] ? NULL : &commands[i];
+    }
     hfi_redlock_ask(round, hfi_redlock_all_answered, deadline_ns);
     for (size_t i = 0; i < store->count; i++)
         answered += round->legs[i].state == REDLOCK_ANSWERED;
@@ -111,7 +119,7 @@ static hf_status inspect_one(struct inspection *inspection, const char *name, hf
 {
     struct redlock_round round = { .store = inspection->store };
     hf_status status = HF_OK;
-    const size_t answered = ask_all(&round, REDLOCK_LOOK, name, inspection->deadline_ns);
+    const size_t answered = ask_all(&round, REDLOCK_LOOK, name, NULL, inspection->deadline_ns);
     const redisReply *reply = majority(&round);
     if (reply)
         status = show(inspection, &round, reply, name, err);
@@ -222,13 +230,51 @@ hf_status hfi_redlock_inspect_one(void *memory, const char *name, hf_inspect_fn 
     return inspect_one(&inspection, name, err);
 }
 
+/* --- breaking --- */
+
+/* Whom a majority would break; NULL: nobody. */
+static const char *seen_by_majority(const struct redlock_store *store, const char *const *seen)
+{
+    for (size_t i = 0; i < store->count; i++) {
+        size_t same = 0;
+        for (size_t j = 0; j < store->count; j++)
+            same += seen[i] && seen[j] && strcmp(seen[i], seen[j]) == 0;
+        if (same >= store->quorum)
+            return seen[i];
+    }
+    return NULL;
+}
+
+/* Asks each master whom it would break, and then for breaking that one: a request that was given up and arrives late
+ * must not break the next holder. A master that has not answered by then is told whom the others have seen. */
 hf_status hfi_redlock_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
     struct redlock_store *store = memory;
-    struct redlock_round round = { .store = store };
+    /* All of them: what stays on a master that failed a moment ago would be in the way of the next holder. */
+    struct redlock_round look = { .store = store, .must = ~0u, .decided = hfi_redlock_all_answered }, evict = look;
+    const char *whom[REDLOCK_MASTERS_MOST], *seen[REDLOCK_MASTERS_MOST] = { NULL };
+    size_t free = 0;
     if (hfi_redis_check_name(&store->redis, name, err) != HF_OK)
         return HF_INVALID;
-    const size_t answered = ask_all(&round, REDLOCK_EVICT, name, deadline_ns);
-    hfi_redlock_end(&round);
-    return answered >= store->quorum ? HF_OK : hfi_redlock_too_few(&round, answered, "answered", err);
+    for (size_t i = 0; i < store->count; i++)
+        whom[i] = "";
+    const hfi_time now = store->redis.env->now_ns(); /* a master that hangs leaves time for the second question */
+    size_t answered = ask_all(&look, REDLOCK_EVICT, name, whom, now + (deadline_ns - now) / 2);
+    const struct redlock_round *last = &look;
+    if (answered >= store->quorum) {
+        for (size_t i = 0; i < store->count; i++) {
+            const redisReply *reply = look.legs[i].reply;
+            free += reply && reply->type != REDIS_REPLY_STRING;
+            seen[i] = reply && reply->type == REDIS_REPLY_STRING ? reply->str : NULL;
+        }
+        const char *holder = seen_by_majority(store, seen);
+        for (size_t i = 0; i < store->count; i++)
+            seen[i] = look.legs[i].reply ? seen[i] : holder;
+        answered = free + ask_all(&evict, REDLOCK_EVICT, name, seen, deadline_ns);
+        last = &evict;
+    }
+    const hf_status status = answered >= store->quorum ? HF_OK : hfi_redlock_too_few(last, answered, "answered", err);
+    hfi_redlock_end(&evict);
+    hfi_redlock_end(&look);
+    return status;
 }

@@ -96,7 +96,7 @@ static void start(struct redlock_round *round, size_t index)
     }
     if (round->lock && round->lock->shared[index]) {
         leg->connection = hfi_redis_idle_one(redis, node, round->lock->shared[index]);
-        round->lock->shared[index] = NULL;
+        round->lock->shared[index] = 0;
         if (leg->connection && leg->connection->phase == REDIS_READY && hfi_redis_is_alive(leg->connection))
             return;
         note_astray(round->lock, index); /* others may be using it */
@@ -392,7 +392,7 @@ void hfi_redlock_share(struct redlock_store *store, struct redlock_lock *lock)
         struct redis_connection *late = lock->late[i];
         if (!late || late->owed > SHARED_OWED_MOST)
             continue;
-        lock->shared[i] = late;
+        lock->shared[i] = late->number;
         lock->late[i] = NULL;
         hfi_redis_give_back(&store->redis, store->masters[i], late);
     }

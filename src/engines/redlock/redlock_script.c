@@ -161,10 +161,13 @@ static const char look[] =
 
 /* The name of a lock is that of a key, whosever it is: GET fails on what is no lock, before it is deleted. */
 static const char evict[] =
-    "redis.call('get', KEYS[1])\n"
-    "local gone = redis.call('del', KEYS[1])\n"
+    "local value = redis.call('get', KEYS[1])\n"
+    "if value then\n"
+    ONLY_WHOM_WAS_SEEN(WITHOUT_RENEWALS("value"))
+    "  redis.call('del', KEYS[1])\n"
+    "end\n"
     CALL_NEXT(TO_CLIENT, "nil")
-    "return gone\n";
+    "return value and 1 or 0\n";
 /* clang-format on */
 
 const char *const hfi_redlock_scripts[REDLOCK_SCRIPTS] = { acquire, write_back, release, renew, look, evict };
