@@ -175,3 +175,117 @@ TEST_LIMIT(a_table_of_the_version_before_is_brought_up_to_date, 60)
     check_open(no, HF_OK, "");
     hf_close(client);
 }
+
+/* What a client of version 0.1 does with a row whose holder has died: it knows of no number, and leaves it. */
+#define SERVED_BY_0_1(word)                                                                                            \
+    "WITH given AS (UPDATE holdfast_locks l SET client = w.client, serial = w.serial, token = l.token + 1,"            \
+    " since = clock_timestamp(), expires = clock_timestamp() + interval '1 second', ttl = 1000, host = w.host,"        \
+    " pid = w.pid, queued = false FROM holdfast_locks_waiters w WHERE l.name = w.name RETURNING"                       \
+    " pg_notify('holdfast_' || lpad(to_hex(l.client), 16, '0'), l.serial" word "))"                                    \
+    " DELETE FROM holdfast_locks_waiters WHERE (SELECT count(*) FROM given) = 1"
+#define TOKEN_AND_TIME " || ' ' || l.token || ' ' || (extract(epoch FROM l.since) * 1000000)::bigint"
+
+TEST_LIMIT(who_is_served_by_a_client_of_the_version_before_keeps_it, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < 3; i++) {
+        use_strategy(server, rows[i]);
+        hf_client *client = open_client();
+        hf_options options = HF_OPTIONS_INIT;
+        struct loss loss = { 0 };
+        struct waiter waiter;
+        postgres_server_do(server,
+                           "INSERT INTO holdfast_locks (name, token, client, serial, since, expires, ttl, request)"
+                           " VALUES ('%s', 1, 5, 5, now(), now() + interval '1 hour', 3600000,"
+                           " (extract(epoch FROM now()) * 1000000)::bigint)",
+                           rows[i]);
+        options.owner = HF_OWNER_HANDLE;
+        record_loss(&options, &loss);
+        waiter_start(&waiter, client, rows[i], &options);
+        postgres_server_await(server, 1, "SELECT count(*) FROM holdfast_locks_waiters");
+        if (strcmp(rows[i], "insert") == 0)
+            postgres_server_do(server, SERVED_BY_0_1("::text"));
+        else
+            postgres_server_do(server, SERVED_BY_0_1(TOKEN_AND_TIME));
+        waiter_join(&waiter, HF_OK);
+        CHECK_STATUS(HF_OK, hf_renew(waiter.lock, 0, NULL), NULL);
+        CHECK_INT(0, gate_count(&loss.told));
+        must_release(waiter.lock);
+        hf_close(client);
+    }
+}
+
+/* --------------------------------------------------------------------------------------- sessions that owe an answer */
+
+/* The role that all sessions of guest take on may neither see nor end those of guest. */
+TEST_LIMIT(a_session_that_may_not_be_seen_is_not_taken_for_ended, 60)
+{
+    char url[200];
+    hf_error err = { 0 };
+    struct postgres_server *server = postgres_server_start("");
+    postgres_server_do(server, "CREATE ROLE worker");
+    postgres_server_do(server, "GRANT worker TO guest");
+    postgres_server_do(server, "GRANT CREATE ON SCHEMA public TO worker");
+    postgres_server_do(server, "ALTER ROLE guest SET role = 'worker'");
+    snprintf(url, sizeof url, "postgres://guest:open-sesame@127.0.0.1:%d/postgres", server->port);
+    use_url(url);
+    hf_client *client = open_impatient();
+    must_release(must_acquire(client, "x", NULL));
+    const pid_t backend = stop_session(server);
+    hf_lock *lock = must_acquire(client, "x", NULL); /* by another session, after the first did not answer */
+    hf_release(lock, &err);
+    check_error(&err, HF_DENIED, "must be");
+    let_it_run(server, backend);
+    hf_close(client);
+}
+
+/* The grant comes when it would have to be given back. It is asked for again, by a connection of its own. */
+TEST_LIMIT(a_grant_that_comes_too_late_is_asked_for_again, 90)
+{
+    struct postgres_server *server = start_store("advisory", "");
+    hf_client *client = open_client(), *other = NULL;
+    hf_options options = HF_OPTIONS_INIT;
+    struct waiter waiter;
+    must_release(must_acquire(client, "x", NULL));
+    const pid_t backend = stop_session(server);
+    options.owner = HF_OWNER_HANDLE;
+    options.max_hold_ms = 1500;
+    waiter_start(&waiter, client, "x", &options);
+    CHECK(!gate_await_for(&waiter.ended, 1, 1700));
+    postgres_server_continue_backend(backend);
+    waiter_join(&waiter, HF_OK);
+    hf_release(waiter.lock, NULL); /* its time may have passed on a busy machine */
+    other = open_client();
+    check_becomes_free(other, "x");
+    hf_close(client);
+    hf_close(other);
+}
+
+/* As many as that end in one beat: all of them are told in that beat, and not when those before them are released. */
+TEST_LIMIT(all_that_do_not_answer_are_told_at_once, 60)
+{
+    enum { COUNT = 20 };
+    struct postgres_server *server = start_store("advisory", "");
+    hf_client *client = NULL;
+    hf_client_options patient = HF_CLIENT_OPTIONS_INIT;
+    hf_options options = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    hf_lock *locks[COUNT];
+    pid_t backends[COUNT];
+    patient.timeout_ms = 120000; /* for half of it, a release waits for its session to end */
+    REQUIRE_STATUS(HF_OK, hf_open(&client, store_url, &patient, NULL), NULL);
+    record_loss(&options, &loss);
+    for (unsigned i = 0; i < COUNT; i++) {
+        locks[i] = must_acquire(client, numbered_name("many", i).text, &options);
+        backends[i] = (pid_t)postgres_server_number(
+            server, "SELECT backend FROM holdfast_locks_grants WHERE name = '%s'", numbered_name("many", i).text);
+    }
+    for (unsigned i = 0; i < COUNT; i++)
+        postgres_server_pause_backend(backends[i]);
+    gate_await(&loss.told, COUNT);
+    for (unsigned i = 0; i < COUNT; i++)
+        postgres_server_continue_backend(backends[i]);
+    for (unsigned i = 0; i < COUNT; i++)
+        CHECK_STATUS(HF_LOST, hf_release(locks[i], NULL), NULL);
+    hf_close(client);
+}

@@ -169,6 +169,7 @@ static void part_with(struct postgres_store *store, struct postgres_lock *lock, 
 static void drop(struct postgres_store *store, struct postgres_lock *lock)
 {
     part_with(store, lock, take_connection(store, lock));
+    lock->state = POSTGRES_NEW;
     lock->blocking = lock->got = lock->in_transaction = false;
 }
 
@@ -253,8 +254,8 @@ hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgr
     struct postgres_values values;
     hf_status status = HF_OK;
     lock->owner = request->owner;
-    if (lock->watched) /* a grant that came too late for the core, which asks for another */
-        drop(store, lock);
+    if (lock->watched) /* a grant that came too late for the core: it is asked for anew, and is ours still */
+        lock->connection = take_connection(store, lock);
     hfi_postgres_values(&values, request);
     if (lock->unsure && hfi_postgres_must_settle(store))
         status = hfi_postgres_settle(store, request->deadline_ns, err);
@@ -265,7 +266,7 @@ hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgr
     hfi_postgres_put(values.backend, lock->connection->backend);
     if (lock->blocking)
         status = look_at_wait(store, lock, err);
-    else
+    else if (!lock->got)
         status = try_take(store, lock, &values, grant, request->deadline_ns, err);
     if (status == HF_OK && grant->token == 0)
         status = draw_token(store, lock, &values, &grant->token, request->deadline_ns, err);

@@ -152,7 +152,7 @@ static const char insert_count[] =
     " RETURNING g.token) UPDATE {L} l SET token = counted.token FROM counted WHERE l.name = $1";
 
 static const char insert_look[] = "SELECT CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
-    "l.expires") ", l.client IS NULL OR l.expires <= " NOW ", " IS_AHEAD
+    "l.expires") ", l.client IS NULL OR l.expires <= " NOW ", " IS_AHEAD ", " MICROSECONDS
                  " FROM (SELECT 1) one LEFT JOIN {L} l ON l.name = $1";
 
 static const char insert_lock[] =
