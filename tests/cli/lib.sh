@@ -86,3 +86,13 @@ json()
 it = json.load(open(sys.argv[1]))
 sys.exit(not eval(sys.argv[2]))' "$TMP/out" "$1" || fail "not true of the output: $1"
 }
+
+# manual TEXT: the example of holdfast(1) that contains it, as it is printed.
+manual()
+{
+    awk -v text="$1" '/^\.Bd -literal/ { block = ""; inside = 1; next }
+        /^\.Ed/ { if (inside && index(block, text)) printf "%s", block; inside = 0 }
+        /^\.Dl / && index($0, text) { sub(/^\.Dl (\$ )?/, ""); print }
+        inside { block = block $0 "\n" }' "$HERE/../../docs/man/holdfast.1" |
+        sed 's/\\-/-/g; s/\\(dq/"/g; s/\\(aq/'"'"'/g'
+}
