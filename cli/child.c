@@ -18,15 +18,14 @@ struct run {
     pid_t child;       /* 0 once it has been reaped */
     int wait_status;   /* of the child, once it has been reaped */
     bool none_left;    /* no descendant is left, not only no child */
-    int64_t end_at;    /* max_hold_ms, on the clock of now_ms(); INT64_MAX: never */
+    int64_t end_at;    /* max_hold_ms, on the clock of hfc_now_ms(); INT64_MAX: never */
     bool ending;       /* asked to end by SIGTERM */
     int64_t kill_at;   /* while ending: when to use SIGKILL */
     int64_t grace_ms;  /* between the two */
     int64_t margin_ms; /* what is kept for the killing itself */
 };
 
-/* On the clock that goes on during suspend, as the lock's own end does. */
-static int64_t now_ms(void)
+int64_t hfc_now_ms(void)
 {
     struct timespec now;
 
@@ -61,7 +60,7 @@ static void plan(struct run *run, const struct hfc_guard *guard)
 {
     const int64_t lasts = guard->lasts_ms;
 
-    run->end_at = guard->lock != NULL && guard->max_hold_ms != 0 ? now_ms() + guard->max_hold_ms : INT64_MAX;
+    run->end_at = guard->lock != NULL && guard->max_hold_ms != 0 ? hfc_now_ms() + guard->max_hold_ms : INT64_MAX;
     run->grace_ms = guard->grace_ms;
     run->margin_ms = 0;
     if (lasts == INT64_MAX)
@@ -96,7 +95,7 @@ static void reap(struct run *run)
 static void begin_end(struct run *run, int64_t grace_ms)
 {
     run->ending = true;
-    run->kill_at = now_ms() + grace_ms;
+    run->kill_at = hfc_now_ms() + grace_ms;
     hfc_witness_end(&run->guard->witness);
     if (grace_ms > 0) {
         hfc_tree_signal(SIGTERM, run->child);
@@ -124,7 +123,7 @@ static int64_t at_least_0(int64_t ms)
 static int64_t time_to_kill(const struct run *run)
 {
     const struct hfc_guard *guard = run->guard;
-    int64_t left = INT64_MAX, grace = run->kill_at - now_ms();
+    int64_t left = INT64_MAX, grace = run->kill_at - hfc_now_ms();
 
     if (guard->lock != NULL && !guard->lost)
         left = hf_remaining_ms(guard->lock);
@@ -161,7 +160,7 @@ static int64_t time_to_sleep(struct run *run)
     struct hfc_guard *guard = run->guard;
     int64_t until_lease_end = run->ending ? -1 : time_to_lease_end(run);
 
-    if (!run->ending && run->end_at <= now_ms()) {
+    if (!run->ending && run->end_at <= hfc_now_ms()) {
         guard->held_long = true;
         begin_end(run, guard->on_lost == HFC_ON_LOST_KILL ? 0 : guard->grace_ms);
     }
@@ -169,7 +168,7 @@ static int64_t time_to_sleep(struct run *run)
         return time_to_kill(run);
     if (run->end_at == INT64_MAX)
         return until_lease_end;
-    const int64_t until_end = at_least_0(run->end_at - now_ms());
+    const int64_t until_end = at_least_0(run->end_at - hfc_now_ms());
     return until_lease_end >= 0 && until_lease_end < until_end ? until_lease_end : until_end;
 }
 

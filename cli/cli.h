@@ -41,6 +41,9 @@ struct hfc_setting {
 struct hfc_globals {
     bool json;
     bool mem_allowed; /* `bench` alone */
+    /* Asked, unless it is NULL, when the store cannot be reached: true, after a pause, if it is to be tried again. */
+    bool (*open_again)(void *arg, const hf_error *err);
+    void *open_arg;
     struct hfc_setting settings[HFC_SETTINGS];
     /* From here on: known after hfc_configure(). */
     const char *url;

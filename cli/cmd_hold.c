@@ -29,6 +29,7 @@ static int print_help(void)
           "      --no-renew                  end the lock after its time-to-live\n"
           "      --max-hold DURATION         end the lock after this long\n"
           "      --note TEXT                 shown by `holdfast ls`\n"
+          "      --verbose                   say who is waited for, also where there is no terminal\n"
           "  -u, --url URL                   where the lock is kept; see `holdfast --help`\n"
           "      --reach processes|machines  whom the store must exclude; see there too\n"
           "      --help                      print this\n"
@@ -158,6 +159,7 @@ int hfc_hold_main(struct hfc_globals *globals, int argc, char **argv)
         .wait = true, .options = HF_OPTIONS_INIT, .conflict_code = HFC_EXIT_BUSY, .leash = -1
     };
     struct hfc_signals signals;
+    struct hfc_patience patience;
     hf_client *client;
     int code = parse(&request, globals, argc, argv);
 
@@ -179,9 +181,13 @@ int hfc_hold_main(struct hfc_globals *globals, int argc, char **argv)
         /* A script that dies waits no longer. */
         request.leash = STDIN_FILENO;
     }
+    hfc_patience_start(&patience, &request, &signals);
+    globals->open_again = hfc_patience_again;
+    globals->open_arg = &patience;
     code = hfc_open(&client, globals);
     if (code != HFC_EXIT_OK)
         return code;
+    hfc_patience_end(&patience);
     code = hold(&request, client, &signals);
     hf_close(client);
     return code;

@@ -41,6 +41,7 @@ static int print_help(void)
           "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, but before the end\n"
           "                                  of a lease at most a third of it\n"
           "      --note TEXT                 shown by `holdfast ls`\n"
+          "      --verbose                   say who is waited for, also where there is no terminal\n"
           "  -u, --url URL                   where the lock is kept; see `holdfast --help`\n"
           "      --reach processes|machines  whom the store must exclude; see there too\n"
           "      --help                      print this\n"
@@ -296,13 +297,14 @@ static int run_locked(const struct run_options *options, struct hfc_guard *guard
 
 /* Opens the store and decides whether it takes a front to keep a lock there. Returns -1 with *client set, or the exit
  * code. */
-static int open_store(hf_client **client, const struct hfc_globals *globals, struct hfc_signals *signals,
-                      struct hfc_guard *guard)
+static int open_store(hf_client **client, const struct hfc_globals *globals, struct hfc_acquire *request,
+                      struct hfc_signals *signals, struct hfc_guard *guard)
 {
     int code = hfc_front_forced() ? hfc_front(signals, guard) : -1;
 
     if (code >= 0)
         return code;
+    request->leash = guard->leash;
     code = hfc_open(client, globals);
     if (code != HFC_EXIT_OK)
         return code;
@@ -313,6 +315,7 @@ static int open_store(hf_client **client, const struct hfc_globals *globals, str
     code = hfc_front(signals, guard);
     if (code >= 0)
         return code;
+    request->leash = guard->leash;
     code = hfc_open(client, globals);
     return code == HFC_EXIT_OK ? -1 : code;
 }
@@ -327,6 +330,7 @@ int hfc_run_main(struct hfc_globals *globals, int argc, char **argv)
     struct hfc_guard guard = {
         .signals = &signals, .lost_fd = -1, .leash = -1, .lasts_ms = INT64_MAX, .witness = { -1, { -1, -1 } }
     };
+    struct hfc_patience patience;
     hf_client *client;
 
     int code = parse(&options, globals, argc, argv);
@@ -350,16 +354,20 @@ int hfc_run_main(struct hfc_globals *globals, int argc, char **argv)
     guard.grace_ms = options.grace_ms;
     plan_max_hold(&options, &guard);
 
+    hfc_patience_start(&patience, &options.acquire, &signals);
+    globals->open_again = hfc_patience_again;
+    globals->open_arg = &patience;
+
     /* An outer run has written the store's URL in its canonical form; mine is that only if it was inherited from
      * there. */
     bool maybe_nested = hfc_nested_maybe(options.acquire.name);
     if (maybe_nested)
         code = run_if_nested(&options, &guard, globals->url);
     if (code < 0)
-        code = open_store(&client, globals, &signals, &guard);
+        code = open_store(&client, globals, &options.acquire, &signals, &guard);
     if (code >= 0)
         return code;
-    options.acquire.leash = guard.leash;
+    hfc_patience_end(&patience);
     if (maybe_nested)
         code = run_if_nested(&options, &guard, hf_url(client));
     if (code < 0)

@@ -295,7 +295,10 @@ int hfc_open(hf_client **out, const struct hfc_globals *globals)
 
     if (code != HFC_EXIT_OK)
         return code;
-    const hf_status status = hf_open(out, globals->url, NULL, &err);
+    hf_status status;
+    do
+        status = hf_open(out, globals->url, NULL, &err);
+    while (status == HF_UNAVAILABLE && globals->open_again != NULL && globals->open_again(globals->open_arg, &err));
     if (status != HF_OK) {
         code = hfc_fail(&err);
         /* An engine that is not installed is a store out of reach; an option that an engine lacks is a mistake in the

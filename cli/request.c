@@ -52,6 +52,9 @@ int hfc_request_option(struct hfc_acquire *request, const char *command, const c
     case 'q':
         request->quiet = true;
         return -1;
+    case HFC_OPT_VERBOSE:
+        request->verbose = true;
+        return -1;
     case HFC_OPT_NO_RENEW:
         lock->renew = HF_RENEW_OFF;
         return -1;

@@ -50,6 +50,7 @@ struct hfc_acquire {
     hf_options options;
     int conflict_code; /* the exit code if it is not acquired */
     bool quiet;        /* say nothing but errors */
+    bool verbose;      /* say where there is no terminal, too, who is waited for */
     int leash;         /* readable once nobody wants the result any more (front.c); -1: none */
 };
 
@@ -58,19 +59,48 @@ struct hfc_acquire {
 hf_status hfc_acquire(hf_lock **out, hf_client *client, const struct hfc_acquire *request,
                       const struct hfc_signals *signals, int *deadly, hf_error *err);
 
+/* For hfc_globals.open_again: a store that cannot be reached is tried again for as long as -w says. */
+struct hfc_patience {
+    struct hfc_acquire *request;
+    const struct hfc_signals *signals;
+    int64_t until_ms; /* on CLOCK_BOOTTIME */
+    unsigned pauses;
+};
+void hfc_patience_start(struct hfc_patience *patience, struct hfc_acquire *request, const struct hfc_signals *signals);
+bool hfc_patience_again(void *patience, const hf_error *err);
+/* The store is open: what is left of the wait is for the lock. */
+void hfc_patience_end(const struct hfc_patience *patience);
+
+/* --- progress.c --- */
+
+/* What is said during one wait. */
+struct hfc_progress {
+    hf_client *client;
+    const struct hfc_acquire *request;
+    int64_t look_at; /* when to look again; INT64_MAX: never */
+    bool shown;      /* the line is on the terminal */
+    char last[1024]; /* the line that was said last, elsewhere */
+};
+
+void hfc_progress_start(struct hfc_progress *progress, hf_client *client, const struct hfc_acquire *request);
+/* How long until hfc_progress_show() has something to do, in milliseconds, as poll(2) takes it. */
+int hfc_progress_timeout(const struct hfc_progress *progress);
+void hfc_progress_show(struct hfc_progress *progress);
+void hfc_progress_end(struct hfc_progress *progress);
+
 /* --- request.c --- */
 
 struct option;
 #define HFC_TYPED 40
 
 /* The options of `run` and `hold` about the lock itself: for their tables, and for the string of letters. */
-enum { HFC_OPT_NO_RENEW = HFC_OPT_FIRST, HFC_OPT_MAX_HOLD, HFC_OPT_NOTE, HFC_OPT_RUN_FIRST };
+enum { HFC_OPT_NO_RENEW = HFC_OPT_FIRST, HFC_OPT_MAX_HOLD, HFC_OPT_NOTE, HFC_OPT_VERBOSE, HFC_OPT_RUN_FIRST };
 #define HFC_REQUEST_OPTIONS                                                                                            \
     { "nonblock", no_argument, NULL, 'n' }, { "wait", required_argument, NULL, 'w' },                                  \
         { "timeout", required_argument, NULL, 'w' }, { "ttl", required_argument, NULL, 't' },                          \
         { "conflict-exit-code", required_argument, NULL, 'E' }, { "quiet", no_argument, NULL, 'q' },                   \
         { "no-renew", no_argument, NULL, HFC_OPT_NO_RENEW },                                                           \
-        { "max-hold", required_argument, NULL, HFC_OPT_MAX_HOLD },                                                     \
+        { "max-hold", required_argument, NULL, HFC_OPT_MAX_HOLD }, { "verbose", no_argument, NULL, HFC_OPT_VERBOSE },  \
     {                                                                                                                  \
         "note", required_argument, NULL, HFC_OPT_NOTE                                                                  \
     }
@@ -89,6 +119,9 @@ int hfc_not_acquired(const struct hfc_acquire *request, hf_client *client, const
 void hfc_say_held(const struct hfc_acquire *request, hf_client *client);
 
 /* --- child.c --- */
+
+/* On the clock that goes on during suspend, as the lock's own end does. */
+int64_t hfc_now_ms(void);
 
 /* What tells the runs inside of the command whether this one holds its lock (nested.c). */
 struct hfc_witness {

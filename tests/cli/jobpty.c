@@ -37,8 +37,10 @@ static void *copy_output(void *unused)
     char text[4096];
     ssize_t length;
 
-    while ((length = read(terminal, text, sizeof text)) > 0)
+    while ((length = read(terminal, text, sizeof text)) > 0) {
         fwrite(text, 1, (size_t)length, stdout);
+        fflush(stdout); /* a step may wait for it */
+    }
     return unused;
 }
 
