@@ -9,7 +9,7 @@ SOAK_MINUTES ?= 20
 TESTFLAGS ?=
 
 # model, interop, bench and demo are folders too.
-.PHONY: all build demo test test-all check lint format model interop bench soak install clean help
+.PHONY: all build demo test test-all check lint format model interop bench soak install deb clean help
 .NOTPARALLEL:
 
 all: build
@@ -69,6 +69,10 @@ install:
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" -ne 0 ] || ldconfig
 	@echo "installed: $(DESTDIR)$(PREFIX)"
 
+deb:
+	@tools/setup deb
+	@tools/deb
+
 clean:
 	@rm -rf build
 
@@ -85,4 +89,5 @@ help:
 	@echo "make bench      measure, beside what the system itself offers"
 	@echo "make soak       all tests and the long ones, over and over; SOAK_MINUTES=20"
 	@echo "make install    into PREFIX=/usr/local, below DESTDIR if that is set"
+	@echo "make deb        Debian packages, in build/deb"
 	@echo "make clean      remove build/"

@@ -112,17 +112,21 @@ static hf_status add_columns(struct mysql_store *store, struct mysql_connection 
 
 static hf_status refuse_old(const struct mysql_config *config, const char *why, hf_error *err)
 {
-    return hfi_fail(err, HF_INVALID, 0,
-                    "the table %.50s was made by an older version%s; have its owner run holdfast-mysql.sql, which adds "
-                    "the columns that are missing",
-                    config->table, why);
+    char script[HFI_DATA_FILE_MAX];
+    hfi_data_file(script, "holdfast-mysql.sql");
+    return hfi_fail(
+        err, HF_INVALID, 0,
+        "the table %.50s was made by an older version%s; have its owner run %s, which adds the columns that "
+        "are missing",
+        config->table, why, script);
 }
 
 static hf_status refuse_missing(const struct mysql_config *config, const char *why, hf_error *err)
 {
-    return hfi_fail(err, HF_INVALID, 0,
-                    "the table %.50s or one of its companions is missing%s; have its owner run holdfast-mysql.sql",
-                    config->table, why);
+    char script[HFI_DATA_FILE_MAX];
+    hfi_data_file(script, "holdfast-mysql.sql");
+    return hfi_fail(err, HF_INVALID, 0, "the table %.50s or one of its companions is missing%s; have its owner run %s",
+                    config->table, why, script);
 }
 
 /* What must not be, however it came to be. */

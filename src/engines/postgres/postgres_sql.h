@@ -102,7 +102,7 @@ struct postgres_config {
     bool create;         /* the tables, if they are missing */
     bool session_pooler; /* the user vouches that a pooler keeps sessions together */
     char where[160];     /* for messages */
-    char remedy[250];    /* for messages: the command that makes the tables and lets this user use them */
+    char remedy[300];    /* for messages: the command that makes the tables and lets this user use them */
     char *sql[POSTGRES_STATEMENTS];
     char prepared[POSTGRES_STATEMENTS][16]; /* their names */
 };

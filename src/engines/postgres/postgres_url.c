@@ -324,9 +324,11 @@ static void write_remedy(struct postgres_config *config, const char *table)
 {
     const char *dot = strchr(table, '.'), *user = hfi_postgres_option(config, "user");
     const bool plain = hfi_sql_is_identifier(user, strlen(user)); /* or it would have to be quoted */
-    snprintf(config->remedy, sizeof config->remedy, "psql%s%.*s -v table=%s%s%s -f holdfast-postgres.sql",
-             dot ? " -v schema=" : "", dot ? (int)(dot - table) : 0, table, dot ? dot + 1 : table,
-             plain ? " -v role=" : "", plain ? user : "");
+    char script[HFI_DATA_FILE_MAX];
+    hfi_data_file(script, "holdfast-postgres.sql");
+    snprintf(config->remedy, sizeof config->remedy, "psql%s%.*s -v table=%.50s%s%.50s -f %s", dot ? " -v schema=" : "",
+             dot ? (int)(dot - table) : 0, table, dot ? dot + 1 : table, plain ? " -v role=" : "", plain ? user : "",
+             script);
 }
 
 hf_status hfi_postgres_config_read(struct postgres_config *config, const struct hfi_url *url, char **shown,

@@ -92,11 +92,13 @@ hf_status hfi_sqlite_prepare_tables(struct sqlite_store *store, hfi_time deadlin
                         "the table %s was made by an older version; have its owner run: sqlite3 %.80s 'ALTER TABLE %s "
                         "ADD COLUMN renewed INTEGER'",
                         table, store->config.path, table);
-    if (!store->config.create)
+    if (!store->config.create) {
+        char script[HFI_DATA_FILE_MAX];
+        hfi_data_file(script, "holdfast-sqlite.sql");
         return hfi_fail(err, HF_INVALID, 0,
-                        "the table %s or one of its companions is missing; have its owner run: sqlite3 %.80s < "
-                        "holdfast-sqlite.sql",
-                        table, store->config.path);
+                        "the table %s or one of its companions is missing; have its owner run: sqlite3 %.80s < %s",
+                        table, store->config.path, script);
+    }
     status = hfi_sqlite_ask(store, LITE_KIND_TRANSACTION, make, &verdict, deadline_ns, err);
     if (status == HF_UNKNOWN) { /* nothing but tables is unknown */
         status = HF_UNAVAILABLE;
