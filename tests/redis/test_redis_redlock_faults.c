@@ -6,7 +6,6 @@
  */
 #include "redlock_support.h"
 
-#include <pthread.h>
 #include <string.h>
 
 /* --------------------------------------------------------------------------------------- a minority is out of reach */
@@ -119,37 +118,6 @@ TEST(a_client_is_opened_while_two_are_cut_off)
     REQUIRE_STATUS(HF_OK, hf_open(&client, group->url, &options, &err), &err);
     const hf_options endless = stranger(endless_ttl_ms());
     must_release(must_acquire(client, NAME, &endless));
-    hf_close(client);
-}
-
-static void *continue_soon(void *master)
-{
-    pause_ms(test_ms(100));
-    redis_server_continue(master);
-    return NULL;
-}
-
-/* Three of five have it, and one of them is slow when it is released: without its word there is no majority. */
-TEST(a_release_waits_for_a_slow_master_that_it_needs)
-{
-    struct redis_group *group = start_masters(5, NULL);
-    hf_client *client = open_client();
-    const hf_options options = stranger(endless_ttl_ms());
-    pthread_t thread;
-    teach_masters(group, client);
-    strike(group, 3, KILLED);
-    strike(group, 4, KILLED);
-    hf_lock *lock = must_acquire(client, NAME, &options);
-    heal(group, 3, KILLED);
-    heal(group, 4, KILLED);
-    await_votes(group, 3);
-    strike(group, 0, PAUSED);
-    const int64_t until_ns = test_now_ns() + test_ms(600) * 1000000LL;
-    while (test_now_ns() < until_ns) /* … which is known of it: it has not answered for a while */
-        must_release(must_acquire(client, "another", &options));
-    REQUIRE(pthread_create(&thread, NULL, continue_soon, group->server[0]) == 0);
-    must_release(lock);
-    REQUIRE(pthread_join(thread, NULL) == 0);
     hf_close(client);
 }
 
