@@ -216,20 +216,22 @@ static hf_status ask_once(struct contest *contest, hf_error *err)
     return client->engine->attempt(client->store, contest->hold->engine_lock, &contest->request, &contest->grant, err);
 }
 
-/* The store said yes. False: the answer took longer than the lease lasts, so it is not ours, or not for long enough;
- * and a loss of it is none. */
+/* The store said yes. False: the answer took longer than the lease lasts, so it is not ours, or not for long enough. */
 static bool start_lease(struct contest *contest)
 {
     struct hfi_hold *hold = contest->hold;
     const struct hfi_terms terms = hold->lease.terms;
     hold->token = contest->grant.token;
     hfi_lease_start(&hold->lease, &terms, contest->grant.valid_ms, contest->grant.counted_from_ns, contest->asked_ns);
-    if (hold->lease.deadline_ns == HFI_NEVER || hfi_now_ns() < hold->lease.deadline_ns)
-        return true;
+    return hold->lease.deadline_ns == HFI_NEVER || hfi_now_ns() < hold->lease.deadline_ns;
+}
+
+/* What was lost before is not what the next attempt may get. */
+static void forget_loss(struct contest *contest)
+{
     hfi_client_lock(contest->client);
-    hold->why[0] = 0;
+    contest->hold->why[0] = 0;
     hfi_client_unlock(contest->client);
-    return false;
 }
 
 static hf_status contend(struct contest *contest, hf_error *err)
@@ -258,6 +260,7 @@ static hf_status contend(struct contest *contest, hf_error *err)
             status = pause_for_trouble(contest, status, err);
         if (status != HF_OK)
             return status;
+        forget_loss(contest);
     }
 }
 
