@@ -78,6 +78,38 @@ TEST_LIMIT(a_try_that_comes_late_takes_nothing, 60)
     finish(&scene);
 }
 
+/* HTTP status 500 and nothing else, to the last request of what was sent in one write. */
+static size_t answer_500(char out[64], const char *request, size_t length)
+{
+    static const char settings[9] = { 0, 0, 0, 4 }, headers[10] = { 0, 0, 1, 1, 5, 0, 0, 0, 0, (char)0x8e };
+    const size_t preface = length >= 24 && memcmp(request, "PRI ", 4) == 0 ? 24 : 0;
+    memcpy(out, settings, sizeof settings); /* which a new connection must begin with, and any may have */
+    memcpy(out + 9, headers, sizeof headers);
+    for (size_t at = preface; at + 9 <= length;) {
+        const unsigned char *frame = (const unsigned char *)request + at;
+        if (frame[3] == 1)
+            memcpy(out + 9 + 5, frame + 5, 4); /* the stream */
+        at += 9 + (size_t)(frame[0] << 16 | frame[1] << 8 | frame[2]);
+    }
+    return sizeof settings + sizeof headers;
+}
+
+/* A proxy that gave up may have passed it on: who gives the lock back must see to what comes yet. */
+TEST_LIMIT(a_try_that_a_proxy_answers_with_5xx_and_passes_on_later_takes_nothing, 60)
+{
+    struct scene scene;
+    begin(&scene, QUICK);
+    late_relay_answer(scene.relay, "holdfast/x/", 1, answer_500);
+    hf_lock *lock = NULL;
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_OK, hf_try_acquire(&lock, scene.client, "x", NULL, &err), &err);
+    late_relay_await(scene.relay);
+    must_release(lock);
+    check_does_nothing(&scene);
+    check_free(scene.other, "x");
+    finish(&scene);
+}
+
 /* Its second request is answered, that somebody else has the lock. */
 TEST_LIMIT(a_try_in_vain_that_comes_late_takes_nothing, 60)
 {

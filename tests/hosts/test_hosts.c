@@ -13,11 +13,13 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #define HOST "store.test"
 #define THERE "127.0.0.1"
 #define NOBODY "127.0.0.3"
 #define SWALLOWS "127.0.0.2"
+#define NO_ADDRESS "255.255.255.255" /* the system refuses to connect to it at once */
 #define MS 1000000LL
 /* What is done in time is done long before a resolver gives up. */
 #define SOON_MS 6000
@@ -232,6 +234,27 @@ TEST_LIMIT(an_address_that_swallows_everything_leaves_time_for_the_next, 40)
     REQUIRE_STATUS(HF_OK, try_open(&client, test_ms(4000), &err), &err);
     must_release(must_acquire(client, name.text, NULL));
     hf_close(client);
+}
+
+static int64_t processor_ms(void)
+{
+    struct timespec used;
+    REQUIRE_INT(0, clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used));
+    return used.tv_sec * 1000 + used.tv_nsec / MS;
+}
+
+/* The first never answers, and the last cannot even be tried: there is nothing to do but to wait. */
+TEST_LIMIT(addresses_that_lead_nowhere_are_waited_for_and_not_asked_again_and_again, 40)
+{
+    hf_client *client = NULL;
+    hf_error err = { 0 };
+    swallow(SWALLOWS);
+    hosts_answer(HOST, SWALLOWS " " NO_ADDRESS);
+    const int64_t start = test_now_ns(), before = processor_ms();
+    CHECK_STATUS(HF_UNAVAILABLE, try_open(&client, 2000, &err), &err);
+    const int64_t used = processor_ms() - before, took = (test_now_ns() - start) / MS;
+    test_note("%lld of %lld ms", (long long)used, (long long)took);
+    CHECK(used * 5 < took);
 }
 
 TEST(an_address_where_nobody_is_leaves_time_for_the_next)

@@ -40,6 +40,7 @@ struct late_relay {
     char text[300]; /* "": nothing is to be caught */
     unsigned nth;
     _Atomic bool cut; /* the connection of what is caught */
+    late_relay_answer_fn *_Atomic answer;
     struct gate connections, caught, delivered, refused, resets, ends;
     uint32_t to_catch, to_deliver; /* how often, so far */
     struct pair pairs[PAIRS_MOST];
@@ -122,6 +123,10 @@ static void from_client(struct late_relay *relay, struct pair *pair)
     REQUIRE(pair->used + (size_t)got <= HELD_MOST);
     memcpy(pair->held + pair->used, bytes, (size_t)got);
     pair->used += (size_t)got;
+    if (now && relay->answer) {
+        char answer[64];
+        pass_on(pair->client, answer, relay->answer(answer, bytes, (size_t)got));
+    }
     if (now && relay->cut)
         shut(&pair->client);
     if (now)
@@ -218,25 +223,31 @@ int late_relay_port(const struct late_relay *relay)
     return relay->port;
 }
 
-static void catch_next(struct late_relay *relay, const char *text, unsigned nth, bool cut)
+static void catch_next(struct late_relay *relay, const char *text, unsigned nth, bool cut, late_relay_answer_fn *answer)
 {
     pthread_mutex_lock(&relay->mutex);
     REQUIRE(relay->text[0] == 0 && strlen(text) < sizeof relay->text);
     snprintf(relay->text, sizeof relay->text, "%s", text);
     relay->nth = nth;
     relay->cut = cut;
+    relay->answer = answer;
     pthread_mutex_unlock(&relay->mutex);
     relay->to_catch++;
 }
 
 void late_relay_catch(struct late_relay *relay, const char *text, unsigned nth)
 {
-    catch_next(relay, text, nth, false);
+    catch_next(relay, text, nth, false, NULL);
 }
 
 void late_relay_cut(struct late_relay *relay, const char *text, unsigned nth)
 {
-    catch_next(relay, text, nth, true);
+    catch_next(relay, text, nth, true, NULL);
+}
+
+void late_relay_answer(struct late_relay *relay, const char *text, unsigned nth, late_relay_answer_fn *answer)
+{
+    catch_next(relay, text, nth, true, answer);
 }
 
 void late_relay_await(struct late_relay *relay)

@@ -235,3 +235,38 @@ TEST_LIMIT(a_server_that_is_loading_is_named_and_outlasted, 40)
     must_release(waiter.lock);
     hf_close(client);
 }
+
+/* What it says of a lock is what it last heard from its master. */
+TEST(a_replica_is_not_believed_that_a_lock_of_the_plain_dialect_is_busy)
+{
+    struct redis_server *server = serve("");
+    hf_client *client = open_url("%s?dialect=plain", server->url);
+    redis_server_do(server, "SET the-lock somebody PX %u", endless_ttl_ms());
+    check_busy(client, "the-lock");
+    redis_server_do(server, "REPLICAOF 127.0.0.1 1");
+    refuse_lock(client, "the-lock", HF_UNAVAILABLE, "replica");
+    hf_close(client);
+}
+
+/* After a demotion only a master is listened to; where nobody can be asked for the role, whoever is there. */
+TEST_LIMIT(a_server_without_the_command_ROLE_that_was_a_replica_for_a_while_is_listened_to_again, 40)
+{
+    struct redis_server *server = redis_server_prepare(&(struct redis_server_setup){ .configuration = true });
+    redis_server_configure(server, "rename-command ROLE \"\"");
+    redis_server_launch(server, "");
+    REQUIRE(redis_server_started(server));
+    hf_client *client = open_url("%s", server->url), *other = open_url("%s", server->url);
+    const hf_options options = stranger(endless_ttl_ms());
+    struct waiter waiter;
+    hf_lock *lock = must_acquire(other, "the-lock", &options);
+    redis_server_do(server, "REPLICAOF 127.0.0.1 1");
+    refuse_lock(client, "another-lock", HF_UNAVAILABLE, "replica");
+    redis_server_do(server, "REPLICAOF NO ONE");
+    waiter_start(&waiter, client, "the-lock", &options);
+    await_queue(server, "the-lock", 1);
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(other);
+    hf_close(client);
+}

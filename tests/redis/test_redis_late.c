@@ -6,6 +6,7 @@
 #include "late_relay.h"
 #include "redis_support.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -419,6 +420,47 @@ TEST_LIMIT(a_late_break_leaves_the_next_holder_alone, 60)
 TEST_LIMIT(the_second_request_of_a_break_breaks_only_whom_the_first_has_seen, 60)
 {
     in_every_dialect(break_is_late_at_last, "");
+}
+
+struct breaking {
+    hf_client *client;
+    hf_status status;
+};
+
+static void *break_it(void *argument)
+{
+    struct breaking *breaking = argument;
+    breaking->status = hf_break(breaking->client, NAME, NULL);
+    return NULL;
+}
+
+/* The holder gets another number between the two requests of a break, and is still the same holder. */
+static void break_meets_a_renewal(struct stage *stage)
+{
+    hf_error err = { 0 };
+    char query[40];
+    struct late_relay *relay = late_relay_start("127.0.0.1", stage->server->port);
+    pthread_t thread;
+    snprintf(query, sizeof query, "dialect=%s", stage->dialect->name);
+    struct breaking breaking = { .client = open_hasty(relay, query) };
+    hf_lock *lock = take(stage->client, 60000);
+    late_relay_catch(relay, "EVAL", 2);
+    REQUIRE_INT(0, pthread_create(&thread, NULL, break_it, &breaking));
+    late_relay_await(relay);
+    late_relay_cut(stage->relay, stage->dialect->renewal, 1);
+    CHECK_STATUS(HF_UNKNOWN, hf_renew(lock, 60000, &err), &err);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 60000, &err), &err);
+    late_relay_deliver(relay);
+    pthread_join(thread, NULL);
+    CHECK(breaking.status == HF_OK || breaking.status == HF_UNKNOWN); /* this machine may have been too slow for it */
+    CHECK(left_ms(stage) <= 0);
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    hf_close(breaking.client);
+}
+
+TEST_LIMIT(a_break_finds_the_holder_that_was_renewed_with_a_number_meanwhile, 60)
+{
+    in_every_dialect(break_meets_a_renewal, "");
 }
 
 /* ------------------------------------------------------------------------------------------------------- replicas */

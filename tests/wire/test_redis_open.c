@@ -4,7 +4,10 @@
  */
 #include "wire.h"
 
+#include <arpa/inet.h>
+#include <pthread.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define SECRET "s3cr3t-w0rd"
@@ -178,4 +181,92 @@ TEST(a_reply_too_many)
     CHECK_INT(41, hf_token(lock));
     CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
     wire_end(&wire);
+}
+
+/* --- a server that never comes to an end --- */
+
+struct talk {
+    int fd;
+    bool logs_in; /* it answers the log-in, and begins behind that */
+};
+
+/* There is always something to read, and never a whole answer. */
+static void *talk_on(void *argument)
+{
+    const struct talk *talk = argument;
+    char request[500], more[20000];
+    if (recv(talk->fd, request, sizeof request, 0) > 0 && talk->logs_in &&
+        send(talk->fd, "+PONG\r\n", 7, MSG_NOSIGNAL) == 7 && recv(talk->fd, request, sizeof request, 0) <= 0) {
+        close(talk->fd);
+        return NULL;
+    }
+    send(talk->fd, "+", 1, MSG_NOSIGNAL);
+    memset(more, 'a', sizeof more);
+    while (send(talk->fd, more, sizeof more, MSG_NOSIGNAL) > 0 && test_now_ns() < test_deadline_ns())
+        ;
+    close(talk->fd);
+    return NULL;
+}
+
+struct talker {
+    int listener, port;
+    bool logs_in;
+};
+
+static void *serve_talk(void *argument)
+{
+    const struct talker *server = argument;
+    for (;;) {
+        pthread_t thread;
+        struct talk *talk = shared_new(sizeof *talk);
+        talk->logs_in = server->logs_in;
+        talk->fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (talk->fd < 0 || pthread_create(&thread, NULL, talk_on, talk) != 0)
+            return NULL;
+        pthread_detach(thread);
+    }
+}
+
+static struct talker *start_talker(bool logs_in)
+{
+    struct talker *server = shared_new(sizeof *server);
+    struct sockaddr_in here = { .sin_family = AF_INET };
+    socklen_t size = sizeof here;
+    pthread_t thread;
+    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    server->logs_in = logs_in;
+    server->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    REQUIRE_INT(0, bind(server->listener, (struct sockaddr *)&here, sizeof here));
+    REQUIRE_INT(0, listen(server->listener, 32));
+    REQUIRE_INT(0, getsockname(server->listener, (struct sockaddr *)&here, &size));
+    server->port = ntohs(here.sin_port);
+    REQUIRE_INT(0, pthread_create(&thread, NULL, serve_talk, server));
+    return server;
+}
+
+static hf_status open_talker(hf_client **out, bool logs_in, hf_error *err)
+{
+    char url[60];
+    hf_client_options options = HF_CLIENT_OPTIONS_INIT;
+    options.timeout_ms = test_ms(500);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", start_talker(logs_in)->port);
+    return hf_open(out, url, &options, err);
+}
+
+TEST_LIMIT(a_log_in_that_is_answered_at_length_without_an_end_is_given_up, 30)
+{
+    hf_client *client = NULL;
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_UNAVAILABLE, open_talker(&client, false, &err), &err);
+    CHECK(strstr(err.message, "in time") != NULL);
+}
+
+TEST_LIMIT(a_request_that_is_answered_at_length_without_an_end_is_given_up, 30)
+{
+    hf_client *client = NULL;
+    hf_lock *lock = NULL;
+    hf_error err = { 0 };
+    REQUIRE_STATUS(HF_OK, open_talker(&client, true, &err), &err);
+    CHECK_STATUS(HF_UNKNOWN, hf_try_acquire(&lock, client, "job", NULL, &err), &err);
+    hf_close(client);
 }

@@ -174,8 +174,11 @@ hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_ad
     hf_status status = hfi_redis_connect_begin(&connection, address, err);
     if (status != HF_OK)
         return status;
+    bool last = false; /* one that always has something to say must not keep us */
     while ((status = hfi_redis_connect_step(connection, address, access, err)) == HF_TIMEOUT) {
-        if (!hfi_redis_ready_by(connection->fd, connection->wants, deadline_ns)) {
+        const bool ready = !last && hfi_redis_ready_by(connection->fd, connection->wants, deadline_ns);
+        last = hfi_redis_now_ns() >= deadline_ns;
+        if (!ready) {
             status = connection->phase == REDIS_SHAKING_HANDS
                          ? hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.100s: no answer in time", address->host)
                      : connection->phase == REDIS_LOGGING_IN

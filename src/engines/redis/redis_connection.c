@@ -193,7 +193,7 @@ hf_status hfi_redis_send(struct redis_connection *connection, const struct redis
 hf_status hfi_redis_receive(struct redis_connection *connection, redisReply **out, hfi_time deadline_ns, hf_error *err)
 {
     char buffer[BUFFER];
-    for (;;) {
+    for (bool last = false;;) { /* a server that talks on without an end must not keep us */
         void *reply = NULL;
         *out = NULL; /* also of an answer that was freed below */
         if (redisReaderGetReply(connection->reader, &reply) != REDIS_OK)
@@ -208,14 +208,15 @@ hf_status hfi_redis_receive(struct redis_connection *connection, redisReply **ou
             freeReplyObject(reply);
             continue;
         }
-        const ssize_t got = receive_some(connection, buffer, sizeof buffer, deadline_ns);
-        if (got < 0 && errno == EAGAIN)
+        const ssize_t got = last ? -1 : receive_some(connection, buffer, sizeof buffer, deadline_ns);
+        if (last || (got < 0 && errno == EAGAIN))
             return hfi_fail(err, HF_TIMEOUT, 0, "the server did not answer in time");
         if (got <= 0)
             return hfi_fail(err, HF_UNKNOWN, got < 0 ? errno : 0,
                             "the server closed the connection before it answered");
         if (redisReaderFeed(connection->reader, buffer, (size_t)got) != REDIS_OK)
             return hfi_fail(err, HF_UNKNOWN, 0, "no memory for the server's reply");
+        last = hfi_redis_now_ns() >= deadline_ns;
     }
 }
 
@@ -236,7 +237,7 @@ hf_status hfi_redis_fetch(struct redis_connection *connection)
         }
         if (got <= 0 || redisReaderFeed(connection->reader, buffer, (size_t)got) != REDIS_OK)
             return HF_UNKNOWN;
-    } while (connection->tls); /* what OpenSSL has read, poll() does not see */
+    } while (connection->tls && SSL_pending(connection->tls) > 0); /* which poll() does not see */
     return HF_OK;
 }
 
