@@ -234,7 +234,7 @@ TEST_LIMIT(a_session_that_may_not_be_seen_is_not_taken_for_ended, 60)
     const pid_t backend = stop_session(server);
     hf_lock *lock = must_acquire(client, "x", NULL); /* by another session, after the first did not answer */
     hf_release(lock, &err);
-    check_error(&err, HF_DENIED, "must be");
+    check_error(&err, HF_DENIED, "terminat");
     let_it_run(server, backend);
     hf_close(client);
 }
