@@ -215,7 +215,7 @@ TEST_LIMIT(who_is_served_by_a_client_of_the_version_before_keeps_it, 60)
     }
 }
 
-/* --------------------------------------------------------------------------------------- sessions that owe an answer */
+/* -------------------------------------------------------------------------------------- sessions that owe an answer */
 
 /* The role that all sessions of guest take on may neither see nor end those of guest. */
 TEST_LIMIT(a_session_that_may_not_be_seen_is_not_taken_for_ended, 60)
