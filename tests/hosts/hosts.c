@@ -5,7 +5,9 @@
 #include "hosts.h"
 #include "test.h"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,6 +26,7 @@ static struct host {
 } hosts[HOSTS_MOST];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int hanging;
+static atomic_bool moved;
 
 static struct host *find(const char *name, bool add)
 {
@@ -60,6 +63,11 @@ void hosts_hang(const char *host)
 void hosts_fail(const char *host)
 {
     set(host, FAILS, NULL);
+}
+
+void hosts_move(void)
+{
+    atomic_store(&moved, true);
 }
 
 int hosts_hanging(void)
@@ -117,4 +125,22 @@ __attribute__((visibility("default"))) int getaddrinfo(const char *node, const c
     if (host.answer == HANGS)
         hang();
     return host.answer == ANSWERS ? answer(real, host.addresses, service, hints, found) : EAI_AGAIN;
+}
+
+/* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name) */
+__attribute__((visibility("default"))) int connect(int fd, const struct sockaddr *address, socklen_t size)
+{
+    int (*real)(int fd, const struct sockaddr *address, socklen_t size);
+    struct sockaddr_in there = { .sin_family = AF_UNSPEC };
+    void *symbol = dlsym(RTLD_NEXT, "connect");
+    memcpy(&real, &symbol, sizeof real);
+    if (address->sa_family == AF_INET && size == sizeof there)
+        memcpy(&there, address, sizeof there);
+    if (there.sin_addr.s_addr != inet_addr(HOSTS_FORMER))
+        return real(fd, address, size);
+    there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (!atomic_load(&moved))
+        return real(fd, (const struct sockaddr *)&there, sizeof there);
+    errno = ECONNREFUSED;
+    return -1;
 }

@@ -13,6 +13,9 @@ void hosts_answer(const char *host, const char *addresses);
 void hosts_hang(const char *host);
 /* The resolver says that it cannot say. */
 void hosts_fail(const char *host);
+/* A second address of 127.0.0.1, where a server was until it moved: connections to it are made no more from now on. */
+#define HOSTS_FORMER "127.0.0.4"
+void hosts_move(void);
 /* How many are waiting for an answer; at least one is going to. */
 int hosts_hanging(void);
 

@@ -165,6 +165,29 @@ TEST_LIMIT(a_lock_is_renewed_while_the_resolver_hangs, 40)
     hf_close(client);
 }
 
+/* Nothing but renewals asks for it. */
+TEST_LIMIT(a_lock_is_renewed_where_the_name_leads_to_now, 60)
+{
+    const struct name name = unique_name("the-lock");
+    struct loss loss = { 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    hosts_answer(HOST, HOSTS_FORMER);
+    hf_client *client = open_named();
+    options.ttl_ms = test_ms(6000);
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(client, name.text, &options);
+    hosts_answer(HOST, THERE);
+    hosts_move();
+    CHECK(shut_connections(port, SHUT_RDWR) > 0);
+    /* Longer than what may have been renewed before. */
+    const int64_t end_ns = test_now_ns() + options.ttl_ms * MS * 3 / 2;
+    while (test_now_ns() + hf_remaining_ms(lock) * MS < end_ns && gate_count(&loss.told) == 0)
+        gate_await_for(&loss.told, 1, 20);
+    CHECK_INT(0, gate_count(&loss.told));
+    must_release(lock);
+    hf_close(client);
+}
+
 TEST_LIMIT(a_loss_is_told_in_time_while_the_resolver_hangs, 40)
 {
     const struct name name = unique_name("the-lock");

@@ -215,7 +215,7 @@ TEST_LIMIT(who_is_served_by_a_client_of_the_version_before_keeps_it, 60)
     }
 }
 
-/* --------------------------------------------------------------------------------------- sessions that owe an answer */
+/* -------------------------------------------------------------------------------------- sessions that owe an answer */
 
 /* The role that all sessions of guest take on may neither see nor end those of guest. */
 TEST_LIMIT(a_session_that_may_not_be_seen_is_not_taken_for_ended, 60)
@@ -234,7 +234,7 @@ TEST_LIMIT(a_session_that_may_not_be_seen_is_not_taken_for_ended, 60)
     const pid_t backend = stop_session(server);
     hf_lock *lock = must_acquire(client, "x", NULL); /* by another session, after the first did not answer */
     hf_release(lock, &err);
-    check_error(&err, HF_DENIED, "must be");
+    check_error(&err, HF_DENIED, "terminat");
     let_it_run(server, backend);
     hf_close(client);
 }
