@@ -95,6 +95,8 @@ static void reap(struct run *run)
 static void begin_end(struct run *run, int64_t grace_ms)
 {
     run->ending = true;
+    if (run->guard->ended_ms == 0)
+        run->guard->ended_ms = hfc_now_ms();
     run->kill_at = hfc_now_ms() + grace_ms;
     hfc_witness_end(&run->guard->witness);
     if (grace_ms > 0) {
@@ -108,6 +110,8 @@ static void on_loss(struct run *run)
     struct hfc_guard *guard = run->guard;
 
     guard->lost = true;
+    if (guard->ended_ms == 0)
+        guard->ended_ms = hfc_now_ms();
     guard->lost_fd = -1; /* stays readable for ever: polled on, it would turn the loop into a busy one */
     hfc_witness_end(&guard->witness);
     if (guard->on_lost != HFC_ON_LOST_IGNORE && !run->ending)
@@ -147,6 +151,7 @@ static int64_t time_to_lease_end(struct run *run)
         on_loss(run);
     } else if (left <= grace + run->margin_ms) {
         guard->lost = true;
+        guard->heard_ms = hfc_now_ms() - (guard->lasts_ms - left);
         begin_end(run, left - run->margin_ms < grace ? left - run->margin_ms : grace);
     } else {
         return left - grace - run->margin_ms;

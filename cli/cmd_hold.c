@@ -30,6 +30,8 @@ static int print_help(void)
           "      --max-hold DURATION         end the lock after this long\n"
           "      --note TEXT                 shown by `holdfast ls`\n"
           "      --verbose                   say who is waited for, also where there is no terminal\n"
+          "      --log syslog|journal|FILE   write there what becomes of the lock, as lines of JSON\n"
+          "      --on-lost-exec TEXT         run TEXT by `sh -c` after the lock was lost; HOLDFAST_WHY says why\n"
           "  -u, --url URL                   where the lock is kept; see `holdfast --help`\n"
           "      --reach processes|machines  whom the store must exclude; see there too\n"
           "      --help                      print this\n"
@@ -113,25 +115,28 @@ static _Noreturn void die(hf_client *client, int deadly)
     hfc_signals_die(deadly);
 }
 
-static int give_back(hf_lock *lock, const char *name, int code)
+static int give_back(hf_lock *lock, const struct hfc_acquire *request, const struct hfc_signals *signals, int code)
 {
     hf_error err;
     hf_status status = hf_release(lock, &err);
 
     if (status == HF_LOST) {
-        hfc_say("lost the lock '%s': %s", name, err.message);
+        hfc_event_lost(&request->events, signals, hfc_now_ms(), err.message);
         return HFC_EXIT_LOST;
     }
+    hfc_event_released(&request->events);
     if (status != HF_OK)
-        hfc_say("the lock '%s' may stay until its time is over: %s", name, err.message);
+        hfc_say("the lock '%s' may stay until its time is over: %s", request->name, err.message);
     return code;
 }
 
-static int hold(const struct hfc_acquire *request, hf_client *client, const struct hfc_signals *signals)
+static int hold(struct hfc_acquire *request, hf_client *client, const struct hfc_signals *signals)
 {
     hf_lock *lock;
     int deadly;
     hf_error err;
+
+    hfc_event_asked(&request->events, request, hf_url(client));
     hf_status status = hfc_acquire(&lock, client, request, signals, &deadly, &err);
 
     if (deadly != 0) {
@@ -142,12 +147,13 @@ static int hold(const struct hfc_acquire *request, hf_client *client, const stru
         return hfc_not_acquired(request, client, &err);
     if (status != HF_OK)
         return hfc_fail(&err);
+    hfc_event_acquired(&request->events, hf_token(lock));
     hfc_say_held(request, client);
     printf("held %s token %llu\n", request->name, (unsigned long long)hf_token(lock));
     int code = hfc_finish_output();
     if (code == HFC_EXIT_OK)
         deadly = attend(lock, signals);
-    code = give_back(lock, request->name, code);
+    code = give_back(lock, request, signals, code);
     if (deadly != 0 && deadly != SIGTERM && code == HFC_EXIT_OK)
         die(client, deadly);
     return code;

@@ -42,6 +42,8 @@ static int print_help(void)
           "                                  of a lease at most a third of it\n"
           "      --note TEXT                 shown by `holdfast ls`\n"
           "      --verbose                   say who is waited for, also where there is no terminal\n"
+          "      --log syslog|journal|FILE   write there what becomes of the lock, as lines of JSON\n"
+          "      --on-lost-exec TEXT         run TEXT by `sh -c` after the lock was lost; HOLDFAST_WHY says why\n"
           "  -u, --url URL                   where the lock is kept; see `holdfast --help`\n"
           "      --reach processes|machines  whom the store must exclude; see there too\n"
           "      --help                      print this\n"
@@ -207,23 +209,43 @@ static int run_command(struct hfc_guard *guard, char **command)
     return code;
 }
 
-static int give_back(struct hfc_guard *guard, const char *name, int code)
+/* Why the command was ended before the library had lost the lock; `status` is what became of its release. */
+static void explain(char *why, size_t size, const struct hfc_guard *guard, const struct hfc_acquire *request,
+                    hf_status status, const hf_error *err)
 {
+    char since[16];
+
+    if (guard->held_long) {
+        snprintf(why, size, "that is as long as --max-hold allows");
+    } else if (request->options.renew == HF_RENEW_OFF) {
+        snprintf(why, size, "its time-to-live is over, and it was not to be renewed");
+    } else if (status != HF_OK && guard->heard_ms != 0) {
+        hfc_wall_clock(since, sizeof since, "%H:%M:%S", guard->heard_ms);
+        snprintf(why, size, "the store is silent since %s (%s)", since, err->message);
+    } else {
+        snprintf(why, size, "it could not be renewed in time");
+    }
+}
+
+static int give_back(const struct hfc_guard *guard, const struct hfc_acquire *request, int code)
+{
+    const struct hfc_events *events = &request->events;
+    char why[400];
     hf_error err;
     hf_status status = hf_release(guard->lock, &err);
 
-    if (status == HF_LOST) {
-        hfc_say("the lock '%s' was lost: %s", name, err.message);
+    if (status == HF_LOST || guard->held_long || guard->lost) {
+        if (status == HF_LOST)
+            snprintf(why, sizeof why, "%s", err.message);
+        else
+            explain(why, sizeof why, guard, request, status, &err);
+        hfc_event_lost(events, guard->signals, guard->ended_ms != 0 ? guard->ended_ms : hfc_now_ms(), why);
         return HFC_EXIT_LOST;
     }
-    if (guard->held_long || guard->lost) {
-        hfc_say("the lock '%s' was %s, so the command was ended", name,
-                guard->held_long ? "held for as long as --max-hold allows" : "about to end");
-        return HFC_EXIT_LOST;
-    }
+    hfc_event_released(events);
     /* The command ran under the lock until its end, and that is what the exit code says. */
     if (status != HF_OK)
-        hfc_say("the lock '%s' may stay until its time is over: %s", name, err.message);
+        hfc_say("the lock '%s' may stay until its time is over: %s", request->name, err.message);
     return code;
 }
 
@@ -267,12 +289,13 @@ static void make_whole(const struct hfc_guard *guard)
     }
 }
 
-static int run_locked(const struct run_options *options, struct hfc_guard *guard, hf_client *client)
+static int run_locked(struct run_options *options, struct hfc_guard *guard, hf_client *client)
 {
     const char *name = options->acquire.name;
     int deadly = 0;
     hf_error err;
 
+    hfc_event_asked(&options->acquire.events, &options->acquire, hf_url(client));
     hf_status status = hfc_acquire(&guard->lock, client, &options->acquire, guard->signals, &deadly, &err);
     if (deadly != 0) {
         hf_release(guard->lock, NULL);
@@ -283,6 +306,7 @@ static int run_locked(const struct run_options *options, struct hfc_guard *guard
         return hfc_not_acquired(&options->acquire, client, &err);
     if (status != HF_OK)
         return hfc_fail(&err);
+    hfc_event_acquired(&options->acquire.events, hf_token(guard->lock));
     hfc_say_held(&options->acquire, client);
     int code = HFC_EXIT_INTERNAL;
     guard->lasts_ms = lasts_ms(&options->acquire.options, hf_capabilities(client));
@@ -292,7 +316,7 @@ static int run_locked(const struct run_options *options, struct hfc_guard *guard
         guard->lost_fd = hf_lost_fd(guard->lock);
         code = run_command(guard, options->command);
     }
-    return give_back(guard, name, code);
+    return give_back(guard, &options->acquire, code);
 }
 
 /* Opens the store and decides whether it takes a front to keep a lock there. Returns -1 with *client set, or the exit

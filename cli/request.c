@@ -55,6 +55,14 @@ int hfc_request_option(struct hfc_acquire *request, const char *command, const c
     case HFC_OPT_VERBOSE:
         request->verbose = true;
         return -1;
+    case HFC_OPT_LOG:
+        if (*optarg == '\0')
+            return hfc_usage(command, "%s: neither syslog nor journal nor a file is named", typed);
+        request->events.log = optarg;
+        return -1;
+    case HFC_OPT_ON_LOST_EXEC:
+        request->events.on_lost_exec = optarg;
+        return -1;
     case HFC_OPT_NO_RENEW:
         lock->renew = HF_RENEW_OFF;
         return -1;
@@ -70,6 +78,7 @@ int hfc_request_option(struct hfc_acquire *request, const char *command, const c
 
 int hfc_not_acquired(const struct hfc_acquire *request, hf_client *client, const hf_error *err)
 {
+    hfc_event_not_acquired(&request->events, err->message);
     /* Who exits with 0 then has expected it: no mail from cron. */
     if (!request->quiet && request->conflict_code != 0)
         hfc_say("the lock '%s' was not acquired: %s (%s)", request->name, err->message, hf_url(client));

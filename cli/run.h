@@ -42,6 +42,28 @@ bool hfc_signals_deadly(int number);
 /* Ends this process as that signal would have, so that the caller sees what happened. */
 _Noreturn void hfc_signals_die(int number);
 
+/* --- events.c --- */
+
+/* One lock from the moment it is asked for, and who wants to hear what becomes of it. */
+struct hfc_events {
+    const char *log;          /* "syslog", "journal" or the path of a file; NULL: none */
+    const char *on_lost_exec; /* for the shell, after a loss; NULL: nothing */
+    const char *name, *url;
+    uint64_t token;   /* 0: not held */
+    int64_t since_ms; /* when it was asked for; once it is held, since when */
+};
+
+struct hfc_acquire;
+void hfc_event_asked(struct hfc_events *events, const struct hfc_acquire *request, const char *url);
+void hfc_event_acquired(struct hfc_events *events, uint64_t token);
+void hfc_event_not_acquired(const struct hfc_events *events, const char *why);
+void hfc_event_released(const struct hfc_events *events);
+/* Says it too; `why` ends a sentence. */
+void hfc_event_lost(const struct hfc_events *events, const struct hfc_signals *signals, int64_t lost_ms,
+                    const char *why);
+/* The time of day, as strftime() formats it, that it was at `at_ms` of hfc_now_ms(). */
+void hfc_wall_clock(char *buffer, size_t size, const char *format, int64_t at_ms);
+
 /* --- waiting.c --- */
 
 struct hfc_acquire {
@@ -51,7 +73,8 @@ struct hfc_acquire {
     int conflict_code; /* the exit code if it is not acquired */
     bool quiet;        /* say nothing but errors */
     bool verbose;      /* say where there is no terminal, too, who is waited for */
-    int leash;         /* readable once nobody wants the result any more (front.c); -1: none */
+    struct hfc_events events;
+    int leash; /* readable once nobody wants the result any more (front.c); -1: none */
 };
 
 /* hf_try_acquire(), and if that is not enough hf_acquire(), which a deadly signal or the leash ends. *deadly is that
@@ -94,13 +117,23 @@ struct option;
 #define HFC_TYPED 40
 
 /* The options of `run` and `hold` about the lock itself: for their tables, and for the string of letters. */
-enum { HFC_OPT_NO_RENEW = HFC_OPT_FIRST, HFC_OPT_MAX_HOLD, HFC_OPT_NOTE, HFC_OPT_VERBOSE, HFC_OPT_RUN_FIRST };
+enum {
+    HFC_OPT_NO_RENEW = HFC_OPT_FIRST,
+    HFC_OPT_MAX_HOLD,
+    HFC_OPT_NOTE,
+    HFC_OPT_VERBOSE,
+    HFC_OPT_LOG,
+    HFC_OPT_ON_LOST_EXEC,
+    HFC_OPT_RUN_FIRST
+};
 #define HFC_REQUEST_OPTIONS                                                                                            \
     { "nonblock", no_argument, NULL, 'n' }, { "wait", required_argument, NULL, 'w' },                                  \
         { "timeout", required_argument, NULL, 'w' }, { "ttl", required_argument, NULL, 't' },                          \
         { "conflict-exit-code", required_argument, NULL, 'E' }, { "quiet", no_argument, NULL, 'q' },                   \
         { "no-renew", no_argument, NULL, HFC_OPT_NO_RENEW },                                                           \
         { "max-hold", required_argument, NULL, HFC_OPT_MAX_HOLD }, { "verbose", no_argument, NULL, HFC_OPT_VERBOSE },  \
+        { "log", required_argument, NULL, HFC_OPT_LOG },                                                               \
+        { "on-lost-exec", required_argument, NULL, HFC_OPT_ON_LOST_EXEC },                                             \
     {                                                                                                                  \
         "note", required_argument, NULL, HFC_OPT_NOTE                                                                  \
     }
@@ -141,6 +174,8 @@ struct hfc_guard {
     uint32_t grace_ms;
     sem_t no_command; /* 1 while there is none, 0 while there is */
     bool lost;        /* out: the lock was lost, or the command ended because it was about to be */
+    int64_t ended_ms; /* out: when that was, or was noticed; 0: not at all */
+    int64_t heard_ms; /* out: about when the store was heard of for the last time before that; 0: not known */
     bool held_long;   /* out: the command was ended because of max_hold_ms */
 };
 

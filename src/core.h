@@ -107,9 +107,12 @@ struct hfi_hold {
     uint64_t teller; /* the thread that is inside of a callback for it; 0: none */
     unsigned undo_failures;
     hfi_time undo_at_ns, undo_until_ns;
-    hfi_time asked_ns; /* when its last renewal in the background was sent */
-    int lost_fd;       /* -1 until somebody asks for it */
-    char why[160];     /* it was lost; while it is held: it was so before that was known */
+    hfi_time asked_ns;         /* when its last renewal in the background was sent */
+    hfi_time trouble_since_ns; /* when the first renewal was sent that was not answered well since; 0: none */
+    hf_status trouble;         /* what became of the last one */
+    int lost_fd;               /* -1 until somebody asks for it */
+    char why[sizeof((hf_error *)0)->message]; /* it was lost; while it is held: it was so before that was known */
+    char trouble_text[160];                   /* its message */
     char name[HFI_NAME_MAX + 1];
     char note[HFI_NOTE_MAX + 1];
     char owner_text[HFI_NAME_MAX + 1];
@@ -192,8 +195,12 @@ struct hfi_hold *hfi_hold_new(hf_client *client,
 void hfi_hold_forget(struct hfi_hold *hold);  /* takes it out of the table: it cannot be re-entered any more */
 void hfi_hold_settle(struct hfi_hold *hold);  /* frees it if nobody needs it any more */
 void hfi_hold_publish(struct hfi_hold *hold); /* safe_until_ns := the lease's deadline */
+/* What is known of a lock that a store does not have any more. */
+#define HFI_WHY_FORGOTTEN "the store no longer has it: it was broken, or ended or forgotten there"
 /* Marks a held lock as lost. hfi_hold_tell() then calls the callbacks; it lets go of the mutex while it does. */
 void hfi_hold_lose(struct hfi_hold *hold, const char *why);
+/* The same for one whose time is over: finds out why. */
+void hfi_hold_lose_by_time(struct hfi_hold *hold);
 void hfi_hold_tell(struct hfi_hold *hold);
 hf_lock *hfi_handle_new(hf_client *client); /* NULL: no memory */
 void hfi_handle_attach(hf_lock *handle, struct hfi_hold *hold, const hf_options *options);

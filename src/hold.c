@@ -96,6 +96,7 @@ struct hfi_hold *hfi_hold_new(hf_client *client, const struct hfi_want *want)
     hold->owner = (struct hfi_owner){ client->env.client, ++client->serial };
     hold->lost_fd = -1;
     hold->why[0] = 0;
+    hold->trouble_text[0] = 0;
     memcpy(hold->name, want->name, strlen(want->name) + 1);
     hold->note[0] = 0;
     if (want->options.note)
@@ -153,6 +154,36 @@ void hfi_hold_lose(struct hfi_hold *hold, const char *why)
         snprintf(hold->why, sizeof hold->why, "%s", why);
     if (hold->lost_fd >= 0)
         hfi_bell_ring(hold->lost_fd);
+}
+
+/* Why the store was of no help when the time was over. */
+static void explain_silence(const struct hfi_hold *hold, char *why, size_t size)
+{
+    const bool waits = hold->renewing; /* for an answer, at this moment */
+    const hfi_time since = hold->trouble_since_ns ? hold->trouble_since_ns : hold->asked_ns;
+    const bool refused = hold->trouble_since_ns && hold->trouble != HF_UNAVAILABLE && hold->trouble != HF_UNKNOWN;
+
+    if (!waits && !hold->trouble_since_ns) {
+        snprintf(why, size, "it was not renewed in time: this process did not run, or waited for the store");
+        return;
+    }
+    const double seconds = (double)(hfi_now_ns() - since) / HFI_SECOND;
+    snprintf(why, size, "the store has %s for %.1f s (%s)", refused ? "refused to renew it" : "been silent", seconds,
+             hold->trouble_text[0] && hold->trouble_since_ns ? hold->trouble_text : "no answer");
+}
+
+void hfi_hold_lose_by_time(struct hfi_hold *hold)
+{
+    char why[sizeof hold->why];
+    const struct hfi_lease *lease = &hold->lease;
+
+    if (lease->deadline_ns == lease->end_by_ns)
+        snprintf(why, sizeof why, "it was held for as long as max_hold_ms allows");
+    else if (!lease->terms.renew)
+        snprintf(why, sizeof why, "its time-to-live is over, and it was not to be renewed");
+    else
+        explain_silence(hold, why, sizeof why);
+    hfi_hold_lose(hold, why);
 }
 
 static hf_lock *next_to_tell(struct hfi_hold *hold)

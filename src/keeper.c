@@ -66,22 +66,17 @@ static void unpin(struct hfi_hold *hold)
 
 /* --- losses: by whoever learns of them --- */
 
+/* `why` NULL: its time is over. */
 static void lose(struct hfi_hold *hold, const char *why)
 {
     if (hold->state != HFI_HOLD_HELD)
         return;
-    hfi_hold_lose(hold, why);
+    if (why)
+        hfi_hold_lose(hold, why);
+    else
+        hfi_hold_lose_by_time(hold);
     hfi_hold_tell(hold); /* before the store is told, so that the holder knows first */
     hfi_undo_soon(hold);
-}
-
-static const char *why_ended(const struct hfi_hold *hold)
-{
-    if (hold->why[0])
-        return hold->why;
-    if (hold->lease.deadline_ns == hold->lease.end_by_ns)
-        return "it was held for as long as max_hold_ms allows";
-    return hold->lease.terms.renew ? "it could not be renewed in time" : "its time-to-live has passed";
 }
 
 static void end_what_is_over(hf_client *client)
@@ -90,7 +85,7 @@ static void end_what_is_over(hf_client *client)
     do {
         collect(client, &batch, HFI_STEP_END, hfi_now_ns());
         for (size_t i = 0; i < batch.count; i++) {
-            lose(batch.holds[i], why_ended(batch.holds[i]));
+            lose(batch.holds[i], batch.holds[i]->why[0] ? batch.holds[i]->why : NULL);
             unpin(batch.holds[i]);
         }
     } while (batch.count == BATCH);
@@ -98,14 +93,25 @@ static void end_what_is_over(hf_client *client)
 
 /* --- exchanges: by the helpers --- */
 
-static void take_answer(struct hfi_hold *hold, hf_status status, const struct hfi_renewal *renewal)
+/* For the sentence that says why it was lost, if it comes to that. */
+static void note_trouble(struct hfi_hold *hold, hf_status status, const char *message)
+{
+    if (status == HF_OK || !hold->trouble_since_ns)
+        hold->trouble_since_ns = status == HF_OK ? 0 : hold->asked_ns;
+    hold->trouble = status;
+    if (status != HF_OK)
+        snprintf(hold->trouble_text, sizeof hold->trouble_text, "%.159s", message);
+}
+
+static void take_answer(struct hfi_hold *hold, hf_status status, const struct hfi_renewal *renewal, const char *message)
 {
     if (hold->state != HFI_HOLD_HELD)
         return;
     if (status == HF_LOST) {
-        lose(hold, "the store no longer has it");
+        lose(hold, HFI_WHY_FORGOTTEN);
         return;
     }
+    note_trouble(hold, status, message);
     if (status == HF_UNKNOWN) /* a gift's first renewal may have made its time shorter */
         hfi_lease_unsure(&hold->lease, renewal->ttl_ms, renewal->counted_from_ns);
     if (hold->lease.renew_at_ns != HFI_NEVER) { /* else it was only looked at */
@@ -158,12 +164,13 @@ static void renew_batch(hf_client *client, const struct batch *batch, hfi_time n
     const hfi_time deadline = exchange_deadline(client, batch, renewals, now_ns);
     client->hangs_at_ns = now_ns + HANG;
     pthread_mutex_unlock(&client->mutex);
-    const hf_status status = client->engine->renew(client->store, renewals, batch->count, deadline, NULL);
+    hf_error err = { .message = "" };
+    const hf_status status = client->engine->renew(client->store, renewals, batch->count, deadline, &err);
     pthread_mutex_lock(&client->mutex);
     for (size_t i = 0; i < batch->count; i++)
         batch->holds[i]->renewing = false; /* all before the first callback, which may renew another one */
     for (size_t i = 0; i < batch->count; i++) {
-        take_answer(batch->holds[i], status == HF_OK ? renewals[i].status : status, &renewals[i]);
+        take_answer(batch->holds[i], status == HF_OK ? renewals[i].status : status, &renewals[i], err.message);
         unpin(batch->holds[i]);
     }
 }

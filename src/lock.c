@@ -52,7 +52,7 @@ hf_status hf_release(hf_lock *lock, hf_error *err)
     hfi_client_enter(client);
     wait_for_callback(hold);
     if (hold->state == HFI_HOLD_HELD && is_over(hold)) {
-        hfi_hold_lose(hold, "its time had passed before it was released");
+        hfi_hold_lose_by_time(hold);
         hfi_hold_tell(hold);
         hfi_undo(hold, client->timeout_ns, NULL);
         wait_for_callback(hold);
@@ -93,7 +93,7 @@ static hf_status renew_now(struct hfi_hold *hold, struct hfi_renewal *renewal, h
     pthread_cond_broadcast(&client->changed);
     if (status == HF_OK)
         status = renewal->status;
-    return status == HF_LOST ? hfi_fail(err, HF_LOST, 0, "the store no longer has it") : status;
+    return status == HF_LOST ? hfi_fail(err, HF_LOST, 0, HFI_WHY_FORGOTTEN) : status;
 }
 
 hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
@@ -123,7 +123,10 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
             hfi_lease_unsure(&hold->lease, renewal.ttl_ms, renewal.counted_from_ns);
         hfi_hold_publish(hold);
     } else if (status == HF_LOST && hold->state == HFI_HOLD_HELD) {
-        hfi_hold_lose(hold, is_over(hold) ? "its time had passed before it was renewed" : "the store no longer has it");
+        if (is_over(hold))
+            hfi_hold_lose_by_time(hold);
+        else
+            hfi_hold_lose(hold, HFI_WHY_FORGOTTEN);
         hfi_hold_tell(hold);
         hfi_undo(hold, client->timeout_ns, NULL);
     }

@@ -78,10 +78,10 @@ start x
 until_true '[ -s line ]'
 holdfast break x
 ends 76
-said "lost the lock 'x'"
+said "the lock 'x' was lost"
 start --max-hold 300ms x
 ends 76
-said "lost the lock 'x'"
+said "the lock 'x' was lost"
 start x
 until_true '[ -s line ]'
 # A wait ends with the script that waits.

@@ -32,7 +32,7 @@ expect 76 "$HOLDFAST" run --max-hold 3s --grace 10s x -- \
 said "as long as --max-hold allows"
 # The library's own end of it stands behind that: the exit code is the same when it comes first.
 expect 76 "$HOLDFAST" run --no-renew -t 1s --max-hold 1s x -- sleep 1000
-said "was about to end"
+said "was not to be renewed"
 
 # SIGTERM comes first, and the command may use its grace.
 expect 76 "$HOLDFAST" run --max-hold 300ms --grace 10s x -- \

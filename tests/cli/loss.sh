@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+# Every loss is said with its cause, its store and its time: each cause in its own words.
+. "$HERE/lib.sh"
+file=$HOLDFAST_URL
+redis=redis+unix://$TMP/socket
+start_server()
+{
+    "$REDIS_SERVER" --port 0 --unixsocket "$TMP/socket" --save '' --dir "$TMP" >redis.log 2>&1 &
+    server=$!
+    until_true '"$HOLDFAST" -u "$redis" status x 2>/dev/null >&2 || [ $? -eq 1 ]'
+}
+trap 'kill $server 2>/dev/null' EXIT
+start_server
+
+lost() # PATTERN: the holder's only line is a loss with this cause
+{
+    code=0
+    wait $holder || code=$?
+    same "$code" 76
+    same "$(wc -l <holder.err)" 1 "lines"
+    grep -Eq "^holdfast: the lock 'x' was lost at [0-2][0-9]:[0-5][0-9]:[0-6][0-9] after [0-9a-z]+: $1\$" holder.err ||
+        fail "said: $(cat holder.err)"
+}
+start() # URL OPTION ...
+{
+    rm -f ready
+    url=$1
+    shift
+    "$HOLDFAST" -u "$url" run "$@" x -- sh -c 'exec 2>/dev/null; touch ready; exec sleep 1000' 2>holder.err &
+    holder=$!
+    until_true '[ -e ready ]'
+}
+
+start "$file"
+"$HOLDFAST" -u "$file" break x
+lost "it was broken by an administrator \\($file\\)"
+
+start "$redis" -t 3s
+"$HOLDFAST" -u "$redis" break x
+lost "the store no longer has it: it was broken, or ended or forgotten there \\(redis\\+unix://.*/socket\\)"
+
+start "$file" --max-hold 300ms
+lost "that is as long as --max-hold allows \\($file\\)"
+start "$redis" --no-renew -t 1s
+lost "its time-to-live is over, and it was not to be renewed \\(redis\\+unix://.*/socket\\)"
+
+# A server that is gone.
+start "$redis" -t 3s
+kill -KILL $server
+wait $server || :
+lost "the store is silent since [0-2][0-9]:[0-5][0-9]:[0-6][0-9] \\(cannot connect to .*/socket: .*\\) \\(redis.*\\)"
+
+# Where the command runs on, the loss is the library's, and said in its words.
+rm -f socket
+start_server
+rm -f ready
+"$HOLDFAST" -u "$redis" run -t 1s --on-lost ignore --log log x -- sh -c 'exec 2>/dev/null; touch ready
+    while "$HOLDFAST" -u "$HOLDFAST_URL" run -n x -- true; do sleep 0.02; done; touch ended' 2>holder.err &
+holder=$!
+until_true '[ -e ready ]'
+kill -KILL $server
+wait $server || :
+until_true '[ -e ended ]'
+lost "the store has been silent for [0-9.]+ s \\(.*/socket.*\\) \\(redis.*\\)"
+grep -q '"event": "lost".*"why": "the store has been silent' log || fail "not in the log: $(cat log)"
