@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 /* The directory of the library, and who owns the library. False if that cannot be said for certain: a program that it
- * is linked into has no name but the one that its caller chose, and a relative name means another file after chdir(). */
+ * is linked into has no name but the one that its caller chose; a relative name means another file after chdir(). */
 static bool library_directory(char out[PATH_MAX], uid_t *owner)
 {
     static const char inside = 0;
