@@ -28,7 +28,7 @@ test:
 	@tools/test $(TESTFLAGS)
 
 test-all: test
-	@tools/setup test model interop
+	@tools/setup test model interop deb
 	@tools/test $(TESTFLAGS) all
 
 check:

@@ -61,5 +61,5 @@ void hfi_data_file(char out[HFI_DATA_FILE_MAX], const char *name)
     const bool known = library_directory(library, &owner) &&
                        snprintf(path, sizeof path, "%s/" HFI_DATA_FROM_LIBRARY "/%s", library, name) < PATH_MAX &&
                        realpath(path, found) && strlen(found) < HFI_DATA_FILE_MAX;
-    snprintf(out, HFI_DATA_FILE_MAX, "%s", known ? found : name);
+    snprintf(out, HFI_DATA_FILE_MAX, "%.*s", HFI_DATA_FILE_MAX - 1, known ? found : name);
 }
