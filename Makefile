@@ -9,7 +9,7 @@ SOAK_MINUTES ?= 20
 TESTFLAGS ?=
 
 # model, interop, bench and demo are folders too.
-.PHONY: all build demo test test-all check lint format model interop bench soak install deb clean help
+.PHONY: all build demo test test-all check lint format model interop bench soak install deb static clean help
 .NOTPARALLEL:
 
 all: build
@@ -28,7 +28,7 @@ test:
 	@tools/test $(TESTFLAGS)
 
 test-all: test
-	@tools/setup test model interop
+	@tools/setup test model interop deb
 	@tools/test $(TESTFLAGS) all
 
 check:
@@ -73,6 +73,12 @@ deb:
 	@tools/setup deb
 	@tools/deb
 
+static:
+	@tools/setup build
+	@tools/build build/one-file --buildtype=release -Done_file=true -Dpostgres=disabled -Dmysql=disabled
+	@strip -o build/holdfast-static build/one-file/cli/holdfast-static
+	@echo "built: build/holdfast-static, which needs no other file"
+
 clean:
 	@rm -rf build
 
@@ -89,5 +95,6 @@ help:
 	@echo "make bench      measure, beside what the system itself offers"
 	@echo "make soak       all tests and the long ones, over and over; SOAK_MINUTES=20"
 	@echo "make install    into PREFIX=/usr/local, below DESTDIR if that is set"
+	@echo "make static     the command in one file, with all engines but postgres: and mysql:"
 	@echo "make deb        Debian packages, in build/deb"
 	@echo "make clean      remove build/"

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 /* The directory of the library, and who owns the library. False if that cannot be said for certain: a program that it
- * is linked into has no name but the one that its caller chose, and a relative name means another file after chdir(). */
+ * is linked into has no name but the one that its caller chose; a relative name means another file after chdir(). */
 static bool library_directory(char out[PATH_MAX], uid_t *owner)
 {
     static const char inside = 0;
@@ -61,5 +61,5 @@ void hfi_data_file(char out[HFI_DATA_FILE_MAX], const char *name)
     const bool known = library_directory(library, &owner) &&
                        snprintf(path, sizeof path, "%s/" HFI_DATA_FROM_LIBRARY "/%s", library, name) < PATH_MAX &&
                        realpath(path, found) && strlen(found) < HFI_DATA_FILE_MAX;
-    snprintf(out, HFI_DATA_FILE_MAX, "%s", known ? found : name);
+    snprintf(out, HFI_DATA_FILE_MAX, "%.*s", HFI_DATA_FILE_MAX - 1, known ? found : name);
 }

@@ -25,15 +25,18 @@ static const struct row {
 } table[] = {
     { "file", "file ", &hfi_engine_file, NULL, NULL },
     { "mem", "mem ", &hfi_engine_mem, NULL, NULL },
-    { "redis", "redis rediss redis+unix redis+sentinel redis+cluster ", NULL, "machines that share a Redis or Valkey",
+    { "redis", "redis rediss redis+unix redis+sentinel redis+cluster ", &hfi_engine_redis,
+      "machines that share a Redis or Valkey", "libhiredis" },
+    { "redlock", "redlock ", &hfi_engine_redlock, "machines that share several independent Redis or Valkey masters",
       "libhiredis" },
-    { "redlock", "redlock ", NULL, "machines that share several independent Redis or Valkey masters", "libhiredis" },
     { "postgres", "postgres postgresql ", NULL, "machines that share a PostgreSQL database", "libpq5" },
     { "mysql", "mysql mariadb ", NULL, "machines that share a MySQL or MariaDB database", "libmariadb3" },
-    { "sqlite", "sqlite ", NULL, "processes that share an SQLite file", "libsqlite3-0" },
-    { "zookeeper", "zookeeper ", NULL, "machines that share a ZooKeeper ensemble", "libzookeeper-st2" },
-    { "etcd", "etcd etcds ", NULL, "machines that share an etcd cluster", "libnghttp2-14 and libprotobuf-c1" },
-    { "consul", "consul consuls ", NULL, "machines that share a Consul cluster", "libjansson4" },
+    { "sqlite", "sqlite ", &hfi_engine_sqlite, "processes that share an SQLite file", "libsqlite3-0" },
+    { "zookeeper", "zookeeper ", &hfi_engine_zookeeper, "machines that share a ZooKeeper ensemble",
+      "libzookeeper-st2" },
+    { "etcd", "etcd etcds ", &hfi_engine_etcd, "machines that share an etcd cluster",
+      "libnghttp2-14 and libprotobuf-c1" },
+    { "consul", "consul consuls ", &hfi_engine_consul, "machines that share a Consul cluster", "libjansson4" },
 };
 #define ROWS (sizeof table / sizeof table[0])
 
@@ -59,6 +62,11 @@ static const struct row *row_of(const char *scheme)
 static const struct hfi_engine *load(const struct row *row, char *why, size_t size)
 {
     char directory[PATH_MAX], path[PATH_MAX + 32];
+    if (hfi_why_not_in_one_file) {
+        snprintf(why, size, "%s", hfi_why_not_in_one_file);
+        errno = ENOENT;
+        return NULL;
+    }
     hfi_module_directory(directory);
     snprintf(path, sizeof path, "%s/%s.so", directory, row->name);
     const int fd = open(path, O_RDONLY | O_CLOEXEC); /* tells a missing file from one that cannot be opened now */
