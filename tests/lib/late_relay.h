@@ -30,8 +30,8 @@ int late_relay_port(const struct late_relay *relay);
 void late_relay_catch(struct late_relay *relay, const char *text, unsigned nth);
 /* The same, and closes the connection at once to whoever sent it: the next request comes on another one. */
 void late_relay_cut(struct late_relay *relay, const char *text, unsigned nth);
-/* The same, and before the connection is closed the client is told what `answer` writes to `out`, as by a proxy that has
- * given up on the server. */
+/* The same, and before the connection is closed the client is told what `answer` writes to `out`, as by a proxy that
+ * has given up on the server. */
 typedef size_t late_relay_answer_fn(char out[64], const char *request, size_t length);
 void late_relay_answer(struct late_relay *relay, const char *text, unsigned nth, late_relay_answer_fn *answer);
 /* Waits until it was caught. */
