@@ -61,8 +61,8 @@ static bool go_to(struct way *way, int fd)
     return fd >= 0;
 }
 
-/* What the symbolic link `fd` leads to, its length returned. -1 with EPERM if it is somebody else's, who could change
- * it at any time; with ENOTDIR if it is no link. */
+/* What the symbolic link `fd` leads to; its length is returned. -1 with EPERM if it is somebody else's, who could
+ * change it at any time; with ENOTDIR if it is no link. */
 static ssize_t read_link(int fd, char *out, size_t size)
 {
     struct stat stat;
