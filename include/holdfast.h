@@ -102,8 +102,8 @@ typedef struct hf_client_options {
     }
 
 /* Opens the store that `url` names. NULL means the environment's HOLDFAST_URL or, without one, "file:". `options` may
- * be NULL. HF_INVALID: the URL is empty or malformed, or its scheme unknown. HF_UNSUPPORTED: the engine is known but not
- * installed; the message says what to install. HF_DENIED, HF_UNAVAILABLE: the store refused, or was not there. */
+ * be NULL. HF_INVALID: the URL is empty or malformed, or its scheme is unknown. HF_UNSUPPORTED: the engine is known but
+ * not installed; the message says what to install. HF_DENIED, HF_UNAVAILABLE: the store refused, or was not there. */
 HF_API hf_status hf_open(hf_client **out, const char *url, const hf_client_options *options, hf_error *err);
 
 /* Ends all waits with HF_CANCELED, releases every lock that the client holds, and frees it. Blocks until the waits have

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 #
-# complete.py bash|zsh FILE <CASES: types lines, and after each a tab, into that shell on a terminal, with the completion
-# of FILE. Of each pair of lines of CASES the first is what is typed, and the second the words that this must make of it,
-# as the shell would pass them to a command, joined by "|". Exits with 1 if one of them is something else.
+# complete.py bash|zsh FILE <CASES: types lines, and after each a tab, into that shell on a terminal, with the
+# completion of FILE. Of each pair of lines of CASES the first is what is typed, and the second the words that this must
+# make of it, as the shell would pass them to a command, joined by "|". Exits with 1 if one of them is something else.
 import os
 import pty
 import select
