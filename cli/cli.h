@@ -111,6 +111,8 @@ int hfc_store_option(struct hfc_globals *globals, const char *command, int optio
 int hfc_configure(struct hfc_globals *globals);
 /* Where a setting comes from, in words. */
 const char *hfc_setting_from(char *buffer, size_t size, const struct hfc_globals *globals, enum hfc_setting_id id);
+/* Where HFC_USER_FILE and HFC_SYSTEM_FILE are looked for, whether they are there or not; "": nowhere. */
+const char *hfc_settings_path(enum hfc_place place);
 /* `url` without passwords, cut if need be. */
 const char *hfc_shown_url(char *buffer, size_t size, const char *url);
 /* Opens the store of globals->url with the default options. HFC_EXIT_OK, or says why not and returns the exit code. */

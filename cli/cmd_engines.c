@@ -221,8 +221,16 @@ static void print_settings(const struct shown_setting shown[HFC_SETTINGS], bool 
         hfc_json_key(stdout, text, &first);
         hfc_json_string(stdout, shown[id].value != NULL ? shown[id].from : NULL);
     }
-    if (json)
-        fputs("}\n", stdout);
+    if (json) {
+        hfc_json_key(stdout, "files", &first);
+        fputc('[', stdout);
+        hfc_json_string(stdout, hfc_settings_path(HFC_USER_FILE));
+        fputs(", ", stdout);
+        hfc_json_string(stdout, hfc_settings_path(HFC_SYSTEM_FILE));
+        fputs("]}\n", stdout);
+    } else {
+        printf("%-13s  %s %s\n", "files", hfc_settings_path(HFC_USER_FILE), hfc_settings_path(HFC_SYSTEM_FILE));
+    }
 }
 
 static int show_settings(struct hfc_globals *globals, bool json)

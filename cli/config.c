@@ -54,6 +54,11 @@ const char *hfc_setting_from(char *buffer, size_t size, const struct hfc_globals
     return buffer;
 }
 
+const char *hfc_settings_path(enum hfc_place place)
+{
+    return paths[place];
+}
+
 /* --- files --- */
 
 static char *trim(char *text)

@@ -102,7 +102,7 @@ typedef struct hf_client_options {
     }
 
 /* Opens the store that `url` names. NULL means the environment's HOLDFAST_URL or, without one, "file:". `options` may
- * be NULL. HF_INVALID: the URL is empty or malformed, or its scheme unknown. HF_UNSUPPORTED: the engine is known but
+ * be NULL. HF_INVALID: the URL is empty or malformed, or its scheme is unknown. HF_UNSUPPORTED: the engine is known but
  * not installed; the message says what to install. HF_DENIED, HF_UNAVAILABLE: the store refused, or was not there. */
 HF_API hf_status hf_open(hf_client **out, const char *url, const hf_client_options *options, hf_error *err);
 
@@ -207,9 +207,6 @@ typedef int (*hf_inspect_fn)(const hf_info *info, void *arg);
 
 /* Calls `each` once for every held lock whose name starts with `prefix` (NULL: all). HF_OK also when there is none. */
 HF_API hf_status hf_inspect(hf_client *client, const char *prefix, hf_inspect_fn each, void *arg, hf_error *err);
-
-/* The same for the one lock `name`, without reading the others: `each` is called once, or not at all if it is free. */
-HF_API hf_status hf_inspect_one(hf_client *client, const char *name, hf_inspect_fn each, void *arg, hf_error *err);
 
 /* An administrator's forced release. The holder learns of it as of any loss. HF_OK: it is free, or was. HF_UNAVAILABLE:
  * the holder could not be told; the message says what to do. */

@@ -7,4 +7,5 @@ hold_for_completion
 types zsh "$completions/_holdfast"
 hold_no_more
 # Without a lock there is nothing to insert.
-typed zsh "$completions/_holdfast" 'holdfast status ' holdfast status
+printf '%s\n' 'holdfast status ' 'holdfast|status' >cases
+expect 0 python3 "$HERE/complete.py" zsh "$completions/_holdfast" <cases

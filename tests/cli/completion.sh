@@ -31,9 +31,9 @@ for scheme in file mem redis rediss redlock postgres mysql mariadb sqlite zookee
 done
 completes holdfast status ''
 same "$(head -n 1 out)" nightly
+case_of "holdfast status 'two  w" "holdfast|status|two  words, it's"
+case_of 'holdfast status "two  w' "holdfast|status|two  words, it's"
 types bash "$completions/holdfast.bash"
-typed bash "$completions/holdfast.bash" "holdfast status 'two  w" holdfast status "two  words, it's"
-typed bash "$completions/holdfast.bash" 'holdfast status "two  w' holdfast status "two  words, it's"
 hold_no_more
 
 for command in run hold ls status break guard engines bench; do

@@ -14,6 +14,7 @@ url_is() # URL WHY
 
 # What is used, and why; each is overruled by the next.
 url_is file: default
+printed "files          $user $system"
 printf '# ours\n\n  url = file://%s/a  \nttl=5s\n' "$TMP" >"$system"
 url_is "file://$TMP/a" "$system, line 3"
 expect 0 "$HOLDFAST" run x -- sh -c 'echo "$HOLDFAST_URL"'
@@ -37,6 +38,7 @@ mkdir xdg
 echo "url = file://$TMP/d" >xdg/holdfast.conf
 XDG_CONFIG_HOME=$TMP/xdg expect 0 "$HOLDFAST" engines --url --json
 json "it['url'] == 'file://$TMP/d' and it['url_from'] == '$TMP/xdg/holdfast.conf, line 1'"
+json "it['files'] == ['$TMP/xdg/holdfast.conf', '$system']"
 json "it['ttl'] == '5s' and it['ttl_from'] == '$system, line 4' and it['reach_from'] == 'default'"
 
 # The time-to-live is the lock's, unless an option says otherwise.

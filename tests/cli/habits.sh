@@ -81,3 +81,15 @@ free nightly || fail "nightly is still held"
 # Inside of another lock too.
 expect 5 holdfast run another -- ./script
 same "$(cat out)" "nightly: "
+
+# The first examples of holdfast(1).
+for name in report deploy; do
+    printf '#!/bin/sh\necho %s\n' $name >$name.sh
+    chmod +x $name.sh
+done
+manual 'run -n nightly-report' >example
+expect 0 sh example
+same "$(cat out err)" report
+manual 'max-hold 1h' >example
+expect 0 sh example
+same "$(cat out err)" deploy

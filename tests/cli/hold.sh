@@ -54,6 +54,10 @@ held 'two words' || fail "not held"
 case $(cat line) in 'held two words token '[1-9]*) ;; *) fail "it printed: $(cat line)" ;; esac
 echo nonsense >&8 # is thrown away
 held 'two words' || fail "not held after a line of input"
+# ^Z stops a script and what it has started; the renewing goes on.
+kill -TSTP $pid
+held 'two words' || fail "not held after SIGTSTP"
+[ "$(state_of $pid)" != T ] || fail "it was stopped"
 kill $pid
 ends 0
 free 'two words' || fail "still held after SIGTERM"

@@ -118,41 +118,39 @@ hold_no_more()
     wait
 }
 
-# typed SHELL FILE LINE WORD ...: LINE and a tab, typed into that shell, make these words of it. See complete.py.
-typed()
+# case_of LINE WORDS: one of them for complete.py.
+case_of()
 {
-    shell=$1 file=$2 line=$3
-    shift 3
-    printf '%s\n' "$@" >wanted
-    expect 0 python3 "$HERE/complete.py" "$shell" "$file" "$line"
-    cmp -s out wanted || fail "$shell made other words of: $line"
+    printf '%s\n' "$@" >>cases
 }
 
-# What bash and zsh make of a line on a terminal. Both add what is missing if there is only one way to go on.
+# types SHELL FILE: what bash and zsh make of lines on a terminal, those of $TMP/cases too. Both add what is missing if
+# there is only one way to go on.
 types()
 {
-    typed "$1" "$2" 'holdfast sta' holdfast status
-    typed "$1" "$2" 'holdfast help gua' holdfast help guard
-    typed "$1" "$2" 'holdfast run --on-lost ki' holdfast run --on-lost kill
-    typed "$1" "$2" 'holdfast run --no-re' holdfast run --no-renew
-    typed "$1" "$2" 'holdfast ls --reach mach' holdfast ls --reach machines
+    case_of 'holdfast sta' 'holdfast|status'
+    case_of 'holdfast help gua' 'holdfast|help|guard'
+    case_of 'holdfast run --on-lost ki' 'holdfast|run|--on-lost|kill'
+    case_of 'holdfast run --no-re' 'holdfast|run|--no-renew'
+    case_of 'holdfast ls --reach mach' 'holdfast|ls|--reach|machines'
     for command in run hold ls status break; do
-        typed "$1" "$2" "holdfast $command ni" holdfast $command nightly
-        typed "$1" "$2" "holdfast $command tw" holdfast $command "two  words, it's"
+        case_of "holdfast $command ni" "holdfast|$command|nightly"
+        case_of "holdfast $command tw" "holdfast|$command|two  words, it's"
         # No word of the table's head, which is no lock's name.
-        typed "$1" "$2" "holdfast $command N" holdfast $command N
-        typed "$1" "$2" "holdfast $command A" holdfast $command A
+        case_of "holdfast $command N" "holdfast|$command|N"
+        case_of "holdfast $command A" "holdfast|$command|A"
     done
-    typed "$1" "$2" 'holdfast status two\ \ w' holdfast status "two  words, it's"
-    typed "$1" "$2" "holdfast -u 'file://$TMP/locks' status ni" holdfast -u "file://$TMP/locks" status nightly
-    typed "$1" "$2" "holdfast status -u 'file://$TMP/locks' ni" holdfast status -u "file://$TMP/locks" nightly
-    # A store on the network is not asked, which a failure of the connection would show only by taking long.
-    typed "$1" "$2" 'holdfast -u redis://127.0.0.1:1 status ni' holdfast -u redis://127.0.0.1:1 status ni
+    case_of 'holdfast status two\ \ w' "holdfast|status|two  words, it's"
+    case_of "holdfast -u 'file://$TMP/locks' status ni" "holdfast|-u|file://$TMP/locks|status|nightly"
+    case_of "holdfast status -u 'file://$TMP/locks' ni" "holdfast|status|-u|file://$TMP/locks|nightly"
+    # A store on the network is not asked.
+    case_of 'holdfast -u redis://127.0.0.1:1 status ni' 'holdfast|-u|redis://127.0.0.1:1|status|ni'
     # A command is completed where it stands, and no sooner.
-    typed "$1" "$2" 'holdfast run x zz-uni' holdfast run x zz-unique-command
-    typed "$1" "$2" 'holdfast run -n -w 2s x -- zz-uni' holdfast run -n -w 2s x -- zz-unique-command
-    typed "$1" "$2" 'holdfast run zz-uni' holdfast run zz-uni
-    mkdir -p folder
+    case_of 'holdfast run x zz-uni' 'holdfast|run|x|zz-unique-command'
+    case_of 'holdfast run -n -w 2s x -- zz-uni' 'holdfast|run|-n|-w|2s|x|--|zz-unique-command'
+    case_of 'holdfast run zz-uni' 'holdfast|run|zz-uni'
+    mkdir folder
     touch folder/zz-file
-    typed "$1" "$2" 'holdfast run x -- cat folder/zz' holdfast run x -- cat folder/zz-file
+    case_of 'holdfast run x -- cat folder/zz' 'holdfast|run|x|--|cat|folder/zz-file'
+    expect 0 python3 "$HERE/complete.py" "$1" "$2" <cases
 }
