@@ -9,7 +9,7 @@ start_server()
     server=$!
     until_true '"$HOLDFAST" -u "$redis" status x 2>/dev/null >&2 || [ $? -eq 1 ]'
 }
-trap 'kill $server 2>/dev/null' EXIT
+trap 'kill $server 2>/dev/null || :' EXIT
 start_server
 
 lost() # PATTERN: the holder's only line is a loss with this cause
@@ -54,7 +54,7 @@ lost "the store is silent since [0-2][0-9]:[0-5][0-9]:[0-6][0-9] \\(cannot conne
 rm -f socket
 start_server
 rm -f ready
-"$HOLDFAST" -u "$redis" run -t 1s --on-lost ignore --log log x -- sh -c 'exec 2>/dev/null; touch ready
+"$HOLDFAST" -u "$redis" run -t 1s --on-lost ignore --log events x -- sh -c 'exec 2>/dev/null; touch ready
     while "$HOLDFAST" -u "$HOLDFAST_URL" run -n x -- true; do sleep 0.02; done; touch ended' 2>holder.err &
 holder=$!
 until_true '[ -e ready ]'
@@ -62,4 +62,4 @@ kill -KILL $server
 wait $server || :
 until_true '[ -e ended ]'
 lost "the store has been silent for [0-9.]+ s \\(.*/socket.*\\) \\(redis.*\\)"
-grep -q '"event": "lost".*"why": "the store has been silent' log || fail "not in the log: $(cat log)"
+grep -q '"event": "lost".*"why": "the store has been silent' events || fail "not in the log: $(cat events)"
