@@ -4,10 +4,30 @@
 # The names of held locks, one per line. Asked only of a store on this machine: completion must not hang on a network.
 _holdfast_names()
 {
-    local url=${1:-${HOLDFAST_URL:-file:}}
-    case $url in
-    file:*) holdfast -u "$url" ls 2>/dev/null | awk 'NR > 1 { print $1 }' ;;
-    esac
+    local url=()
+    [[ -z $1 ]] || url=(-u "$1")
+    [[ $(holdfast "${url[@]}" engines --url 2>/dev/null) == 'url '*' file:'* ]] || return
+    holdfast "${url[@]}" ls --names 2>/dev/null
+}
+
+# Puts those that match into COMPREPLY. A name may contain blanks and quotes, so it is offered as it has to be typed:
+# escaped or, after an opening quote, as that wants it.
+_holdfast_offer_names()
+{
+    local name typed single="'\\''"
+    while IFS= read -r name; do
+        case $current in
+        \'*) typed=\'${name//\'/$single} ;;
+        \"*) typed=\"$(sed 's/[\\"$`]/\\&/g' <<<"$name") ;;
+        *) printf -v typed %q "$name" ;;
+        esac
+        [[ $typed != "$current"* ]] || COMPREPLY+=("${typed#[\'\"]}")
+    done < <(_holdfast_names "$url")
+}
+
+_holdfast_offer()
+{
+    COMPREPLY=($(compgen -W "$1" -- "$current"))
 }
 
 _holdfast_schemes()
@@ -18,95 +38,84 @@ _holdfast_schemes()
 _holdfast()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
+    local commands='run hold ls status break guard engines bench help'
+    local lock='-n --nonblock -w --wait --timeout -t --ttl -E --conflict-exit-code -q --quiet --no-renew --max-hold --note'
     local command= url= name= word i
     COMPREPLY=()
 
-    # A ':' parts words, so a URL may be several of them: "-u" "file" ":" "///dir".
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
-        if [[ -z $command ]]; then
-            case $word in
-            -u | --url)
-                url=${COMP_WORDS[i + 1]}
-                ((i++))
-                while ((i + 2 < COMP_CWORD)) && [[ ${COMP_WORDS[i + 1]} == : ]]; do
-                    url+=:${COMP_WORDS[i + 2]}
-                    ((i += 2))
-                done
-                ;;
-            run | ls | status | break | engines | bench) command=$word ;;
-            esac
-        else
-            case $word in
-            -w | -t | -E | --wait | --ttl | --conflict-exit-code | --max-hold | --on-lost | --grace | --note | \
-                --mode | --workers | --seconds) ((i++)) ;;
-            --) ;;
-            -*) ;;
-            *)
-                if [[ $command == run && -n $name ]]; then
-                    # What follows NAME is a command with a completion of its own.
-                    if declare -F _command_offset >/dev/null; then
-                        _command_offset "$i"
-                    else
-                        COMPREPLY=($(compgen -c -- "$current"))
-                    fi
-                    return
+        case $word in
+        -u | --url)
+            [[ $word == --url && $command == engines ]] && continue
+            # A ':' parts words, so a URL may be several of them: "-u" "file" ":" "///dir".
+            url=${COMP_WORDS[++i]}
+            while ((i + 2 < COMP_CWORD)) && [[ ${COMP_WORDS[i + 1]} == : ]]; do
+                url+=:${COMP_WORDS[i + 2]}
+                ((i += 2))
+            done
+            url=${url//[\'\"]/}
+            ;;
+        -w | -t | -E | -c | --wait | --timeout | --ttl | --conflict-exit-code | --command | --max-hold | --on-lost | \
+            --grace | --note | --reach | --mode | --workers | --seconds) ((i++)) ;;
+        -*) ;;
+        *)
+            if [[ -z $command ]]; then
+                command=$word
+            elif [[ $command == run && -n $name ]]; then
+                # What follows NAME is a command with a completion of its own.
+                if declare -F _command_offset >/dev/null; then
+                    _command_offset "$i"
+                else
+                    COMPREPLY=($(compgen -f -- "$current"))
                 fi
+                return
+            else
                 name=$word
-                ;;
-            esac
-        fi
+            fi
+            ;;
+        esac
     done
 
     case $previous in
-    -u | --url)
-        COMPREPLY=($(compgen -W "$(_holdfast_schemes)" -- "$current"))
-        return
-        ;;
-    --on-lost)
-        COMPREPLY=($(compgen -W 'term kill ignore' -- "$current"))
-        return
-        ;;
-    --mode)
-        COMPREPLY=($(compgen -W 'pair throughput contend handoff' -- "$current"))
-        return
-        ;;
-    -w | --wait | -t | --ttl | --max-hold | --grace)
-        COMPREPLY=($(compgen -W '500ms 2s 30s 5m 1h' -- "$current"))
-        return
-        ;;
-    -E | --conflict-exit-code | --note | --workers | --seconds) return ;;
+    -u) word=$(_holdfast_schemes) ;;
+    --url) [[ $command == engines ]] && word=- || word=$(_holdfast_schemes) ;;
+    --reach) word='processes machines' ;;
+    --on-lost) word='term kill ignore' ;;
+    --mode) word='pair throughput contend handoff' ;;
+    -w | --wait | --timeout | -t | --ttl | --max-hold | --grace) word='500ms 2s 30s 5m 1h' ;;
+    -E | --conflict-exit-code | -c | --command | --note | --workers | --seconds) word= ;;
+    *) word=- ;;
     esac
+    if [[ $word != - && ! ($command == run && -n $name) ]]; then
+        _holdfast_offer "$word"
+        return
+    fi
 
+    if [[ $current == -* && ! ($command == run && -n $name) ]]; then
+        word='-u --url --reach --help'
+        case $command in
+        '') word+=' --json -V --version' ;;
+        run) word+=" $lock -c --command --on-lost --grace" ;;
+        hold) word+=" $lock" ;;
+        ls) word+=' --json --names' ;;
+        status) word+=' --json -q --quiet' ;;
+        engines) word+=' --json' ;;
+        bench) word+=' --mode --workers --procs --seconds --json' ;;
+        esac
+        _holdfast_offer "$word"
+        return
+    fi
     case $command in
-    '')
-        if [[ $current == -* ]]; then
-            COMPREPLY=($(compgen -W '-u --url --json --help --version' -- "$current"))
-        else
-            COMPREPLY=($(compgen -W 'run ls status break engines bench' -- "$current"))
-        fi
-        ;;
+    '' | help) _holdfast_offer "$commands" ;;
     run)
         if [[ -n $name ]]; then
             COMPREPLY=($(compgen -c -- "$current"))
-        elif [[ $current == -* ]]; then
-            COMPREPLY=($(compgen -W '-n --nonblock -w --wait -t --ttl -E --conflict-exit-code --no-renew --max-hold
-                --on-lost --grace --note --help' -- "$current"))
         else
-            COMPREPLY=($(compgen -W "$(_holdfast_names "$url")" -- "$current"))
+            _holdfast_offer_names
         fi
         ;;
-    ls | status | break)
-        if [[ $current == -* ]]; then
-            word='--help'
-            [[ $command == break ]] || word+=' --json'
-            COMPREPLY=($(compgen -W "$word" -- "$current"))
-        elif [[ -z $name ]]; then
-            COMPREPLY=($(compgen -W "$(_holdfast_names "$url")" -- "$current"))
-        fi
-        ;;
-    engines) COMPREPLY=($(compgen -W '--json --help' -- "$current")) ;;
-    bench) COMPREPLY=($(compgen -W '--mode --workers --procs --seconds --json --help' -- "$current")) ;;
+    hold | ls | status | break) [[ -n $name ]] || _holdfast_offer_names ;;
     esac
 }
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-# The completion for bash parses and completes; all three know every option of `run`.
+# The completion for bash, word by word and on a terminal; those for all three shells know every option.
 . "$HERE/lib.sh"
 completions=$HERE/../../completions
 
 bash -n "$completions/holdfast.bash" || fail "syntax"
-mkdir bin
-ln -s "$HOLDFAST" bin/holdfast
+hold_for_completion
 cat >complete <<'END'
 source "$1"
 shift
@@ -21,7 +20,7 @@ completes() # WORD ... : the words that would be offered for the last
 }
 
 completes holdfast ''
-same "$(tr '\n' ' ' <out)" "run ls status break engines bench "
+same "$(tr '\n' ' ' <out)" "run hold ls status break guard engines bench help "
 completes holdfast st
 same "$(cat out)" status
 completes holdfast run --on-lost ''
@@ -30,17 +29,19 @@ completes holdfast -u ''
 for scheme in file mem redis rediss redlock postgres mysql mariadb sqlite zookeeper etcd etcds consul consuls; do
     printed "$scheme:"
 done
-"$HOLDFAST" run nightly -- sh -c 'touch ready; until [ -e done ]; do sleep 0.02; done' &
-until_true '[ -e ready ]'
-for command in run ls status break; do
-    completes holdfast $command ni
-    same "$(cat out)" nightly "$command"
+completes holdfast status ''
+same "$(head -n 1 out)" nightly
+case_of "holdfast status 'two  w" "holdfast|status|two  words, it's"
+case_of 'holdfast status "two  w' "holdfast|status|two  words, it's"
+types bash "$completions/holdfast.bash"
+hold_no_more
+
+for command in run hold ls status break guard engines bench; do
+    "$HOLDFAST" $command --help | grep -o -- '^  .*  ' | grep -o -- '--[a-z-]*[a-z]' | sort -u >options
+    [ -s options ] || fail "no options in the help of $command"
+    while read -r option; do
+        grep -q -- "$option" "$completions/holdfast.bash" || fail "bash does not know $option"
+        grep -q -- "$option" "$completions/_holdfast" || fail "zsh does not know $option"
+        grep -q -- "-l ${option#--}" "$completions/holdfast.fish" || fail "fish does not know $option"
+    done <options
 done
-touch done
-wait
-"$HOLDFAST" run --help | grep -o -- '--[a-z-]*[a-z]' | sort -u >options
-while read -r option; do
-    grep -q -- "$option" "$completions/holdfast.bash" || fail "bash does not know $option"
-    grep -q -- "$option" "$completions/_holdfast" || fail "zsh does not know $option"
-    grep -q -- "-l ${option#--}" "$completions/holdfast.fish" || fail "fish does not know $option"
-done <options

@@ -12,8 +12,13 @@ expect 76 "$HOLDFAST" -u "$store" guard stock 35
 expect 0 "$HOLDFAST" -u "$store" guard 'another thing' 1
 
 # The example of holdfast(1): under a lock it is the holder's own token.
-expect 0 "$HOLDFAST" -u "$store" run fresh -- sh -c '"$HOLDFAST" guard fresh "$HOLDFAST_TOKEN" && echo written'
+mkdir bin
+ln -s "$HOLDFAST" bin/holdfast
+manual 'guard stock' >example
+PATH=$TMP/bin:$PATH expect 0 "$HOLDFAST" -u "sqlite://$TMP/other.db" run stock -- sh example
 same "$(cat out)" written
+PATH=$TMP/bin:$PATH expect 76 "$HOLDFAST" -u "$store" run stock -- sh example
+same "$(cat out)" ""
 
 for token in 0 -1 +1 ' 1' 1x '' 9223372036854775808 99999999999999999999; do
     expect 64 "$HOLDFAST" -u "$store" guard -- stock "$token"

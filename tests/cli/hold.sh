@@ -6,19 +6,7 @@ ln -s "$HOLDFAST" bin/holdfast
 PATH=$TMP/bin:$PATH
 
 # The example for sh: held, with its token, until the descriptor is closed.
-cat >example <<'END'
-dir=$(mktemp -d)
-mkfifo "$dir/in" "$dir/out"
-holdfast hold -n nightly <"$dir/in" >"$dir/out" &
-exec 8>"$dir/in" 9<"$dir/out"
-rm -r "$dir"
-read -r held <&9 || exit 75
-token=${held##* }
-echo "working, token $token"
-kill -0 $! || exit 76
-exec 8>&-
-wait $!
-END
+manual mkfifo >example
 sed 's/^kill -0.*/&\n. .\/middle/' example >script
 echo 'holdfast status nightly --json >during; echo "$held" >line' >middle
 TMPDIR=$TMP expect 0 sh script
@@ -34,15 +22,7 @@ TMPDIR=$TMP expect 75 holdfast run nightly -- sh script
 same "$(cat out)" "" "two at once"
 
 # The example for bash.
-cat >example.bash <<'END'
-coproc LOCK { exec holdfast hold -n nightly; }
-in=${LOCK[1]} out=${LOCK[0]} pid=$LOCK_PID
-read -r held <&"$out" || exit 75
-echo "working, token ${held##* }"
-kill -0 "$pid" || exit 76
-exec {in}>&-
-wait "$pid"
-END
+manual coproc >example.bash
 sed 's/^kill -0.*/&\n. .\/middle/' example.bash >script.bash
 rm during line
 expect 0 bash script.bash

@@ -86,3 +86,71 @@ json()
 it = json.load(open(sys.argv[1]))
 sys.exit(not eval(sys.argv[2]))' "$TMP/out" "$1" || fail "not true of the output: $1"
 }
+
+# manual TEXT: the example of holdfast(1) that contains it, as it is printed.
+manual()
+{
+    awk -v text="$1" '/^\.Bd -literal/ { block = ""; inside = 1; next }
+        /^\.Ed/ { if (inside && index(block, text)) printf "%s", block; inside = 0 }
+        /^\.Dl / && index($0, text) { sub(/^\.Dl (\$ )?/, ""); print }
+        inside { block = block $0 "\n" }' "$HERE/../../docs/man/holdfast.1" |
+        sed 's/\\-/-/g; s/\\(dq/"/g; s/\\(aq/'"'"'/g'
+}
+
+# For the tests of completion: $TMP/bin in front of PATH, with holdfast and a command that no other name begins like; and
+# two locks that are held until hold_no_more.
+hold_for_completion()
+{
+    mkdir bin
+    ln -s "$HOLDFAST" bin/holdfast
+    printf '#!/bin/sh\n' >bin/zz-unique-command
+    chmod +x bin/zz-unique-command
+    PATH=$TMP/bin:$PATH
+    for name in nightly "two  words, it's"; do
+        holdfast run "$name" -- sh -c 'until [ -e done ]; do sleep 0.02; done' &
+    done
+    until_true '[ "$(holdfast ls --names | wc -l)" -eq 2 ]'
+}
+
+hold_no_more()
+{
+    touch done
+    wait
+}
+
+# case_of LINE WORDS: one of them for complete.py.
+case_of()
+{
+    printf '%s\n' "$@" >>cases
+}
+
+# types SHELL FILE: what bash and zsh make of lines on a terminal, those of $TMP/cases too. Both add what is missing if
+# there is only one way to go on.
+types()
+{
+    case_of 'holdfast sta' 'holdfast|status'
+    case_of 'holdfast help gua' 'holdfast|help|guard'
+    case_of 'holdfast run --on-lost ki' 'holdfast|run|--on-lost|kill'
+    case_of 'holdfast run --no-re' 'holdfast|run|--no-renew'
+    case_of 'holdfast ls --reach mach' 'holdfast|ls|--reach|machines'
+    for command in run hold ls status break; do
+        case_of "holdfast $command ni" "holdfast|$command|nightly"
+        case_of "holdfast $command tw" "holdfast|$command|two  words, it's"
+        # No word of the table's head, which is no lock's name.
+        case_of "holdfast $command N" "holdfast|$command|N"
+        case_of "holdfast $command A" "holdfast|$command|A"
+    done
+    case_of 'holdfast status two\ \ w' "holdfast|status|two  words, it's"
+    case_of "holdfast -u 'file://$TMP/locks' status ni" "holdfast|-u|file://$TMP/locks|status|nightly"
+    case_of "holdfast status -u 'file://$TMP/locks' ni" "holdfast|status|-u|file://$TMP/locks|nightly"
+    # A store on the network is not asked.
+    case_of 'holdfast -u redis://127.0.0.1:1 status ni' 'holdfast|-u|redis://127.0.0.1:1|status|ni'
+    # A command is completed where it stands, and no sooner.
+    case_of 'holdfast run x zz-uni' 'holdfast|run|x|zz-unique-command'
+    case_of 'holdfast run -n -w 2s x -- zz-uni' 'holdfast|run|-n|-w|2s|x|--|zz-unique-command'
+    case_of 'holdfast run zz-uni' 'holdfast|run|zz-uni'
+    mkdir folder
+    touch folder/zz-file
+    case_of 'holdfast run x -- cat folder/zz' 'holdfast|run|x|--|cat|folder/zz-file'
+    expect 0 python3 "$HERE/complete.py" "$1" "$2" <cases
+}

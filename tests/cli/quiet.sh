@@ -29,14 +29,7 @@ expect 76 "$HOLDFAST" run -q -E 0 x -- sh -c '"$HOLDFAST" break x; sleep 100'
 said "the lock 'x' was lost"
 
 # What `status` cannot find out is neither held nor free: the example of holdfast(1).
-cat >example <<'END'
-holdfast status -q deploy
-case $? in
-0) echo somebody deploys ;;
-1) echo nobody deploys ;;
-*) echo cannot tell ;;
-esac
-END
+manual 'somebody deploys' >example
 mkdir bin
 ln -s "$HOLDFAST" bin/holdfast
 PATH=$TMP/bin:$PATH
@@ -46,3 +39,11 @@ expect 0 holdfast run deploy -- sh example
 same "$(cat out err)" "somebody deploys"
 HOLDFAST_URL=redis://127.0.0.1:1 expect 0 sh example
 same "$(cat out)" "cannot tell"
+# And that for cron.
+printf '#!/bin/sh\necho report\n' >report.sh
+chmod +x report.sh
+manual '-E 0' >example
+expect 0 sh example
+same "$(cat out err)" report
+expect 0 holdfast run nightly-report -- env -u HOLDFAST_HELD sh example
+same "$(cat out err)" ""

@@ -46,6 +46,9 @@ TEST_LIMIT(a_password_comes_from_where_it_is_kept, 60)
     snprintf(url, sizeof url, "mysql://guest:open%%2Dsesame@localhost:%d/app", server->port);
     check_works(url);
     write_private(path, sizeof path, server, "open-sesame\n");
+    snprintf(url, sizeof url, "mysql://guest@127.0.0.1:%d/app?password_file=%s", server->port, path);
+    check_works(url);
+    /* As it was spelt first. */
     snprintf(url, sizeof url, "mysql://guest@127.0.0.1:%d/app?password-file=%s", server->port, path);
     check_works(url);
     /* An option file, in which all of it may stand; and a group of our own in it. */

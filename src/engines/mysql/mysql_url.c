@@ -14,7 +14,7 @@ static const char *const setting_names[MYSQL_SETTINGS] = {
     [SET_DEFAULT_FILE] = "default-file",
     [SET_GROUP] = "group",
     [SET_SSL] = "ssl",
-    [SET_PASSWORD_FILE] = "password-file",
+    [SET_PASSWORD_FILE] = "password_file",
     [SET_SSL_VERIFY] = "ssl-verify",
     [SET_SSL_CA] = "ssl-ca",
     [SET_SSL_CAPATH] = "ssl-capath",
@@ -80,12 +80,26 @@ static hf_status read_authority(struct mysql_config *config, const char *text, s
 
 /* --- options --- */
 
+static char with_dash(char c)
+{
+    return c == '_' ? '-' : c;
+}
+
+/* libmariadb spells its own options both ways, with '-' and with '_'. */
+static bool is_setting(const char *setting, const char *text, size_t length)
+{
+    size_t i = 0;
+    while (i < length && with_dash(text[i]) == with_dash(setting[i]))
+        i++;
+    return i == length && !setting[i];
+}
+
 static hf_status take_option(struct mysql_config *config, const char *text, size_t length, hf_error *err)
 {
     const char *equals = memchr(text, '=', length);
     const size_t name = equals ? (size_t)(equals - text) : length;
     size_t i = 0;
-    while (i < MYSQL_SETTINGS && !(strlen(setting_names[i]) == name && strncmp(text, setting_names[i], name) == 0))
+    while (i < MYSQL_SETTINGS && !is_setting(setting_names[i], text, name))
         i++;
     if (i == MYSQL_SETTINGS)
         return hfi_fail(err, HF_INVALID, 0, "unknown option \"%.*s\" in the URL", name < 40 ? (int)name : 40, text);
