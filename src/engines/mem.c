@@ -234,7 +234,7 @@ struct shown {
     int64_t waiters;
 };
 
-/* Copies what the shard holds whose name has these first bytes, so that the caller's function runs without its mutex. */
+/* Copies what the shard holds whose name starts so, in order that the caller's function runs without its mutex. */
 static size_t copy_shard(struct shard *shard, const char *name, size_t length, struct shown *out, size_t room)
 {
     size_t count = 0;
