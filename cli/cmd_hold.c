@@ -28,7 +28,7 @@ static int print_help(void)
           "  -q, --quiet                     say nothing but errors\n"
           "      --no-renew                  end the lock after its time-to-live\n"
           "      --max-hold DURATION         end the lock after this long\n"
-          "      --note TEXT                 shown by `holdfast ls`\n"
+          "      --note TEXT                 shown by `holdfast ls`; default: the user\n"
           "      --verbose                   say who is waited for, also where there is no terminal\n"
           "      --log syslog|journal|FILE   write there what becomes of the lock, as lines of JSON\n"
           "      --on-lost-exec TEXT         run TEXT by `sh -c` after the lock was lost; HOLDFAST_WHY says why\n"
@@ -179,6 +179,7 @@ int hfc_hold_main(struct hfc_globals *globals, int argc, char **argv)
     if (request.options.ttl_ms == 0)
         request.options.ttl_ms = globals->ttl_ms;
     request.options.owner = HF_OWNER_HANDLE;
+    hfc_default_note(&request, NULL);
     if (!hfc_signals_take(&signals))
         return HFC_EXIT_INTERNAL;
     if (!isatty(STDIN_FILENO)) {

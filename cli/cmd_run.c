@@ -40,7 +40,7 @@ static int print_help(void)
           "      --on-lost term|kill|ignore  what to do with COMMAND when the lock ends; default: term\n"
           "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, but before the end\n"
           "                                  of a lease at most a third of it\n"
-          "      --note TEXT                 shown by `holdfast ls`\n"
+          "      --note TEXT                 shown by `holdfast ls`; default: the user and COMMAND\n"
           "      --verbose                   say who is waited for, also where there is no terminal\n"
           "      --log syslog|journal|FILE   write there what becomes of the lock, as lines of JSON\n"
           "      --on-lost-exec TEXT         run TEXT by `sh -c` after the lock was lost; HOLDFAST_WHY says why\n"
@@ -370,6 +370,7 @@ int hfc_run_main(struct hfc_globals *globals, int argc, char **argv)
         return HFC_EXIT_INTERNAL;
     sem_init(&guard.no_command, 0, 1);
     options.acquire.options.owner = HF_OWNER_HANDLE;
+    hfc_default_note(&options.acquire, options.command[0]);
     if (options.on_lost != HFC_ON_LOST_IGNORE) {
         options.acquire.options.on_lost = await_end;
         options.acquire.options.arg = &guard;

@@ -5,7 +5,10 @@
 #include "run.h"
 
 #include <getopt.h>
+#include <stdlib.h>
 #include <unistd.h>
+
+#define NOTE_MOST 120 /* of the library */
 
 const char *hfc_typed(char buffer[HFC_TYPED], const struct option *options, int index, int option)
 {
@@ -74,6 +77,24 @@ int hfc_request_option(struct hfc_acquire *request, const char *command, const c
     default:
         return -2;
     }
+}
+
+void hfc_default_note(struct hfc_acquire *request, const char *command)
+{
+    static char note[NOTE_MOST + 1];
+    char text[512], number[24];
+    const char *user = getenv("LOGNAME");
+
+    if (request->options.note != NULL)
+        return;
+    if (user == NULL || *user == '\0')
+        user = getenv("USER");
+    if (user == NULL || *user == '\0') {
+        snprintf(number, sizeof number, "%lld", (long long)geteuid());
+        user = number;
+    }
+    snprintf(text, sizeof text, "%s%s%s", user, command != NULL ? ": " : "", command != NULL ? command : "");
+    request->options.note = hfc_printable(note, sizeof note, text);
 }
 
 int hfc_not_acquired(const struct hfc_acquire *request, hf_client *client, const hf_error *err)

@@ -146,6 +146,9 @@ const char *hfc_typed(char buffer[HFC_TYPED], const struct option *options, int 
 int hfc_duration_option(const char *command, const char *typed, bool zero_allowed, uint32_t *ms);
 /* Takes `option` with optarg if it is one of HFC_REQUEST_OPTIONS. -1: taken; -2: it is another; else the exit code. */
 int hfc_request_option(struct hfc_acquire *request, const char *command, const char *typed, int option);
+/* Who and what it is, unless a note was given: the user as the environment names it, and the command. NULL: none. Not
+ * its arguments, which may be secret, and a store has other readers than `ps`. */
+void hfc_default_note(struct hfc_acquire *request, const char *command);
 /* HF_BUSY, HF_TIMEOUT: says so, unless nobody wants to know. Returns the exit code. */
 int hfc_not_acquired(const struct hfc_acquire *request, hf_client *client, const hf_error *err);
 /* On a terminal: which store it is. */

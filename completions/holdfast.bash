@@ -40,6 +40,7 @@ _holdfast()
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
     local commands='run hold ls status break guard engines bench help'
     local lock='-n --nonblock -w --wait --timeout -t --ttl -E --conflict-exit-code -q --quiet --no-renew --max-hold --note'
+    lock+=' --verbose --log --on-lost-exec'
     local command= url= name= word i
     COMPREPLY=()
 
@@ -57,7 +58,7 @@ _holdfast()
             url=${url//[\'\"]/}
             ;;
         -w | -t | -E | -c | --wait | --timeout | --ttl | --conflict-exit-code | --command | --max-hold | --on-lost | \
-            --grace | --note | --reach | --mode | --workers | --seconds) ((i++)) ;;
+            --grace | --note | --log | --on-lost-exec | --reach | --mode | --workers | --seconds) ((i++)) ;;
         -*) ;;
         *)
             if [[ -z $command ]]; then
@@ -82,9 +83,13 @@ _holdfast()
     --url) [[ $command == engines ]] && word=- || word=$(_holdfast_schemes) ;;
     --reach) word='processes machines' ;;
     --on-lost) word='term kill ignore' ;;
+    --log)
+        COMPREPLY=($(compgen -W 'syslog journal' -A file -- "$current"))
+        return
+        ;;
     --mode) word='pair throughput contend handoff' ;;
     -w | --wait | --timeout | -t | --ttl | --max-hold | --grace) word='500ms 2s 30s 5m 1h' ;;
-    -E | --conflict-exit-code | -c | --command | --note | --workers | --seconds) word= ;;
+    -E | --conflict-exit-code | -c | --command | --note | --on-lost-exec | --workers | --seconds) word= ;;
     *) word=- ;;
     esac
     if [[ $word != - && ! ($command == run && -n $name) ]]; then

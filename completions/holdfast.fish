@@ -6,7 +6,7 @@
 function __holdfast_place
     set -l words (commandline -opc)
     set -l valued -w -t -E -c --wait --timeout --ttl --conflict-exit-code --command --max-hold --on-lost --grace \
-        --note --reach --mode --workers --seconds
+        --note --log --on-lost-exec --reach --mode --workers --seconds
     set -l url ''
     set -l command ''
     set -l name ''
@@ -104,6 +104,9 @@ complete -c holdfast -n $lock -s q -l quiet -d 'Say nothing but errors'
 complete -c holdfast -n $lock -l no-renew -d 'End the lock after its time-to-live'
 complete -c holdfast -n $lock -l max-hold -x -d 'End the lock after this long'
 complete -c holdfast -n $lock -l note -x -d 'Shown by ls'
+complete -c holdfast -n $lock -l verbose -d 'Say who is waited for'
+complete -c holdfast -n $lock -l log -r -F -d 'Write there what becomes of the lock'
+complete -c holdfast -n $lock -l on-lost-exec -x -d 'Run by sh -c after a loss'
 complete -c holdfast -n '__holdfast_option run' -s c -l command -x -d 'Run this by sh -c'
 complete -c holdfast -n '__holdfast_option run' -l on-lost -x -a 'term kill ignore' -d 'What to do with the command'
 complete -c holdfast -n '__holdfast_option run' -l grace -x -d 'Time between SIGTERM and SIGKILL'

@@ -8,7 +8,7 @@ start_server()
     "$REDIS_SERVER" --port 0 --unixsocket "$TMP/socket" --requirepass right --save '' --dir "$TMP" >redis.log 2>&1 9>&- &
     server=$!
 }
-trap '[ -z "${server-}" ] || kill $server' EXIT
+trap '[ -z "${server-}" ] || kill $server 2>/dev/null || :' EXIT
 
 # It is given up when the wait is over, and without one at once.
 begin=$(date +%s%N)

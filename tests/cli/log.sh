@@ -4,37 +4,37 @@
 
 line() # NUMBER EXPRESSION: of the Python object `it`, which is that line
 {
-    sed -n "$1p" log >"$TMP/out"
+    sed -n "$1p" events >"$TMP/out"
     json "$2"
 }
 
-expect 0 "$HOLDFAST" run --log log --on-lost-exec 'touch called' 'the "x"' -- true
-same "$(wc -l <log)" 2
+expect 0 "$HOLDFAST" run --log events --on-lost-exec 'touch called' 'the "x"' -- true
+same "$(wc -l <events)" 2
 line 1 'it["event"] == "acquired" and it["name"] == "the \"x\"" and it["waited_ms"] >= 0 and it["token"] > 0'
 line 1 'it["store"].startswith("file:") and it["pid"] > 1 and len(it["time"]) == 24'
 line 2 'it["event"] == "released" and it["held_ms"] >= 0'
 [ ! -e called ] || fail "called without a loss"
 
 # Not acquired; and lost, which somebody wants to know.
-rm log
-"$HOLDFAST" run --log log --on-lost-exec 'echo "$HOLDFAST_NAME: $HOLDFAST_WHY" >called; exit 3' x -- \
+rm events
+"$HOLDFAST" run --log events --on-lost-exec 'echo "$HOLDFAST_NAME: $HOLDFAST_WHY" >called; exit 3' x -- \
     sh -c 'touch ready; exec sleep 1000' 2>holder.err &
 holder=$!
 until_true '[ -e ready ]'
-expect 75 "$HOLDFAST" run -n --log log x -- true
+expect 75 "$HOLDFAST" run -n --log events x -- true
 expect 0 "$HOLDFAST" break x
 code=0
 wait $holder || code=$?
 same "$code" 76
 same "$(cat called)" "x: it was broken by an administrator"
-same "$(wc -l <log)" 3
+same "$(wc -l <events)" 3
 line 2 'it["event"] == "waited" and it["why"].startswith("held by") and "token" not in it'
 line 3 'it["event"] == "lost" and it["why"] == "it was broken by an administrator" and it["held_ms"] >= 0'
 
 # The same of `hold`; and a log that cannot be written is said, and costs nothing.
-rm log
+rm events
 mkfifo input
-"$HOLDFAST" hold --log log y <input >holder.out &
+"$HOLDFAST" hold --log events y <input >holder.out &
 holder=$!
 exec 9>input
 until_true '[ -s holder.out ]'

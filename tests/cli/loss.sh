@@ -9,7 +9,7 @@ start_server()
     server=$!
     until_true '"$HOLDFAST" -u "$redis" status x 2>/dev/null >&2 || [ $? -eq 1 ]'
 }
-trap 'kill $server 2>/dev/null' EXIT
+trap 'kill $server 2>/dev/null || :' EXIT
 start_server
 
 lost() # PATTERN: the holder's only line is a loss with this cause
@@ -28,24 +28,26 @@ start() # URL OPTION ...
     shift
     "$HOLDFAST" -u "$url" run "$@" x -- sh -c 'exec 2>/dev/null; touch ready; exec sleep 1000' 2>holder.err &
     holder=$!
-    until_true '[ -e ready ]'
 }
 
 start "$file"
+until_true '[ -e ready ]'
 "$HOLDFAST" -u "$file" break x
 lost "it was broken by an administrator \\($file\\)"
 
-start "$redis" -t 3s
+start "$redis" -t 9s
+until_true '[ -e ready ]'
 "$HOLDFAST" -u "$redis" break x
 lost "the store no longer has it: it was broken, or ended or forgotten there \\(redis\\+unix://.*/socket\\)"
 
 start "$file" --max-hold 300ms
 lost "that is as long as --max-hold allows \\($file\\)"
-start "$redis" --no-renew -t 1s
+start "$redis" --no-renew -t 2s
 lost "its time-to-live is over, and it was not to be renewed \\(redis\\+unix://.*/socket\\)"
 
 # A server that is gone.
-start "$redis" -t 3s
+start "$redis" -t 6s
+until_true '[ -e ready ]'
 kill -KILL $server
 wait $server || :
 lost "the store is silent since [0-2][0-9]:[0-5][0-9]:[0-6][0-9] \\(cannot connect to .*/socket: .*\\) \\(redis.*\\)"
@@ -54,7 +56,7 @@ lost "the store is silent since [0-2][0-9]:[0-5][0-9]:[0-6][0-9] \\(cannot conne
 rm -f socket
 start_server
 rm -f ready
-"$HOLDFAST" -u "$redis" run -t 1s --on-lost ignore --log log x -- sh -c 'exec 2>/dev/null; touch ready
+"$HOLDFAST" -u "$redis" run -t 4s --on-lost ignore --log events x -- sh -c 'exec 2>/dev/null; touch ready
     while "$HOLDFAST" -u "$HOLDFAST_URL" run -n x -- true; do sleep 0.02; done; touch ended' 2>holder.err &
 holder=$!
 until_true '[ -e ready ]'
@@ -62,4 +64,4 @@ kill -KILL $server
 wait $server || :
 until_true '[ -e ended ]'
 lost "the store has been silent for [0-9.]+ s \\(.*/socket.*\\) \\(redis.*\\)"
-grep -q '"event": "lost".*"why": "the store has been silent' log || fail "not in the log: $(cat log)"
+grep -q '"event": "lost".*"why": "the store has been silent' events || fail "not in the log: $(cat events)"

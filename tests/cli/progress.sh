@@ -5,7 +5,7 @@ HOLDFAST_URL=redis+unix://$TMP/socket
 "$REDIS_SERVER" --port 0 --unixsocket "$TMP/socket" --save '' --dir "$TMP" >redis.log 2>&1 &
 server=$!
 trap 'kill $server' EXIT
-until_true '[ -S socket ]'
+until_true '"$HOLDFAST" status deploy >/dev/null 2>&1 || [ $? -eq 1 ]'
 
 hold() # NOTE
 {

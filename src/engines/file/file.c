@@ -140,7 +140,9 @@ static hf_status describe_holder(const struct file_lock *lock, const struct hfi_
                                  struct hfi_grant *grant)
 {
     struct file_record record;
-    if (hfi_file_read_record(lock->fd, &record, request->name, NULL) == HF_OK && record.host[0])
+    /* Whoever has the lock may have yet to write its record: the one that is there is then the last holder's. */
+    if (hfi_file_read_record(lock->fd, &record, request->name, NULL) == HF_OK && record.host[0] &&
+        record.client == hfi_file_holder(lock->fd))
         snprintf(grant->holder, sizeof grant->holder, "%s:%lld%s%.80s", record.host, (long long)record.pid,
                  record.note[0] ? " " : "", record.note);
     return HF_BUSY;
