@@ -208,6 +208,9 @@ typedef int (*hf_inspect_fn)(const hf_info *info, void *arg);
 /* Calls `each` once for every held lock whose name starts with `prefix` (NULL: all). HF_OK also when there is none. */
 HF_API hf_status hf_inspect(hf_client *client, const char *prefix, hf_inspect_fn each, void *arg, hf_error *err);
 
+/* The same for the one lock `name`, without reading the others: `each` is called once, or not at all if it is free. */
+HF_API hf_status hf_inspect_one(hf_client *client, const char *name, hf_inspect_fn each, void *arg, hf_error *err);
+
 /* An administrator's forced release. The holder learns of it as of any loss. HF_OK: it is free, or was. HF_UNAVAILABLE:
  * the holder could not be told; the message says what to do. */
 HF_API hf_status hf_break(hf_client *client, const char *name, hf_error *err);
