@@ -18,8 +18,8 @@ present()
 {
     wanted=$1
     shift
-    expect 0 "$@" engines
-    grep -A 1 "^$wanted (" "$TMP/out" | grep -q '^  [+-] ' || fail "$wanted is not present"
+    expect 0 "$@" engines --json
+    grep "\"name\": \"$wanted\"" "$TMP/out" | grep -q '"present": true' || fail "$wanted is not present"
 }
 ignores()
 {
