@@ -140,7 +140,7 @@ struct hfi_engine {
     hf_status (*inspect)(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                          hf_error *err);
 
-    /* The same for the lock `name` alone, at a price that does not grow with the number of locks. NULL: as inspect(). */
+    /* The same for the lock `name` alone, at a price that does not grow with the number of locks. NULL as inspect(). */
     hf_status (*inspect_one)(void *store, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                              hf_error *err);
 
