@@ -28,7 +28,7 @@ test:
 	@tools/test $(TESTFLAGS)
 
 test-all: test
-	@tools/setup test model interop deb
+	@tools/setup test model interop deb static
 	@tools/test $(TESTFLAGS) all
 
 check:
@@ -74,7 +74,7 @@ deb:
 	@tools/deb
 
 static:
-	@tools/setup build
+	@tools/setup static
 	@tools/build build/one-file --buildtype=release -Done_file=true -Dpostgres=disabled -Dmysql=disabled
 	@strip -o build/holdfast-static build/one-file/cli/holdfast-static
 	@echo "built: build/holdfast-static, which needs no other file"
