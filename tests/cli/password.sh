@@ -9,7 +9,7 @@ unset HOLDFAST_URL
 "$REDIS_SERVER" --port 0 --unixsocket "$TMP/socket" --requirepass 's3cret pass' --save '' --dir "$TMP" >redis.log 2>&1 &
 server=$!
 trap 'kill $server' EXIT
-until_true '[ -S socket ]'
+until_true '"$HOLDFAST" -u "$url" ls >/dev/null 2>&1 || [ $? -eq 77 ]' # it listens, and wants a password
 echo 's3cret pass' >secret
 echo wrong >wrong
 chmod 600 secret wrong
