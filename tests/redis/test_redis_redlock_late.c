@@ -48,16 +48,37 @@ static void check_times(struct stage *stage, int64_t least_ms)
         CHECK(redis_server_number(stage->group->server[i], "PTTL %s", NAME) >= least_ms);
 }
 
-/* The owner as the master has it, without the number of the attempt. */
-static void check_holder(struct stage *stage, int index, bool same, char base[100])
+struct values {
+    char of[3][100]; /* what each master has; "" if it has nothing */
+};
+
+static struct values look_at_masters(struct stage *stage)
 {
-    char value[100];
-    redis_server_text(stage->group->server[index], value, sizeof value, "GET %s", NAME);
-    CHECK(strrchr(value, '.') != NULL);
-    if (same)
-        CHECK_STR(base, value);
-    else
-        snprintf(base, 100, "%s", value);
+    struct values values;
+    for (int i = 0; i < 3; i++) {
+        struct redis_server *server = stage->group->server[i];
+        values.of[i][0] = 0;
+        if (redis_server_number(server, "EXISTS %s", NAME) == 1)
+            redis_server_text(server, values.of[i], sizeof values.of[i], "GET %s", NAME);
+    }
+    return values;
+}
+
+/* Delivers what was kept back: it must change nothing on the masters, a majority at least, that have voted for the
+ * holder; the last may have been slow, and still have what `before` says, or nothing. */
+static void deliver_in_vain(struct stage *stage, const struct values *before)
+{
+    const struct values now = look_at_masters(stage);
+    int voted = 0;
+    deliver_all(stage);
+    const struct values then = look_at_masters(stage);
+    for (int i = 0; i < 3; i++) {
+        if (!now.of[i][0] || (before && strcmp(before->of[i], now.of[i]) == 0))
+            continue;
+        CHECK_STR(now.of[i], then.of[i]);
+        voted++;
+    }
+    CHECK(voted >= 2);
 }
 
 TEST(a_late_renewal_cuts_no_lease_that_a_later_one_has_lengthened)
@@ -65,8 +86,7 @@ TEST(a_late_renewal_cuts_no_lease_that_a_later_one_has_lengthened)
     struct stage *stage = set_up();
     const hf_options options = stranger(20000);
     hf_error err = { 0 };
-    hf_lock *lock = must_acquire(stage->client, NAME, &options);
-    await_votes(stage->group, 3);
+    hf_lock *lock = acquire_on_all(stage->group, stage->client, &options, NULL);
     cut_all(stage, 1);
     CHECK_STATUS(HF_UNKNOWN, hf_renew(lock, 2000, &err), &err);
     CHECK_STATUS(HF_OK, hf_renew(lock, 20000, &err), &err);
@@ -100,17 +120,11 @@ TEST(a_late_acquire_after_its_release_takes_nothing)
 TEST(a_late_acquire_does_not_take_the_lock_from_a_later_attempt)
 {
     struct stage *stage = set_up();
-    char holder[3][100];
     const hf_options options = stranger(endless_ttl_ms());
     hf_error err = { 0 };
     cut_all(stage, 1);
     hf_lock *lock = must_acquire(stage->client, NAME, &options);
-    await_votes(stage->group, 3);
-    for (int i = 0; i < 3; i++)
-        check_holder(stage, i, false, holder[i]);
-    deliver_all(stage);
-    for (int i = 0; i < 3; i++)
-        check_holder(stage, i, true, holder[i]);
+    deliver_in_vain(stage, NULL);
     CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err);
     must_release(lock);
     await_clean(stage->group);
@@ -175,18 +189,16 @@ static void break_is_late(unsigned nth)
     const hf_options options = stranger(endless_ttl_ms());
     hf_error err = { 0 };
     hf_client *other = open_client();
-    hf_lock *first = must_acquire(other, NAME, &options);
-    await_votes(stage->group, 3);
+    hf_lock *first = acquire_on_all(stage->group, other, &options, NULL);
+    const struct values before = look_at_masters(stage);
     cut_all(stage, nth);
     const hf_status status = hf_break(stage->client, NAME, &err);
     CHECK(status == HF_UNKNOWN || status == HF_UNAVAILABLE);
     CHECK_STATUS(HF_OK, hf_break(stage->client, NAME, &err), &err);
-    await_votes(stage->group, 0);
+    CHECK(votes(stage->group) <= 1);
     CHECK_STATUS(HF_LOST, hf_release(first, &err), &err);
     hf_lock *second = must_acquire(other, NAME, &options);
-    await_votes(stage->group, 3);
-    deliver_all(stage);
-    CHECK_INT(3, votes(stage->group));
+    deliver_in_vain(stage, &before);
     CHECK_STATUS(HF_OK, hf_renew(second, 0, &err), &err);
     must_release(second);
     await_clean(stage->group);
@@ -211,13 +223,12 @@ TEST(a_break_ends_a_lock_that_was_renewed_after_an_answer_was_lost)
     const hf_options options = stranger(endless_ttl_ms());
     hf_error err = { 0 };
     hf_client *other = open_client();
-    hf_lock *lock = must_acquire(stage->client, NAME, &options);
-    await_votes(stage->group, 3);
+    hf_lock *lock = acquire_on_all(stage->group, stage->client, &options, NULL);
     cut_all(stage, 1);
     CHECK_STATUS(HF_UNKNOWN, hf_renew(lock, 0, &err), &err);
     CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err); /* with a number */
     CHECK_STATUS(HF_OK, hf_break(other, NAME, &err), &err);
-    CHECK_INT(0, votes(stage->group));
+    CHECK(votes(stage->group) <= 1);
     CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
     hf_close(other);
     hf_close(stage->client);
