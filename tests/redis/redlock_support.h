@@ -126,8 +126,8 @@ static inline void teach_masters(struct redis_group *group, hf_client *client)
     }
 }
 
-/* All masters that run have it. A majority does not wait for one that is slow, which then has no vote, or still has that
- * of the holder before: in that case it is taken once more. `asked_ns`: when; NULL if nobody wants to know. */
+/* All masters that run have it. A majority does not wait for one that is slow, which then has no vote, or still has
+ * that of the holder before: in that case it is taken once more. `asked_ns`: when; NULL if nobody wants to know. */
 static inline hf_lock *acquire_on_all(struct redis_group *group, hf_client *client, const hf_options *options,
                                       int64_t *asked_ns)
 {
