@@ -6,6 +6,7 @@
 #include "redlock_support.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------------------------------------------------- URLs */
@@ -271,10 +272,17 @@ TEST(a_name_that_is_the_key_of_another_locks_token_is_refused)
     hf_close(client);
 }
 
-static void *continue_soon(void *master)
+struct slow {
+    struct redis_server *master;
+    atomic_int continued;
+};
+
+static void *continue_soon(void *arg)
 {
+    struct slow *slow = arg;
     pause_ms(test_ms(100));
-    redis_server_continue(master);
+    atomic_store(&slow->continued, 1);
+    redis_server_continue(slow->master);
     return NULL;
 }
 
@@ -295,8 +303,32 @@ TEST(a_release_waits_for_a_slow_master_that_it_needs)
     const int64_t until_ns = test_now_ns() + test_ms(600) * 1000000LL;
     while (test_now_ns() < until_ns) /* … which is known of it: it has not answered for a while */
         must_release(must_acquire(client, "another", &options));
-    REQUIRE(pthread_create(&thread, NULL, continue_soon, group->server[0]) == 0);
+    struct slow slow = { .master = group->server[0] };
+    REQUIRE(pthread_create(&thread, NULL, continue_soon, &slow) == 0);
     must_release(lock);
     REQUIRE(pthread_join(thread, NULL) == 0);
     hf_close(client);
+}
+
+/* To close a connection on which an answer arrives resets it, and the master throws away what it has not read: a vote
+ * that would be in the way of others for its time-to-live. */
+TEST(a_client_that_is_closed_waits_until_slow_masters_have_let_go)
+{
+    struct redis_group *group = start_masters(3, NULL);
+    hf_client *client = open_url("%s?timeout=%d", group->url, test_ms(10000));
+    const hf_options options = stranger(endless_ttl_ms());
+    struct slow slow = { .master = group->server[0] };
+    pthread_t thread;
+    teach_masters(group, client);
+    hf_lock *lock = acquire_on_all(group, client, &options, NULL);
+    strike(group, 0, PAUSED);
+    const int64_t until_ns = test_now_ns() + test_ms(600) * 1000000LL;
+    while (test_now_ns() < until_ns) /* it is known to be slow */
+        must_release(must_acquire(client, "another", &options));
+    must_release(lock);
+    REQUIRE(pthread_create(&thread, NULL, continue_soon, &slow) == 0);
+    hf_close(client);
+    CHECK_INT(1, atomic_load(&slow.continued));
+    REQUIRE(pthread_join(thread, NULL) == 0);
+    await_clean(group);
 }

@@ -22,6 +22,9 @@
 #define ANSWER_MOST HFI_SECOND
 #define NO_PLACE_PAUSE (50 * HFI_MS)
 #define BATCH_MOST 128
+/* How long a release may wait for a connection to a master that may have our vote, though a majority has let go of it:
+ * the vote would be in the way of others for its time-to-live. */
+#define REACH_MOST (500 * HFI_MS)
 #define LOOK_AFTER HFI_SECOND
 
 static hfi_time earlier(hfi_time a, hfi_time b)
@@ -277,7 +280,7 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
             kept++;
     }
     hfi_redlock_end(&round);
-    hfi_redlock_reach(store, lock, &command, lock->maybe & hfi_redlock_untold(&round));
+    hfi_redlock_reach(store, lock, &command, lock->maybe & hfi_redlock_untold(&round), REACH_MOST);
     hfi_redlock_settle(store, lock); /* also if it must be tried again: the core may give that up without us */
     if (!was_held && lock->maybe)
         return hfi_redlock_too_few(&round, gone + kept, "answered", err);
@@ -370,7 +373,7 @@ static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_
                      round.trouble.message);
     }
     /* What a master kept that has come back would end otherwise, and it would not count again. */
-    hfi_redlock_reach(store, NULL, &command, hfi_redlock_untold(&round));
+    hfi_redlock_reach(store, NULL, &command, hfi_redlock_untold(&round), REDLOCK_LET_IN);
     hfi_redlock_end(&round);
     for (size_t i = 0; i < count; i++) {
         struct redlock_lock *lock = renewals[i].lock;

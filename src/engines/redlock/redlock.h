@@ -96,9 +96,10 @@ bool hfi_redlock_all_answered(const struct redlock_round *round);
 /* Those that were to be asked, and to which nothing was sent. */
 uint32_t hfi_redlock_untold(const struct redlock_round *round);
 /* A majority is faster than a connection to a master that has come back: these get the command as soon as they let us
- * in, if that is soon, though nobody waits for an answer. */
+ * in, if that is soon enough, though nobody waits for an answer. */
+#define REDLOCK_LET_IN (20 * HFI_MS) /* what that takes at most if a master is well, as a rule */
 void hfi_redlock_reach(struct redlock_store *store, struct redlock_lock *lock, struct redis_command *command,
-                       uint32_t masters);
+                       uint32_t masters, hfi_time most);
 void hfi_redlock_end(struct redlock_round *round);
 /* Before connections are closed: waits a moment for answers that are still to come. To close one on which something
  * arrives resets it, and the master may throw away what it has not read yet: a release. */

@@ -208,7 +208,7 @@ void hfi_redlock_give_back_left(struct redlock_store *store, struct redlock_lock
         return;
     hfi_redlock_words(&words, store, lock, request);
     hfi_redlock_add_release(&command, store, &words, "");
-    hfi_redlock_reach(store, lock, &command, left);
+    hfi_redlock_reach(store, lock, &command, left, REDLOCK_LET_IN);
 }
 
 static bool enough_stored(const struct redlock_round *round)

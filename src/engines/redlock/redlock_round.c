@@ -21,10 +21,8 @@
 /* One that is not up by then will never be. */
 #define CONNECT_MOST (5 * HFI_SECOND)
 #define SHARED_OWED_MOST 16u
-/* What connecting to a master that is well takes at most, as a rule. */
-#define LET_IN_MOST (20 * HFI_MS)
-/* How long close() waits for those that are slower than the majority. */
-#define DRAIN_MOST (100 * HFI_MS)
+/* How long close() waits for those that are slower than the majority, unless the URL says how long an answer may take. */
+#define DRAIN_MOST HFI_SECOND
 
 void hfi_redlock_mark(struct redlock_store *store, struct redis_node *node, bool failed)
 {
@@ -358,12 +356,12 @@ static bool nobody_is_connecting(const struct redlock_round *round)
 }
 
 void hfi_redlock_reach(struct redlock_store *store, struct redlock_lock *lock, struct redis_command *command,
-                       uint32_t masters)
+                       uint32_t masters, hfi_time most)
 {
     struct redlock_round round = { .store = store, .lock = lock, .must = masters };
     for (size_t i = 0; i < store->count; i++)
         round.legs[i].command = masters & 1u << i ? command : NULL;
-    hfi_redlock_ask(&round, nobody_is_connecting, hfi_redis_now_ns() + LET_IN_MOST);
+    hfi_redlock_ask(&round, nobody_is_connecting, hfi_redis_now_ns() + most);
     for (size_t i = 0; lock && i < store->count; i++)
         lock->maybe &= round.legs[i].state == REDLOCK_ANSWERED ? ~(1u << i) : ~0u;
     hfi_redlock_end(&round);
@@ -411,10 +409,11 @@ void hfi_redlock_settle(struct redlock_store *store, struct redlock_lock *lock)
 
 void hfi_redlock_drain(struct redlock_store *store)
 {
-    const hfi_time deadline = hfi_redis_now_ns() + DRAIN_MOST;
+    const hfi_time most = store->redis.config.timeout_ns ? store->redis.config.timeout_ns : DRAIN_MOST;
+    const hfi_time deadline = hfi_redis_now_ns() + most;
     for (size_t i = 0; i < store->count; i++) {
-        const struct redis_node *node = store->masters[i];
-        for (struct redis_connection *one = node->idle; one && node->failures == 0; one = one->next) {
+        /* Also one that was slow a moment ago: it is those that have not read the release yet. */
+        for (struct redis_connection *one = store->masters[i]->idle; one; one = one->next) {
             redisReply *reply = NULL;
             while (one->owed && hfi_redis_ready_by(one->fd, POLLIN, deadline) && hfi_redis_fetch(one) == HF_OK &&
                    hfi_redis_fetched(one, &reply) == HF_OK)
