@@ -21,7 +21,7 @@
 /* One that is not up by then will never be. */
 #define CONNECT_MOST (5 * HFI_SECOND)
 #define SHARED_OWED_MOST 16u
-/* How long close() waits for those that are slower than the majority, unless the URL says how long an answer may take. */
+/* How long close() waits for those that are slower than the majority, unless the URL says what an answer may take. */
 #define DRAIN_MOST HFI_SECOND
 
 void hfi_redlock_mark(struct redlock_store *store, struct redis_node *node, bool failed)
