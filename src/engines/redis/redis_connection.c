@@ -299,6 +299,6 @@ bool hfi_redis_is_alive(struct redis_connection *connection)
     }
     const ssize_t got = recv(connection->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     if (got > 0)
-        return connection->owed > 0; /* it has come this very moment */
+        return connection->owed > 0;                       /* it has come this very moment */
     return got < 0 && (errno == EAGAIN || errno == EINTR); /* idle: nothing there, not even the end */
 }
