@@ -109,6 +109,7 @@ TEST(what_a_name_led_to_is_used_while_the_resolver_fails)
     hf_close(first);
 }
 
+/* At once, unless looking it up takes so long on a busy machine that what is known is tried first. */
 TEST(a_name_that_leads_elsewhere_is_noticed_by_the_next_connection)
 {
     hf_client *client = NULL;
@@ -118,7 +119,9 @@ TEST(a_name_that_leads_elsewhere_is_noticed_by_the_next_connection)
     hosts_answer(HOST, NOBODY);
     CHECK_STATUS(HF_UNAVAILABLE, try_open(&client, 1000, &err), &err);
     hosts_answer(HOST, THERE);
-    hf_close(open_named());
+    while (try_open(&client, test_ms(3000), &err) != HF_OK)
+        REQUIRE(test_now_ns() < test_deadline_ns() - 1000 * MS);
+    hf_close(client);
 }
 
 TEST_LIMIT(waits_end_in_time_while_the_resolver_hangs, 40)
