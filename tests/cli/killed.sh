@@ -32,7 +32,8 @@ if [ "$(id -u)" -eq 0 ]; then
     rm -f ready pid
     HOLDFAST_FRONT=1 "$HOLDFAST" run x -- setpriv --reuid 65534 sh -c 'exec sleep 1000' 2>err &
     front=$!
-    until_true '"$HOLDFAST" status x --json >out 2>&1 && [ -s out ]'
+    # Who holds it is not known in the very first moment.
+    until_true '"$HOLDFAST" status x --json >out 2>&1 && grep -q "\"pid\": [0-9]" out'
     keeper=$(python3 -c 'import json; print(json.load(open("out"))["pid"])')
     until_true '[ -n "$(cat /proc/$keeper/task/$keeper/children)" ]'
     command=$(cat /proc/$keeper/task/$keeper/children)
