@@ -36,13 +36,14 @@ static const char *password_from;
 const char *hfc_setting_from(char *buffer, size_t size, const struct hfc_globals *globals, enum hfc_setting_id id)
 {
     const struct hfc_setting *setting = &globals->settings[id];
+    const char *option = settings[id].option, *variable = settings[id].variable; /* NULL: it comes from elsewhere */
 
     switch (setting->place) {
     case HFC_OPTION:
-        snprintf(buffer, size, "%s", settings[id].option);
+        snprintf(buffer, size, "%s", option != NULL ? option : "");
         break;
     case HFC_ENVIRONMENT:
-        snprintf(buffer, size, "%s", settings[id].variable);
+        snprintf(buffer, size, "%s", variable != NULL ? variable : "");
         break;
     case HFC_USER_FILE:
     case HFC_SYSTEM_FILE:
