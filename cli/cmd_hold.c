@@ -165,7 +165,7 @@ int hfc_hold_main(struct hfc_globals *globals, int argc, char **argv)
         .wait = true, .options = HF_OPTIONS_INIT, .conflict_code = HFC_EXIT_BUSY, .leash = -1
     };
     struct hfc_signals signals;
-    struct hfc_patience patience;
+    static struct hfc_patience patience; /* `globals` points to it */
     hf_client *client;
     int code = parse(&request, globals, argc, argv);
 

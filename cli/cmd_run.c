@@ -354,7 +354,7 @@ int hfc_run_main(struct hfc_globals *globals, int argc, char **argv)
     struct hfc_guard guard = {
         .signals = &signals, .lost_fd = -1, .leash = -1, .lasts_ms = INT64_MAX, .witness = { -1, { -1, -1 } }
     };
-    struct hfc_patience patience;
+    static struct hfc_patience patience; /* `globals` points to it */
     hf_client *client;
 
     int code = parse(&options, globals, argc, argv);
@@ -370,7 +370,7 @@ int hfc_run_main(struct hfc_globals *globals, int argc, char **argv)
         return HFC_EXIT_INTERNAL;
     sem_init(&guard.no_command, 0, 1);
     options.acquire.options.owner = HF_OWNER_HANDLE;
-    hfc_default_note(&options.acquire, options.command[0]);
+    hfc_default_note(&options.acquire, options.command != NULL ? options.command[0] : "");
     if (options.on_lost != HFC_ON_LOST_IGNORE) {
         options.acquire.options.on_lost = await_end;
         options.acquire.options.arg = &guard;

@@ -272,8 +272,9 @@ static int show(const struct mem_store *store, const struct shown *one, hf_inspe
     return each(&info, arg);
 }
 
-static hf_status show_shard(const struct mem_store *store, struct shard *shard, const char *name, size_t length,
-                            hf_inspect_fn each, void *arg, int *stop, hf_error *err)
+/* False: there is no memory for it. */
+static bool show_shard(const struct mem_store *store, struct shard *shard, const char *name, size_t length,
+                       hf_inspect_fn each, void *arg, int *stop)
 {
     pthread_mutex_lock(&shard->mutex);
     const size_t wanted = copy_shard(shard, name, length, NULL, 0);
@@ -281,12 +282,16 @@ static hf_status show_shard(const struct mem_store *store, struct shard *shard, 
     if (copies)
         copy_shard(shard, name, length, copies, wanted);
     pthread_mutex_unlock(&shard->mutex);
-    if (wanted && !copies)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a list of locks");
-    for (size_t i = 0; i < wanted && !*stop; i++)
+    const bool possible = copies || !wanted;
+    for (size_t i = 0; possible && i < wanted && !*stop; i++)
         *stop = show(store, &copies[i], each, arg);
     hfi_free(copies);
-    return HF_OK;
+    return possible;
+}
+
+static hf_status say_no_memory(hf_error *err)
+{
+    return hfi_fail(err, HF_NOMEM, 0, "no memory for a list of locks");
 }
 
 static hf_status mem_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
@@ -294,10 +299,10 @@ static hf_status mem_inspect(void *store, const char *prefix, hf_inspect_fn each
 {
     (void)deadline_ns;
     int stop = 0;
-    hf_status status = HF_OK;
-    for (size_t i = 0; i < SHARDS && !stop && status == HF_OK; i++)
-        status = show_shard(store, &shards[i], prefix, strlen(prefix), each, arg, &stop, err);
-    return status;
+    bool shown = true;
+    for (size_t i = 0; i < SHARDS && !stop && shown; i++)
+        shown = show_shard(store, &shards[i], prefix, strlen(prefix), each, arg, &stop);
+    return shown ? HF_OK : say_no_memory(err);
 }
 
 static hf_status mem_inspect_one(void *store, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
@@ -305,7 +310,8 @@ static hf_status mem_inspect_one(void *store, const char *name, hf_inspect_fn ea
 {
     (void)deadline_ns;
     int stop = 0;
-    return show_shard(store, shard_of(hfi_name_hash(name)), name, strlen(name) + 1, each, arg, &stop, err);
+    const bool shown = show_shard(store, shard_of(hfi_name_hash(name)), name, strlen(name) + 1, each, arg, &stop);
+    return shown ? HF_OK : say_no_memory(err);
 }
 
 static int mem_ear(void *memory)

@@ -330,8 +330,11 @@ void hfi_redis_call_all(struct redis_store *store, struct redis_node *node)
 {
     pthread_mutex_lock(&store->mutex);
     for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
-        if (lock->state == REDIS_NEW)
-            tell(lock, NULL, REDIS_CALLED);
+        if (lock->state != REDIS_NEW)
+            continue;
+        lock->state = REDIS_CALLED;
+        if (lock->waker)
+            hfi_waker_wake(lock->waker);
     }
     pthread_mutex_unlock(&store->mutex);
 }

@@ -252,7 +252,7 @@ hf_status hfi_redlock_evict(void *memory, const char *name, hfi_time deadline_ns
     struct redlock_store *store = memory;
     /* All of them: what stays on a master that failed a moment ago would be in the way of the next holder. */
     struct redlock_round look = { .store = store, .must = ~0u, .decided = hfi_redlock_all_answered }, evict = look;
-    const char *whom[REDLOCK_MASTERS_MOST], *seen[REDLOCK_MASTERS_MOST] = { NULL };
+    const char *whom[REDLOCK_MASTERS_MOST] = { NULL }, *seen[REDLOCK_MASTERS_MOST] = { NULL };
     size_t free = 0;
     if (hfi_redis_check_name(&store->redis, name, err) != HF_OK)
         return HF_INVALID;
