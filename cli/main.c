@@ -54,6 +54,8 @@ static int print_version(void)
 
 static int run_command(struct hfc_globals *globals, int argc, char **argv)
 {
+    if (argv[0] == NULL)
+        return hfc_usage(NULL, "a command is missing");
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[0], commands[i].name) == 0)
             return commands[i].main(globals, argc, argv);
