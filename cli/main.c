@@ -54,8 +54,6 @@ static int print_version(void)
 
 static int run_command(struct hfc_globals *globals, int argc, char **argv)
 {
-    if (argv[0] == NULL)
-        return hfc_usage(NULL, "a command is missing");
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[0], commands[i].name) == 0)
             return commands[i].main(globals, argc, argv);
@@ -67,11 +65,13 @@ static int run_command(struct hfc_globals *globals, int argc, char **argv)
 static int help_command(struct hfc_globals *globals, int argc, char **argv)
 {
     char option[] = "--help";
-    char *words[] = { argc > 1 ? argv[1] : NULL, option, NULL };
 
+    if (argc == 1)
+        return print_help();
     if (argc > 2)
         return hfc_usage(NULL, "help: one command at a time");
-    return argc == 1 ? print_help() : run_command(globals, 2, words);
+    char *words[] = { argv[1], option, NULL };
+    return run_command(globals, 2, words);
 }
 
 int main(int argc, char **argv)

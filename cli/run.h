@@ -116,6 +116,21 @@ void hfc_progress_end(struct hfc_progress *progress);
 struct option;
 #define HFC_TYPED 40
 
+/* What --help of `run` and `hold` says of the options below: at its beginning, and at its end. */
+#define HFC_REQUEST_HELP                                                                                               \
+    "  -n, --nonblock                  do not wait if somebody else holds it\n"                                        \
+    "  -w, --wait DURATION             wait no longer than this; default: for ever; also --timeout\n"                  \
+    "  -t, --ttl DURATION              time-to-live of the lock; default: 30s\n"                                       \
+    "  -E, --conflict-exit-code CODE   exit with this if not acquired; default: 75; with 0, say nothing then\n"        \
+    "  -q, --quiet                     say nothing but errors\n"
+#define HFC_REQUEST_HELP_2                                                                                             \
+    "      --verbose                   say who is waited for, also where there is no terminal\n"                       \
+    "      --log syslog|journal|FILE   write there what becomes of the lock, as lines of JSON\n"                       \
+    "      --on-lost-exec TEXT         run TEXT by `sh -c` after the lock was lost; HOLDFAST_WHY says why\n"           \
+    "  -u, --url URL                   where the lock is kept; see `holdfast --help`\n"                                \
+    "      --reach processes|machines  whom the store must exclude; see there too\n"                                   \
+    "      --help                      print this\n"
+
 /* The options of `run` and `hold` about the lock itself: for their tables, and for the string of letters. */
 enum {
     HFC_OPT_NO_RENEW = HFC_OPT_FIRST,

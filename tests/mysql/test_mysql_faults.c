@@ -107,12 +107,9 @@ TEST_LIMIT(connections_that_are_killed, 60)
 static void check_end_behind_release(struct mysql_server *server, const char *strategy)
 {
     use_strategy(server, strategy);
-    hf_client *client = NULL;
-    hf_client_options patient = HF_CLIENT_OPTIONS_INIT;
+    hf_client *client = open_patient_client();
     hf_options options = HF_OPTIONS_INIT;
     struct loss loss = { 0 };
-    patient.timeout_ms = 30000;
-    REQUIRE_STATUS(HF_OK, hf_open(&client, store_url, &patient, NULL), NULL);
     record_loss(&options, &loss);
     hf_lock *ended = must_acquire(client, strategy, &options);
     const int64_t connection =
