@@ -53,6 +53,7 @@ int hfc_exit_code(hf_status status)
     case HF_BUSY:
     case HF_TIMEOUT:
     case HF_CANCELED:
+    case HF_DONE:
         return HFC_EXIT_BUSY;
     case HF_LOST:
         return HFC_EXIT_LOST;

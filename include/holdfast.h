@@ -62,6 +62,7 @@ typedef enum hf_status {
     HF_TIMEOUT = 2,  /* the wait ended at its deadline */
     HF_LOST = 3,     /* it was held, and ended before it was released */
     HF_CANCELED = 4, /* hf_cancel() or hf_close() ended the wait */
+    HF_DONE = 5,     /* it was asked for once per some time, and was done within that time */
 
     /* Trouble; later may help. The lock is not held. */
     HF_UNAVAILABLE = 16, /* the store could not be asked; nothing was changed */
@@ -143,11 +144,12 @@ typedef struct hf_options {
     hf_lost_fn on_lost;          /* may be NULL */
     void *arg;                   /* handed to on_lost */
     const char *note;            /* shown by `holdfast ls`: at most 120 bytes of printable UTF-8 */
+    uint64_t once_per_ms; /* not 0: HF_DONE instead of a grant if hf_release_done() was called within this time */
 } hf_options;
 
 #define HF_OPTIONS_INIT                                                                                                \
     {                                                                                                                  \
-        sizeof(hf_options), 0, 0, HF_RENEW_ON, 0, HF_OWNER_THREAD, 0, 0, 0, 0, 0                                       \
+        sizeof(hf_options), 0, 0, HF_RENEW_ON, 0, HF_OWNER_THREAD, 0, 0, 0, 0, 0, 0                                    \
     }
 
 /* Takes the lock `name`, waiting for it if need be. Names are 1 to 255 bytes of UTF-8 without control characters.
@@ -167,6 +169,14 @@ HF_API hf_status hf_try_acquire(hf_lock **out, hf_client *client, const char *na
  * now. HF_LOST: it had ended before; whoever holds it now is not disturbed. HF_UNAVAILABLE, HF_UNKNOWN: it was held
  * until now, and the release is being finished in the background; at the worst the lock ends by its time-to-live. */
 HF_API hf_status hf_release(hf_lock *lock, hf_error *err);
+
+/* The same for work that is done only once in a while by whoever comes first, on lock that was taken with once_per_ms:
+ * records in the store, in the same step in which the lock is freed or before it, that the work is done. For
+ * once_per_ms, counted from the grant by the store's clock, everybody who asks for the lock with once_per_ms of his own
+ * is answered HF_DONE, also those who wait now; who asks without is not concerned. Nothing is recorded if the lock was
+ * lost (HF_LOST), or held for longer than once_per_ms. What the last release of a lock that was re-entered says counts.
+ * HF_UNAVAILABLE, HF_UNKNOWN: it is being recorded in the background, as the release is finished there. */
+HF_API hf_status hf_release_done(hf_lock *lock, hf_error *err);
 
 /* Renews by hand, to `ttl_ms` from now (0: the lock's own time-to-live). HF_LOST: too late. */
 HF_API hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err);
@@ -211,6 +221,14 @@ HF_API hf_status hf_inspect(hf_client *client, const char *prefix, hf_inspect_fn
 /* The same for the one lock `name`, without reading the others: `each` is called once, or not at all if it is free. */
 HF_API hf_status hf_inspect_one(hf_client *client, const char *name, hf_inspect_fn each, void *arg, hf_error *err);
 
+/* Calls `each` once for every lock whose work is recorded as done, as hf_release_done() does it, and whose name starts
+ * with `prefix` (NULL: all). In hf_info, host, pid, token and note are those of who did it, held_ms is how long ago it
+ * was done, remaining_ms for how long it still counts; waiters is -1. */
+HF_API hf_status hf_inspect_done(hf_client *client, const char *prefix, hf_inspect_fn each, void *arg, hf_error *err);
+
+/* Takes back that the work of `name` is done: whoever asks next may do it again. HF_OK even if it was not. */
+HF_API hf_status hf_forget_done(hf_client *client, const char *name, hf_error *err);
+
 /* An administrator's forced release. The holder learns of it as of any loss. HF_OK: it is free, or was. HF_UNAVAILABLE:
  * the holder could not be told; the message says what to do. */
 HF_API hf_status hf_break(hf_client *client, const char *name, hf_error *err);
@@ -235,7 +253,8 @@ enum {
     HF_CAP_DURABLE_TOKEN = 1 << 6, /* tokens grow through a restart of everything */
     HF_CAP_INSPECT = 1 << 7,       /* hf_inspect() */
     HF_CAP_BREAK = 1 << 8,         /* hf_break() */
-    HF_CAP_GUARD = 1 << 9          /* hf_guard() */
+    HF_CAP_GUARD = 1 << 9,         /* hf_guard() */
+    HF_CAP_ONCE = 1 << 10          /* once_per_ms, hf_release_done(), hf_inspect_done(), hf_forget_done() */
 };
 
 /* The capabilities of the client's engine, HF_CAP_ bits. */

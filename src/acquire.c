@@ -132,6 +132,30 @@ static hf_status say_busy(const struct contest *contest, hf_error *err)
                     contest->want->options.wait_ms);
 }
 
+/* "11 h 59 min", "3 min 20 s" or "4.2 s" */
+static void say_how_long(char out[32], int64_t ms)
+{
+    const long long s = ms / 1000;
+    if (s >= 3600)
+        snprintf(out, 32, "%lld h %lld min", s / 3600, s % 3600 / 60);
+    else if (s >= 60)
+        snprintf(out, 32, "%lld min %lld s", s / 60, s % 60);
+    else
+        snprintf(out, 32, "%lld.%lld s", s, (long long)ms % 1000 / 100);
+}
+
+static hf_status say_done(const struct contest *contest, hf_error *err)
+{
+    const struct hfi_grant *grant = &contest->grant;
+    const char *who = *grant->holder ? grant->holder : "somebody else";
+    char ago[32], left[32];
+    say_how_long(ago, grant->done_ago_ms);
+    say_how_long(left, grant->holder_left_ms);
+    if (grant->done_ago_ms < 0 || grant->holder_left_ms < 0)
+        return hfi_fail(err, HF_DONE, 0, "done by %s", who);
+    return hfi_fail(err, HF_DONE, 0, "done by %s %s ago, which counts for another %s", who, ago, left);
+}
+
 static bool is_trouble(hf_status status)
 {
     return status == HF_UNAVAILABLE || status == HF_UNKNOWN;
@@ -213,6 +237,7 @@ static hf_status ask_once(struct contest *contest, hf_error *err)
     contest->grant.valid_ms = 0;
     contest->grant.holder[0] = 0;
     contest->grant.holder_left_ms = -1;
+    contest->grant.done_ago_ms = -1;
     return client->engine->attempt(client->store, contest->hold->engine_lock, &contest->request, &contest->grant, err);
 }
 
@@ -222,6 +247,7 @@ static bool start_lease(struct contest *contest)
     struct hfi_hold *hold = contest->hold;
     const struct hfi_terms terms = hold->lease.terms;
     hold->token = contest->grant.token;
+    hold->granted_ns = contest->grant.counted_from_ns;
     hfi_lease_start(&hold->lease, &terms, contest->grant.valid_ms, contest->grant.counted_from_ns, contest->asked_ns);
     return hold->lease.deadline_ns == HFI_NEVER || hfi_now_ns() < hold->lease.deadline_ns;
 }
@@ -245,6 +271,8 @@ static hf_status contend(struct contest *contest, hf_error *err)
                               "the store took longer to answer than the lock's time-to-live of %u ms",
                               contest->want->options.ttl_ms);
         }
+        if (status == HF_DONE)
+            return say_done(contest, err);
         if (status == HF_BUSY) {
             contest->trouble = (struct hfi_trouble){ 0 };
             contest->heard = true;

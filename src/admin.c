@@ -4,6 +4,9 @@
  */
 #include "core.h"
 #include <inttypes.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <unistd.h>
 
 static hf_status check(const hf_client *client, bool able, const char *what, hf_error *err)
 {
@@ -33,6 +36,38 @@ hf_status hf_inspect_one(hf_client *client, const char *name, hf_inspect_fn each
     return client->engine->inspect_one(client->store, name, each, arg, hfi_now_ns() + client->timeout_ns, err);
 }
 
+hf_status hf_inspect_done(hf_client *client, const char *prefix, hf_inspect_fn each, void *arg, hf_error *err)
+{
+    const hf_status status = check(client, client->caps & HF_CAP_ONCE, "remember what was done", err);
+    if (status != HF_OK)
+        return status;
+    return client->engine->inspect_done(client->store, prefix ? prefix : "", each, arg,
+                                        hfi_now_ns() + client->timeout_ns, err);
+}
+
+hf_status hf_forget_done(hf_client *client, const char *name, hf_error *err)
+{
+    const hf_status status = check(client, client->caps & HF_CAP_ONCE, "remember what was done", err);
+    if (status != HF_OK)
+        return status;
+    if (!hfi_name_check(name))
+        return hfi_fail(err, HF_INVALID, 0, "a lock's name is 1 to 255 bytes of UTF-8 without control characters");
+    return client->engine->forget_done(client->store, name, hfi_now_ns() + client->timeout_ns, err);
+}
+
+/* Who breaks a lock, for its holder to be told. */
+static void say_who(char out[160])
+{
+    char buffer[1024], host[65] = "";
+    struct passwd entry, *found = NULL;
+    gethostname(host, sizeof host - 1);
+    getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found);
+    if (found)
+        snprintf(out, 160, "%.64s@%s:%ld", found->pw_name, host, (long)getpid());
+    else
+        snprintf(out, 160, "user %u@%s:%ld", (unsigned)geteuid(), host, (long)getpid());
+}
+
 hf_status hf_break(hf_client *client, const char *name, hf_error *err)
 {
     const hf_status status = check(client, client->engine->evict, "break a lock", err);
@@ -40,7 +75,9 @@ hf_status hf_break(hf_client *client, const char *name, hf_error *err)
         return status;
     if (!hfi_name_check(name))
         return hfi_fail(err, HF_INVALID, 0, "a lock's name is 1 to 255 bytes of UTF-8 without control characters");
-    return client->engine->evict(client->store, name, hfi_now_ns() + client->timeout_ns, err);
+    char by[160];
+    say_who(by);
+    return client->engine->evict(client->store, name, by, hfi_now_ns() + client->timeout_ns, err);
 }
 
 hf_status hf_guard(hf_client *client, const char *resource, uint64_t token, hf_error *err)

@@ -21,6 +21,7 @@
 #define HFI_MIN_TTL_MS 100u
 #define HFI_DEFAULT_TIMEOUT_MS 5000u
 #define HFI_NOTE_MAX 120
+#define HFI_ONCE_MOST_MS (366 * UINT64_C(86400000))
 /* Exchanges in the background at once: one, unless some hang. */
 #define HFI_HELPERS 4
 
@@ -107,6 +108,9 @@ struct hfi_hold {
     uint64_t teller; /* the thread that is inside of a callback for it; 0: none */
     unsigned undo_failures;
     hfi_time undo_at_ns, undo_until_ns;
+    uint64_t once_ms;          /* its work is done once in so long; 0: whenever somebody asks */
+    hfi_time granted_ns;       /* since when that is counted */
+    bool done;                 /* its work is done: the release marks it */
     hfi_time asked_ns;         /* when its last renewal in the background was sent */
     hfi_time trouble_since_ns; /* when the first renewal was sent that was not answered well since; 0: none */
     hf_status trouble;         /* what became of the last one */

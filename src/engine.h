@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HFI_ENGINE_ABI 4u
+#define HFI_ENGINE_ABI 5u
 
 /* Nanoseconds on CLOCK_BOOTTIME, which goes on during suspend. */
 typedef int64_t hfi_time;
@@ -70,6 +70,8 @@ struct hfi_request {
     bool queue;              /* the caller is going to wait: take a place in the store's queue, if it has one */
     const char *note;        /* never NULL */
     struct hfi_waker *waker; /* where wait() sleeps; NULL outside of a wait */
+    bool once;               /* attempt(): HF_DONE if the store has a mark that the work of this lock is done */
+    uint64_t done_ms;        /* release(): not 0: leaves such a mark if it was held until now, to last for so long */
 };
 
 struct hfi_grant {
@@ -79,9 +81,11 @@ struct hfi_grant {
     hfi_time counted_from_ns;
     /* 0: granted for the whole time-to-live. Else for so long only, unless it is renewed: the core sees to that. */
     uint32_t valid_ms;
-    /* After HF_BUSY, for people: who holds it, "" if not known; and how long still, -1 if not known. */
+    /* After HF_BUSY, for people: who holds it, "" if not known; and how long still, -1 if not known. After HF_DONE: who
+     * did it, for how long that counts still, and how long ago it was, -1 if not known. */
     char holder[160];
     int64_t holder_left_ms;
+    int64_t done_ago_ms;
 };
 
 /* One lock of a renewal. renew() sets `status` to HF_OK, to HF_LOST if the store no longer has it, or to what went
@@ -112,9 +116,11 @@ struct hfi_engine {
                       hf_error *err);
     void (*close)(void *store);
 
-    /* Asks for the lock. Idempotent by owner: asking again after HF_BUSY or a lost reply finds the earlier success.
+    /* Asks for the lock. With request->once a mark is looked for in the same exchange, whether the lock is free or not;
+     * and HF_OK says that there was none once the lock was ours: a push that grants it is not enough, as whoever released
+     * it may have left one. Idempotent by owner: asking again after HF_BUSY or a lost reply finds the earlier success.
      * HF_OK: held, `grant` filled in. HF_BUSY: somebody else holds it; with request->queue the place in the queue is
-     * kept. HF_UNKNOWN: sent, but no answer. Any other: nothing was changed, or it is there but must not be relied on.
+     * kept. HF_DONE: there is a mark. HF_UNKNOWN: sent, but no answer. Any other: nothing was changed, or it is there but must not be relied on.
      * After all but HF_OK the core either asks again or calls release(). Nothing is released here: a release could
      * arrive late, and free what the same owner was granted since. */
     hf_status (*attempt)(void *store, void *lock, const struct hfi_request *request, struct hfi_grant *grant,
@@ -132,7 +138,8 @@ struct hfi_engine {
     /* Undoes attempt(), granted or not: frees the lock, or leaves the queue. Idempotent by owner. HF_OK: it was held,
      * or waited for, until now. HF_LOST: the store no longer had it. HF_UNAVAILABLE, HF_UNKNOWN, HF_NOMEM: call again.
      * Any other: given up, unless the store lingers: call again. After HF_OK, HF_LOST and giving up the lock's memory
-     * may go. The last that is sent for an owner: an attempt that was not answered must find nothing to take when it
+     * may go. With request->done_ms the mark is there before anybody else can be granted the lock; whoever has lost it
+     * leaves none. The last that is sent for an owner: an attempt that was not answered must find nothing to take when it
      * arrives. */
     hf_status (*release)(void *store, void *lock, const struct hfi_request *request, hf_error *err);
 
@@ -144,8 +151,14 @@ struct hfi_engine {
     hf_status (*inspect_one)(void *store, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                              hf_error *err);
 
-    /* Forced release of `name`, whoever holds it. NULL: no HF_CAP_BREAK. */
-    hf_status (*evict)(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+    /* Calls `each` for every mark that the work of a lock is done, and takes one back. NULL, both: no HF_CAP_ONCE. */
+    hf_status (*inspect_done)(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                              hf_error *err);
+    hf_status (*forget_done)(void *store, const char *name, hfi_time deadline_ns, hf_error *err);
+
+    /* Forced release of `name`, whoever holds it. `by`: who wants it, "user@host:pid", for the holder to be told where
+     * the store can carry it. NULL: no HF_CAP_BREAK. */
+    hf_status (*evict)(void *store, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 
     /* HF_OK: `token` is at least as great as every one that was shown for `resource`. HF_LOST: it is not. NULL: no
      * HF_CAP_GUARD. */

@@ -29,6 +29,8 @@ const char *hf_status_name(hf_status status)
         return "HF_LOST";
     case HF_CANCELED:
         return "HF_CANCELED";
+    case HF_DONE:
+        return "HF_DONE";
     case HF_UNAVAILABLE:
         return "HF_UNAVAILABLE";
     case HF_UNKNOWN:

@@ -94,6 +94,7 @@ struct hfi_hold *hfi_hold_new(hf_client *client, const struct hfi_want *want)
     hold->name_hash = want->name_hash;
     hold->state = HFI_HOLD_PENDING;
     hold->owner = (struct hfi_owner){ client->env.client, ++client->serial };
+    hold->once_ms = want->options.once_per_ms;
     hold->lost_fd = -1;
     hold->why[0] = 0;
     hold->trouble_text[0] = 0;
@@ -242,11 +243,20 @@ void hfi_handle_free(hf_client *client, hf_lock *handle)
     client->free_locks = handle;
 }
 
+/* For how long its work counts as done from now on. */
+static uint64_t done_ms(const struct hfi_hold *hold)
+{
+    const uint64_t since_ms = hold->done ? (uint64_t)((hfi_now_ns() - hold->granted_ns) / HFI_MS) : 0;
+    return hold->done && since_ms < hold->once_ms ? hold->once_ms - since_ms : 0;
+}
+
 struct hfi_request hfi_hold_request(const struct hfi_hold *hold, hfi_time deadline_ns)
 {
     return (struct hfi_request){ .name = hold->name,
                                  .owner = hold->owner,
                                  .ttl_ms = hold->lease.terms.ttl_ms,
                                  .deadline_ns = deadline_ns,
-                                 .note = hold->note };
+                                 .note = hold->note,
+                                 .once = hold->once_ms != 0,
+                                 .done_ms = done_ms(hold) };
 }

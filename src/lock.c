@@ -38,7 +38,7 @@ static hf_status let_go(struct hfi_hold *hold, hf_error *err)
     return hfi_undo(hold, hold->client->timeout_ns, err);
 }
 
-hf_status hf_release(hf_lock *lock, hf_error *err)
+static hf_status release(hf_lock *lock, bool done, hf_error *err)
 {
     if (!lock)
         return HF_OK;
@@ -58,6 +58,7 @@ hf_status hf_release(hf_lock *lock, hf_error *err)
         wait_for_callback(hold);
     }
     detach(hold, lock);
+    hold->done = done;
     if (hold->state == HFI_HOLD_HELD)
         status = let_go(hold, err);
     else
@@ -67,6 +68,16 @@ hf_status hf_release(hf_lock *lock, hf_error *err)
     hfi_client_leave(client);
     hfi_client_unlock(client);
     return status;
+}
+
+hf_status hf_release(hf_lock *lock, hf_error *err)
+{
+    return release(lock, false, err);
+}
+
+hf_status hf_release_done(hf_lock *lock, hf_error *err)
+{
+    return release(lock, true, err);
 }
 
 /* One exchange. Mutex held; let go of in between. */

@@ -61,6 +61,10 @@ hf_status hfi_want_read(struct hfi_want *want, hf_client *client, const char *na
         return hfi_fail(err, HF_INVALID, 0, "ttl_ms is %u; the least is %u", want->options.ttl_ms, HFI_MIN_TTL_MS);
     if (want->options.renew != HF_RENEW_ON && want->options.renew != HF_RENEW_OFF)
         return hfi_fail(err, HF_INVALID, 0, "renew mode %d does not exist", (int)want->options.renew);
+    if (want->options.once_per_ms > HFI_ONCE_MOST_MS)
+        return hfi_fail(err, HF_INVALID, 0, "once_per_ms is more than a year");
+    if (want->options.once_per_ms && !(client->caps & HF_CAP_ONCE))
+        return hfi_fail(err, HF_UNSUPPORTED, 0, "the %s engine cannot remember what was done", client->engine->name);
     const char *note = want->options.note;
     if (note && *note && !hfi_text_check(note, HFI_NOTE_MAX))
         return hfi_fail(err, HF_INVALID, 0, "a note is at most %d bytes of UTF-8 without control characters",

@@ -6,6 +6,7 @@
  * Who counts time:    nobody; there is no HF_CAP_EXPIRY.
  * The store:          one table for the whole process; every client opened with "mem:" shares it.
  * Order:              waiters stand in a list; release() hands the lock to the first and wakes that one thread.
+ * Done:               marks beside the holders, gone with the process or at their time, whichever comes first.
  * Token:              one count for all names, so that nothing has to be kept of a name that nobody holds.
  * Cannot promise:     anything beyond this process.
  */
@@ -36,7 +37,7 @@ struct mem_lock {
     uint64_t token;
     hfi_time since_ns;
     struct mem_store *store;
-    bool broken;                  /* its client is to be told */
+    const char *broken_by;        /* its client is to be told: who waits for that in mem_evict(); NULL: nobody */
     bool awaited;                 /* somebody waits for its release */
     struct mem_lock *next_holder; /* in the shard */
     struct mem_lock *next_waiter; /* behind the holder */
@@ -48,10 +49,20 @@ struct mem_store {
     int bell; /* eventfd: one of this client's locks was broken */
 };
 
+/* That the work of a lock is done. */
+struct mem_mark {
+    struct mem_mark *next;
+    hfi_time done_ns, until_ns;
+    uint64_t token;
+    char note[128];
+    char name[];
+};
+
 static struct shard {
     pthread_mutex_t mutex;
     pthread_cond_t released; /* for mem_evict() */
     struct mem_lock *holders;
+    struct mem_mark *marks;
 } shards[SHARDS] = { [0 ... SHARDS - 1] = { .mutex = PTHREAD_MUTEX_INITIALIZER,
                                             .released = PTHREAD_COND_INITIALIZER } };
 
@@ -65,6 +76,7 @@ static void forget_parent(void)
         pthread_mutex_init(&shards[i].mutex, NULL);
         pthread_cond_init(&shards[i].released, NULL);
         shards[i].holders = NULL;
+        shards[i].marks = NULL; /* not freed: the parent may have been at work on them */
     }
 }
 
@@ -111,12 +123,73 @@ static void hold(struct mem_lock *lock, hfi_time now_ns)
     lock->state = HOLDING;
     lock->token = atomic_fetch_add(&last_token, 1) + 1;
     lock->since_ns = now_ns;
-    lock->broken = lock->awaited = false;
+    lock->broken_by = NULL;
+    lock->awaited = false;
 }
+
+/* --- marks: with the shard's mutex --- */
+
+/* The mark of `name`, or the end of the list; those whose time is over are freed on the way. */
+static struct mem_mark **find_mark(struct shard *shard, const char *name, hfi_time now_ns)
+{
+    struct mem_mark **link = &shard->marks;
+    while (*link) {
+        struct mem_mark *mark = *link;
+        if (mark->until_ns <= now_ns) {
+            *link = mark->next;
+            hfi_free(mark);
+        } else if (strcmp(mark->name, name) == 0) {
+            break;
+        } else {
+            link = &mark->next;
+        }
+    }
+    return link;
+}
+
+static void unmark(struct shard *shard, const char *name, hfi_time now_ns)
+{
+    struct mem_mark **link = find_mark(shard, name, now_ns);
+    struct mem_mark *mark = *link;
+    if (mark)
+        *link = mark->next;
+    hfi_free(mark);
+}
+
+static bool leave_mark(struct shard *shard, const struct mem_lock *lock, uint64_t for_ms)
+{
+    const hfi_time now_ns = lock->store->env->now_ns();
+    struct mem_mark *mark = hfi_alloc(sizeof *mark + strlen(lock->name) + 1);
+    if (!mark)
+        return false;
+    unmark(shard, lock->name, now_ns);
+    mark->done_ns = now_ns;
+    mark->until_ns = now_ns + (hfi_time)for_ms * HFI_MS;
+    mark->token = lock->token;
+    snprintf(mark->note, sizeof mark->note, "%s", lock->note);
+    strcpy(mark->name, lock->name);
+    mark->next = shard->marks;
+    shard->marks = mark;
+    return true;
+}
+
+static hf_status say_done(const struct mem_mark *mark, hfi_time now_ns, struct hfi_grant *grant)
+{
+    snprintf(grant->holder, sizeof grant->holder, "a thread of process %d%s%s", (int)getpid(), *mark->note ? " " : "",
+             mark->note);
+    grant->holder_left_ms = (mark->until_ns - now_ns) / HFI_MS;
+    grant->done_ago_ms = (now_ns - mark->done_ns) / HFI_MS;
+    return HF_DONE;
+}
+
+/* --- taking and releasing --- */
 
 static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, const struct hfi_request *request,
                                 struct hfi_grant *grant)
 {
+    const struct mem_mark *mark = request->once ? *find_mark(shard, request->name, grant->counted_from_ns) : NULL;
+    if (mark)
+        return say_done(mark, grant->counted_from_ns, grant);
     if (lock->state == NEW) {
         struct mem_lock **link = find(shard, lock->hash, request->name);
         struct mem_lock *holder = *link;
@@ -210,18 +283,18 @@ static void leave_queue(struct shard *shard, struct mem_lock *lock)
 static hf_status mem_release(void *store, void *memory, const struct hfi_request *request, hf_error *err)
 {
     (void)store;
-    (void)request;
-    (void)err;
     struct mem_lock *lock = memory;
     struct shard *shard = shard_of(lock->hash);
     pthread_mutex_lock(&shard->mutex);
-    if (lock->state == HOLDING)
+    const bool marked = !request->done_ms || lock->state != HOLDING || leave_mark(shard, lock, request->done_ms);
+    if (marked && lock->state == HOLDING)
         hand_over(shard, lock);
     else if (lock->state == WAITING)
         leave_queue(shard, lock);
-    lock->state = NEW;
+    if (marked)
+        lock->state = NEW;
     pthread_mutex_unlock(&shard->mutex);
-    return HF_OK;
+    return marked ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory to remember that it is done");
 }
 
 /* --- administration --- */
@@ -231,6 +304,7 @@ struct shown {
     char note[128];
     uint64_t token;
     hfi_time since_ns;
+    int64_t remaining_ms;
     int64_t waiters;
 };
 
@@ -247,9 +321,31 @@ static size_t copy_shard(struct shard *shard, const char *name, size_t length, s
             snprintf(one->note, sizeof one->note, "%s", lock->note);
             one->token = lock->token;
             one->since_ns = lock->since_ns;
+            one->remaining_ms = -1;
             one->waiters = 0;
             for (const struct mem_lock *waiter = lock->next_waiter; waiter; waiter = waiter->next_waiter)
                 one->waiters++;
+        }
+        count++;
+    }
+    return count;
+}
+
+/* The same for marks. */
+static size_t copy_marks(struct shard *shard, const char *name, size_t length, struct shown *out, size_t room)
+{
+    size_t count = 0;
+    for (const struct mem_mark *mark = shard->marks; mark; mark = mark->next) {
+        if (strncmp(mark->name, name, length) != 0)
+            continue;
+        if (count < room) {
+            struct shown *one = &out[count];
+            snprintf(one->name, sizeof one->name, "%s", mark->name);
+            snprintf(one->note, sizeof one->note, "%s", mark->note);
+            one->token = mark->token;
+            one->since_ns = mark->done_ns;
+            one->remaining_ms = (mark->until_ns - mark->done_ns) / HFI_MS;
+            one->waiters = -1;
         }
         count++;
     }
@@ -260,27 +356,32 @@ static int show(const struct mem_store *store, const struct shown *one, hf_inspe
 {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
+    const int64_t age_ms = (store->env->now_ns() - one->since_ns) / HFI_MS;
+    if (one->remaining_ms >= 0 && one->remaining_ms <= age_ms)
+        return 0; /* a mark whose time is over */
     const hf_info info = { .size = sizeof info,
                            .name = one->name,
                            .host = host,
                            .pid = getpid(),
                            .token = one->token,
-                           .held_ms = (store->env->now_ns() - one->since_ns) / HFI_MS,
-                           .remaining_ms = -1,
+                           .held_ms = age_ms,
+                           .remaining_ms = one->remaining_ms < 0 ? -1 : one->remaining_ms - age_ms,
                            .waiters = one->waiters,
                            .note = one->note };
     return each(&info, arg);
 }
 
+typedef size_t copy_fn(struct shard *shard, const char *name, size_t length, struct shown *out, size_t room);
+
 /* False: there is no memory for it. */
-static bool show_shard(const struct mem_store *store, struct shard *shard, const char *name, size_t length,
-                       hf_inspect_fn each, void *arg, int *stop)
+static bool show_shard(const struct mem_store *store, struct shard *shard, copy_fn *copy, const char *name,
+                       size_t length, hf_inspect_fn each, void *arg, int *stop)
 {
     pthread_mutex_lock(&shard->mutex);
-    const size_t wanted = copy_shard(shard, name, length, NULL, 0);
+    const size_t wanted = copy(shard, name, length, NULL, 0);
     struct shown *copies = wanted ? hfi_alloc(wanted * sizeof *copies) : NULL;
     if (copies)
-        copy_shard(shard, name, length, copies, wanted);
+        copy(shard, name, length, copies, wanted);
     pthread_mutex_unlock(&shard->mutex);
     const bool possible = copies || !wanted;
     for (size_t i = 0; possible && i < wanted && !*stop; i++)
@@ -294,15 +395,40 @@ static hf_status say_no_memory(hf_error *err)
     return hfi_fail(err, HF_NOMEM, 0, "no memory for a list of locks");
 }
 
+static hf_status show_all(const struct mem_store *store, copy_fn *copy, const char *prefix, hf_inspect_fn each,
+                          void *arg, hf_error *err)
+{
+    int stop = 0;
+    bool shown = true;
+    for (size_t i = 0; i < SHARDS && !stop && shown; i++)
+        shown = show_shard(store, &shards[i], copy, prefix, strlen(prefix), each, arg, &stop);
+    return shown ? HF_OK : say_no_memory(err);
+}
+
 static hf_status mem_inspect(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                              hf_error *err)
 {
     (void)deadline_ns;
-    int stop = 0;
-    bool shown = true;
-    for (size_t i = 0; i < SHARDS && !stop && shown; i++)
-        shown = show_shard(store, &shards[i], prefix, strlen(prefix), each, arg, &stop);
-    return shown ? HF_OK : say_no_memory(err);
+    return show_all(store, copy_shard, prefix, each, arg, err);
+}
+
+static hf_status mem_inspect_done(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                  hf_error *err)
+{
+    (void)deadline_ns;
+    return show_all(store, copy_marks, prefix, each, arg, err);
+}
+
+static hf_status mem_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+{
+    (void)deadline_ns;
+    (void)err;
+    const struct mem_store *store = memory;
+    struct shard *shard = shard_of(hfi_name_hash(name));
+    pthread_mutex_lock(&shard->mutex);
+    unmark(shard, name, store->env->now_ns());
+    pthread_mutex_unlock(&shard->mutex);
+    return HF_OK;
 }
 
 static hf_status mem_inspect_one(void *store, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
@@ -310,7 +436,8 @@ static hf_status mem_inspect_one(void *store, const char *name, hf_inspect_fn ea
 {
     (void)deadline_ns;
     int stop = 0;
-    const bool shown = show_shard(store, shard_of(hfi_name_hash(name)), name, strlen(name) + 1, each, arg, &stop);
+    const bool shown =
+        show_shard(store, shard_of(hfi_name_hash(name)), copy_shard, name, strlen(name) + 1, each, arg, &stop);
     return shown ? HF_OK : say_no_memory(err);
 }
 
@@ -321,13 +448,14 @@ static int mem_ear(void *memory)
 }
 
 /* Takes one broken lock of this store out of the list of those to be told of; serial 0: there is none. */
-static struct hfi_owner next_broken(struct shard *shard, const struct mem_store *store)
+static struct hfi_owner next_broken(struct shard *shard, const struct mem_store *store, char by[160])
 {
     struct hfi_owner owner = { 0 };
     pthread_mutex_lock(&shard->mutex);
     for (struct mem_lock *lock = shard->holders; lock && !owner.serial; lock = lock->next_holder) {
-        if (lock->broken && lock->store == store) {
-            lock->broken = false;
+        if (lock->broken_by && lock->store == store) {
+            snprintf(by, 160, "%s", lock->broken_by);
+            lock->broken_by = NULL;
             owner = lock->owner;
         }
     }
@@ -341,8 +469,11 @@ static void mem_hear(void *memory)
     hfi_bell_hush(store->bell);
     for (size_t i = 0; i < SHARDS; i++) {
         struct hfi_owner owner;
-        while ((owner = next_broken(&shards[i], store)).serial)
-            store->env->lost(store->env->core, owner, "it was broken by an administrator");
+        char by[160], why[200];
+        while ((owner = next_broken(&shards[i], store, by)).serial) {
+            snprintf(why, sizeof why, "it was broken by %s", by);
+            store->env->lost(store->env->core, owner, why);
+        }
     }
 }
 
@@ -356,7 +487,7 @@ static void await_release(struct shard *shard, hfi_time most_ns)
     pthread_cond_clockwait(&shard->released, &shard->mutex, CLOCK_MONOTONIC, &until);
 }
 
-static hf_status mem_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+static hf_status mem_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
     const struct mem_store *store = memory;
     const uint64_t hash = hfi_name_hash(name);
@@ -367,7 +498,8 @@ static hf_status mem_evict(void *memory, const char *name, hfi_time deadline_ns,
     const uint64_t token = lock ? lock->token : 0;
     while (lock && lock->token == token && status == HF_OK) {
         /* Again and again: a holder that has just been granted the lock may not know of it yet. */
-        lock->broken = lock->awaited = true;
+        lock->broken_by = by;
+        lock->awaited = true;
         hfi_bell_ring(lock->store->bell);
         const hfi_time left = deadline_ns - store->env->now_ns();
         if (left <= 0)
@@ -376,6 +508,8 @@ static hf_status mem_evict(void *memory, const char *name, hfi_time deadline_ns,
             await_release(shard, left < ASK_AGAIN ? left : ASK_AGAIN);
         lock = *find(shard, hash, name);
     }
+    if (lock && lock->token == token)
+        lock->broken_by = NULL; /* nobody waits for it any more */
     pthread_mutex_unlock(&shard->mutex);
     return status;
 }
@@ -385,7 +519,7 @@ const struct hfi_engine hfi_engine_mem = {
     .name = "mem",
     .schemes = "mem:",
     .summary = "threads of one process",
-    .caps = HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_BOUND | HF_CAP_INSPECT | HF_CAP_BREAK,
+    .caps = HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_BOUND | HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_ONCE,
     .immediate = true,
     .store_size = sizeof(struct mem_store),
     .lock_size = sizeof(struct mem_lock),
@@ -396,6 +530,8 @@ const struct hfi_engine hfi_engine_mem = {
     .release = mem_release,
     .inspect = mem_inspect,
     .inspect_one = mem_inspect_one,
+    .inspect_done = mem_inspect_done,
+    .forget_done = mem_forget_done,
     .evict = mem_evict,
     .ear = mem_ear,
     .hear = mem_hear,

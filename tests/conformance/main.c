@@ -37,6 +37,7 @@ static const struct {
     { HF_CAP_DURABLE_TOKEN, "HF_CAP_DURABLE_TOKEN" },
     { HF_CAP_BREAK, "HF_CAP_BREAK" },
     { HF_CAP_GUARD, "HF_CAP_GUARD" },
+    { HF_CAP_ONCE, "HF_CAP_ONCE" },
     { CAN_FORK_BUSY, "a build without sanitizers" },
 };
 

@@ -182,7 +182,7 @@ static void administer(struct engine *engine, bool evict)
     hf_error err = { 0 };
     size_t seen = 0;
     const hfi_time deadline = hfi_now_ns() + HFI_MS;
-    check_words(evict ? hfi_module_engine.evict(engine->store, "job", deadline, &err)
+    check_words(evict ? hfi_module_engine.evict(engine->store, "job", "root@host:1", deadline, &err)
                       : hfi_module_engine.inspect(engine->store, "", look, &seen, deadline, &err),
                 &err);
 }

@@ -148,7 +148,7 @@ static void administer(struct engine *engine, bool evict)
     hf_error err = { 0 };
     size_t seen = 0;
     const hfi_time deadline = hfi_now_ns() + HFI_MS;
-    const hf_status status = evict ? hfi_module_engine.evict(engine->store, "job", deadline, &err)
+    const hf_status status = evict ? hfi_module_engine.evict(engine->store, "job", "root@host:1", deadline, &err)
                                    : hfi_module_engine.inspect(engine->store, "", look, &seen, deadline, &err);
     check_words(status, &err);
     FUZZ_REQUIRE(status != HF_OK || !engine->silent);

@@ -381,7 +381,7 @@ hf_status hfi_consul_inspect(void *memory, const char *prefix, hf_inspect_fn eac
                              hf_error *err);
 hf_status hfi_consul_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                  hf_error *err);
-hf_status hfi_consul_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_consul_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_consul_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 
 /* --- the store --- */

@@ -212,8 +212,9 @@ static hf_status evict_holder(struct consul_store *store, const char *name, cons
     return HF_OK;
 }
 
-hf_status hfi_consul_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_consul_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
+    (void)by;
     struct consul_store *store = memory;
     char key[HFI_CONSUL_KEY_MAX];
     const struct hfi_owner nobody = { 0, 0 };

@@ -271,8 +271,9 @@ static hf_status delete_key(struct etcd_store *store, const Etcd__KeyValue *one,
     return status;
 }
 
-hf_status hfi_etcd_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_etcd_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
+    (void)by;
     struct etcd_store *store = memory;
     char start[HFI_ETCD_KEY_MAX + 1];
     struct etcd_call call;

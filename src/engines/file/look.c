@@ -155,8 +155,9 @@ static bool is_over(struct file_store *store, int fd, const struct stat *stat, s
     return false;
 }
 
-hf_status hfi_file_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_file_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
+    (void)by;
     struct file_store *store = memory;
     char file_name[HFI_FILE_NAME_MAX + 1];
     struct stat stat;

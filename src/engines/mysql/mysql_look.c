@@ -132,8 +132,9 @@ static hf_status end_holder(struct mysql_store *store, const struct mysql_values
     return status;
 }
 
-hf_status hfi_mysql_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_mysql_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
+    (void)by;
     struct mysql_store *store = memory;
     const struct hfi_request request = { .name = name, .note = "" };
     struct mysql_values values;

@@ -144,6 +144,6 @@ hf_status hfi_postgres_inspect(void *memory, const char *prefix, hf_inspect_fn e
                                hf_error *err);
 hf_status hfi_postgres_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                    hf_error *err);
-hf_status hfi_postgres_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_postgres_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 
 #endif

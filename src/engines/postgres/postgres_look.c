@@ -91,8 +91,9 @@ static hf_status end_holder(struct postgres_store *store, const struct postgres_
 }
 
 /* Looks first, and ends that one hold: a request that arrives late must not end the next holder's. */
-hf_status hfi_postgres_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_postgres_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
+    (void)by;
     static const postgres_sequence look = { POSTGRES_HOLDER };
     struct postgres_store *store = memory;
     struct postgres_values values = { .name = name, .note = "" };

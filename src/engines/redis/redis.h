@@ -441,7 +441,7 @@ hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each
                             hf_error *err);
 hf_status hfi_redis_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                 hf_error *err);
-hf_status hfi_redis_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_redis_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 /* Shows what REDIS_LOOK answered; HF_INTERNAL or worse if that makes no sense. *stop: `each` has seen enough. */
 hf_status hfi_redis_show(const struct redis_store *store, const redisReply *reply, const char *name, hf_inspect_fn each,
                          void *arg, int *stop, hf_error *err);

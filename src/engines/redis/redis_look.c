@@ -226,8 +226,9 @@ hf_status hfi_redis_inspect_one(void *memory, const char *name, hf_inspect_fn ea
 
 /* Asks who holds it, and then for breaking that one: a request that was given up and arrives late must not break the
  * next holder. */
-hf_status hfi_redis_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_redis_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
+    (void)by;
     redisReply *seen = NULL, *reply = NULL;
     if (hfi_redis_check_name(memory, name, err) != HF_OK)
         return HF_INVALID;

@@ -122,7 +122,7 @@ hf_status hfi_redlock_inspect(void *memory, const char *prefix, hf_inspect_fn ea
                               hf_error *err);
 hf_status hfi_redlock_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                   hf_error *err);
-hf_status hfi_redlock_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_redlock_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 
 /* --- redlock_attempt.c --- */
 

@@ -247,8 +247,9 @@ static const char *seen_by_majority(const struct redlock_store *store, const cha
 
 /* Asks each master whom it would break, and then for breaking that one: a request that was given up and arrives late
  * must not break the next holder. A master that has not answered by then is told whom the others have seen. */
-hf_status hfi_redlock_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_redlock_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
+    (void)by;
     struct redlock_store *store = memory;
     /* All of them: what stays on a master that failed a moment ago would be in the way of the next holder. */
     struct redlock_round look = { .store = store, .must = ~0u, .decided = hfi_redlock_all_answered }, evict = look;

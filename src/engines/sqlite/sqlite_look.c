@@ -131,8 +131,9 @@ static int evict(struct sqlite_store *store, void *arg)
     return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
 }
 
-hf_status hfi_sqlite_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_sqlite_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
+    (void)by;
     const struct sqlite_store *store = memory;
     struct breaking it = { .values = { .name = name, .boot = store->boot } };
     const hf_status status = hfi_sqlite_ask(memory, LITE_KIND_TRANSACTION, evict, &it, deadline_ns, err);

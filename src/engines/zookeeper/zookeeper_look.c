@@ -215,8 +215,9 @@ static int delete_first(struct zookeeper_session *session, const char *directory
     return rc == ZNONODE ? ZOK : rc;
 }
 
-hf_status hfi_zookeeper_evict(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_zookeeper_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
+    (void)by;
     struct zookeeper_store *store = memory;
     struct zookeeper_session *session;
     char directory[HFI_ZOOKEEPER_PATH_MAX];
