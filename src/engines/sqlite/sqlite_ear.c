@@ -182,9 +182,10 @@ void hfi_sqlite_hear(void *memory)
 {
     struct sqlite_store *store = memory;
     struct hfi_message message;
+    char text[HFI_LIFELINE_TEXT_MAX + 1];
     bool broken = false;
     pthread_mutex_lock(&store->ear.mutex);
-    while (store->ear.lifeline.fd >= 0 && hfi_lifeline_hear(&store->ear.lifeline, &message)) {
+    while (store->ear.lifeline.fd >= 0 && hfi_lifeline_hear(&store->ear.lifeline, &message, text)) {
         if (message.kind == LITE_SAYS_BROKEN)
             broken = true;
         else
@@ -282,6 +283,6 @@ void hfi_sqlite_tell(const struct sqlite_store *store, struct hfi_owner owner, e
     const struct hfi_message message = { .kind = word, .number = owner.serial };
     const int folder = owner.serial ? open_folder(store, O_PATH) : -1;
     if (folder >= 0)
-        hfi_lifeline_tell(folder, owner.client, &message);
+        hfi_lifeline_tell(folder, owner.client, &message, "");
     hfi_fd_close(folder);
 }
