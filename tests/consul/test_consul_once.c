@@ -73,7 +73,8 @@ TEST_LIMIT(to_do_it_once_costs_one_exchange_more, 60)
     struct consul_server *server = start_store(LOGGED);
     hf_client *client = open_client();
     hf_lock *locks[TIMES];
-    const hf_options options = once_an_hour();
+    hf_options options = once_an_hour();
+    options.ttl_ms = endless_ttl_ms(); /* nothing is renewed meanwhile */
     must_release(must_acquire(client, "first", &options));
     const int before = transactions(server);
     for (unsigned i = 0; i < TIMES; i++)

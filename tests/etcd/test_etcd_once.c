@@ -81,8 +81,9 @@ TEST_LIMIT(to_do_it_once_costs_one_exchange_more, 60)
     const struct etcd_server *server = &start_store(1, QUICK)->servers[0];
     hf_client *client = open_client();
     hf_lock *locks[TIMES];
-    const hf_options options = once_an_hour();
-    must_release(must_acquire(client, "first", NULL));
+    hf_options options = once_an_hour();
+    options.ttl_ms = endless_ttl_ms(); /* nothing is renewed meanwhile */
+    must_release(must_acquire(client, "first", &options));
     const int64_t reads = count(server, "\"Range\""), grants = count(server, "\"LeaseGrant\"");
     const int64_t before = count(server, "\"Txn\"");
     for (unsigned i = 0; i < TIMES; i++)

@@ -132,8 +132,6 @@ static hf_status show_all(struct consul_store *store, const char *start, const c
 {
     struct consul_answer answer;
     char key[HFI_CONSUL_KEY_MAX], encoded[HFI_NAME_ENCODED_MAX] = "";
-    if (strlen(start) > HFI_NAME_MAX) /* no name is that long */
-        return HF_OK;
     hfi_name_encode(encoded, start);
     snprintf(key, sizeof key, "%s/%s%s", store->config.prefix, encoded, end);
     const hf_status status = hfi_consul_get_tree(store, key, &answer, deadline_ns, err);
