@@ -4,8 +4,8 @@
  * lock's name, which has no dot at its beginning. Consul has nothing that ends by itself after a given time: the mark
  * says until when it counts, stays where it is then, and is overwritten by the next.
  *
- * The time is that of the agents: each answer has a date, in whole seconds. The mark's end is counted from the answer of
- * an exchange that was begun after its time was, rounded up; and compared with the date of the answer that shows it.
+ * The time is that of the agents: each answer has a date, in whole seconds. The mark's end is counted from the answer
+ * of an exchange that was begun after its time was, rounded up; and compared with the date of the answer that shows it.
  */
 #include "consul.h"
 #include <inttypes.h>
