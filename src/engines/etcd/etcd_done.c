@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * etcd_done.c: that the work of a lock is done, for once_per_ms. The mark is the key P/.done/NAME, below no lock's
- * name, which has no dot at its beginning; its value is a holder's, with the token. It ends with a lease of its own that
- * nobody keeps alive, so that its time is counted by the leader of the cluster, in whole seconds, as for every lease: a
- * new leader counts it from its beginning.
+ * name, which has no dot at its beginning; its value is a holder's, with the token. It ends with a lease of its own
+ * that nobody keeps alive, so that its time is counted by the leader of the cluster, in whole seconds, as for every
+ * lease: a new leader counts it from its beginning.
  */
 #include "etcd.h"
 #include <stdio.h>
