@@ -59,7 +59,7 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
         wait_for_callback(hold);
     }
     detach(hold, lock);
-    hold->done = done;
+    hold->done = done && hold->state == HFI_HOLD_HELD; /* who is told that it is lost leaves no mark later */
     if (hold->state == HFI_HOLD_HELD)
         status = let_go(hold, err);
     else
