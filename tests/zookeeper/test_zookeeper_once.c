@@ -306,6 +306,7 @@ TEST_LIMIT(a_lock_whose_mark_is_refused_is_held_until_it_is_not, 60)
     REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "", "/holdfast/.done"));
     REQUIRE_INT(ZOK, raw_permit(raw, ZOO_PERM_READ | ZOO_PERM_ADMIN, "/holdfast/.done"));
     CHECK_STATUS(HF_DENIED, hf_release_done(lock, &err), &err);
+    check_error(&err, HF_DENIED, "leave a mark");
     check_busy(other, "x");
     REQUIRE_INT(ZOK, raw_permit(raw, ZOO_PERM_ALL, "/holdfast/.done"));
     await_contenders(raw, "x", 0);

@@ -253,8 +253,9 @@ static hf_status show_marks(struct zookeeper_session *session, const char *prefi
     const int64_t now_ms = rc == ZOK && gets[count] ? gets[count]->stat.mtime : 0;
     if (rc == ZOK) {
         pthread_mutex_unlock(&store->mutex);
-        for (size_t i = 0, stop = 0; !stop && i < count; i++)
-            stop = show_mark(calls[1]->children.names[i], gets[i], now_ms, each, arg) != 0;
+        int stop = 0;
+        for (size_t i = 0; !stop && i < count; i++)
+            stop = show_mark(calls[1]->children.names[i], gets[i], now_ms, each, arg);
         pthread_mutex_lock(&store->mutex);
     }
     for (size_t i = 0; gets && i <= count; i++)
@@ -305,14 +306,14 @@ static int delete_mark(struct zookeeper_session *session, const char *path, hfi_
 
 typedef int remove_fn(struct zookeeper_session *session, const char *path, hfi_time deadline_ns);
 
-static hf_status take_away(struct zookeeper_store *store, remove_fn *remove, const char *path, hfi_time deadline_ns,
+static hf_status take_away(struct zookeeper_store *store, remove_fn *remove_it, const char *path, hfi_time deadline_ns,
                            hf_error *err)
 {
     struct zookeeper_session *session;
     hfi_zookeeper_enter(store);
     hf_status status = hfi_zookeeper_session_borrow(store, 0, &session, deadline_ns, err);
     if (status == HF_OK) {
-        const int rc = remove(session, path, deadline_ns);
+        const int rc = remove_it(session, path, deadline_ns);
         if (rc != ZOK)
             status = hfi_zookeeper_refusal(store, rc, "delete a node", err);
         hfi_zookeeper_session_give_back(session);

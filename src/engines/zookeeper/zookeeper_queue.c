@@ -79,8 +79,10 @@ static void write_who(const struct errand *errand, char out[HFI_ZOOKEEPER_DATA_M
 static struct zookeeper_call *get_mark(const struct errand *errand)
 {
     char path[HFI_ZOOKEEPER_PATH_MAX];
+    if (!errand->request->once)
+        return NULL;
     hfi_zookeeper_mark_path(path, &errand->store->config, errand->request->name);
-    return errand->request->once ? hfi_zookeeper_get(errand->lock->session, path, false) : NULL;
+    return hfi_zookeeper_get(errand->lock->session, path, false);
 }
 
 /* The node, the list and the mark go out together: the server answers in order, so our node is in the list, and a mark
@@ -399,7 +401,7 @@ static int delete_node(const struct errand *errand)
         if (again)
             rc = make_way_for_mark(errand, reason);
     }
-    if (again) /* our node is there as before, and nothing but to be deleted later */
+    if (again) /* marks come and go too fast, or their directory cannot be made: our node is there as before */
         return rc == ZOK || rc == ZNONODE ? ZOPERATIONTIMEOUT : rc;
     if (rc == ZOK || rc == ZNONODE)
         lose_place(lock);
@@ -537,7 +539,7 @@ static hf_status undo(const struct errand *errand)
     rc = delete_node(errand);
     if (rc == ZNONODE)
         return hfi_fail(errand->err, HF_LOST, rc, "ZooKeeper no longer has its node");
-    return rc == ZOK ? HF_OK : no_answer(errand, rc, "delete a node");
+    return rc == ZOK ? HF_OK : no_answer(errand, rc, errand->request->done_ms ? "leave a mark" : "delete a node");
 }
 
 hf_status hfi_zookeeper_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
