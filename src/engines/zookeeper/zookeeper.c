@@ -7,6 +7,7 @@
  *                     own, from what was proven to have reached the leader (zookeeper_session.c).
  * Exchanges:          three for a lock that nobody else wants: create the node, list the directory, delete the node.
  * Waiting:            by a watch on the node just before ours; its end wakes nobody else.
+ * Done:               a node for each name beside the directories, written with the release; its time is the leader's.
  * Token:              the transaction number that created the node (czxid): of one counter for the whole ensemble.
  * Cannot promise:     a holder that dies keeps the lock until its session expires, up to half as long again as its
  *                     time-to-live, and a tick; an ensemble that was set back to an older state gives old tokens again.
@@ -219,7 +220,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "zookeeper:",
     .summary = "machines that share a ZooKeeper ensemble",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
-            HF_CAP_INSPECT | HF_CAP_BREAK,
+            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_ONCE,
     .lingers = true,
     .store_size = sizeof(struct zookeeper_store),
     .lock_size = sizeof(struct zookeeper_lock),
@@ -231,6 +232,8 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = hfi_zookeeper_release,
     .inspect = hfi_zookeeper_inspect,
     .inspect_one = hfi_zookeeper_inspect_one,
+    .inspect_done = hfi_zookeeper_inspect_done,
+    .forget_done = hfi_zookeeper_forget_done,
     .evict = hfi_zookeeper_evict,
     .ear = hfi_zookeeper_ear,
     .hear = hfi_zookeeper_hear,
