@@ -170,7 +170,7 @@ static hf_status inspect_master(struct inspection *inspection, size_t index, hf_
     do {
         redisReply *found = NULL;
         hf_status status =
-            hfi_redis_scan(&store->redis, store->masters[index], cursor, &found, inspection->deadline_ns, err);
+            hfi_redis_scan(&store->redis, store->masters[index], false, cursor, &found, inspection->deadline_ns, err);
         if (status != HF_OK)
             return status;
         const redisReply *keys = found->element[1];
