@@ -98,22 +98,40 @@ TEST(a_late_renewal_cuts_no_lease_that_a_later_one_has_lengthened)
     hf_close(stage->client);
 }
 
+static hf_options once_in_an_hour(void)
+{
+    hf_options options = stranger(endless_ttl_ms());
+    options.once_per_ms = 3600000;
+    return options;
+}
+
 /* The majority granted it, and it was released everywhere, before the last master heard of it. */
-TEST(a_late_acquire_after_its_release_takes_nothing)
+static void acquire_is_later_than_release(hf_status (*release)(hf_lock *, hf_error *))
 {
     struct stage *stage = set_up();
-    const hf_options options = stranger(endless_ttl_ms());
+    const hf_options options = release == hf_release ? stranger(endless_ttl_ms()) : once_in_an_hour();
+    hf_error err = { 0 };
     late_relay_cut(stage->relays[2], "EVAL", 1);
     hf_lock *lock = must_acquire(stage->client, NAME, &options);
     late_relay_await(stage->relays[2]);
     const int64_t before = redis_server_sent(stage->group->server[2]);
-    must_release(lock);
+    CHECK_STATUS(HF_OK, release(lock, &err), &err);
     while (redis_server_sent(stage->group->server[2]) == before)
         await_a_moment();
     late_relay_deliver(stage->relays[2]);
     CHECK_INT(0, votes(stage->group));
     await_clean(stage->group);
     hf_close(stage->client);
+}
+
+TEST(a_late_acquire_after_its_release_takes_nothing)
+{
+    acquire_is_later_than_release(hf_release);
+}
+
+TEST(a_late_acquire_after_its_work_is_done_takes_nothing)
+{
+    acquire_is_later_than_release(hf_release_done);
 }
 
 /* Nobody answered the first attempt, and the second was granted. */
@@ -236,13 +254,6 @@ TEST(a_break_ends_a_lock_that_was_renewed_after_an_answer_was_lost)
 
 /* --- what is done once in a while --- */
 
-static hf_options once_in_an_hour(void)
-{
-    hf_options options = stranger(endless_ttl_ms());
-    options.once_per_ms = 3600000;
-    return options;
-}
-
 /* How many masters have a record that the work is done. */
 static int records(struct stage *stage)
 {
@@ -255,7 +266,7 @@ static int records(struct stage *stage)
     return count;
 }
 
-/* Nobody answered the first release, the second was; then it was forgotten, and somebody else does the work. */
+/* The first release was not answered, the second was; when its time is over somebody else does the work anew. */
 TEST(a_late_release_neither_records_nor_frees_what_another_one_does)
 {
     struct stage *stage = set_up();
@@ -268,7 +279,8 @@ TEST(a_late_release_neither_records_nor_frees_what_another_one_does)
     CHECK(status == HF_UNKNOWN || status == HF_UNAVAILABLE);
     await_clean(stage->group);
     CHECK_INT(3, records(stage));
-    CHECK_STATUS(HF_OK, hf_forget_done(other, NAME, &err), &err);
+    for (int i = 0; i < 3; i++)
+        redis_server_do(stage->group->server[i], "DEL hf:{%s}:d", NAME);
     lock = must_acquire(other, NAME, &options);
     deliver_in_vain(stage, NULL);
     CHECK_INT(0, records(stage));
