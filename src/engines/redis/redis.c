@@ -255,7 +255,13 @@ static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi
         node = store->nodes; /* where we may listen already */
     /* Whoever lines up without being able to hear would be taken for dead, and skipped. */
     const bool line_up = request->queue && node && hfi_redis_expect(store, node, lock, request->owner);
-    return ask(store, lock, request, line_up, grant, err);
+    const hf_status status = ask(store, lock, request, line_up, grant, err);
+    if (status == HF_DONE) { /* it may have been called, and leaves: another one of us is to be called */
+        pthread_mutex_lock(&store->mutex);
+        lock->state = REDIS_CALLED;
+        pthread_mutex_unlock(&store->mutex);
+    }
+    return status;
 }
 
 /* Not in the queue yet: sees to it that messages can come, so that the next attempt may ask for a place. */

@@ -88,18 +88,20 @@ int hfi_redis_show_done(const struct redis_done *done, const char *name, hf_insp
     return each(&one, arg);
 }
 
+/* By PEXPIRE, which renewals need as well: there is no right more to ask for. */
 hf_status hfi_redis_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_store *store = memory;
-    struct redis_command command = { REDIS_ROOM(2) };
+    struct redis_command command = { REDIS_ROOM(3) };
     char key[HFI_REDIS_KEY_MAX];
     redisReply *reply = NULL;
     bool confirmed;
     if (hfi_redis_check_name(store, name, err) != HF_OK)
         return HF_INVALID;
     hfi_redis_done_key(key, store, name);
-    hfi_redis_add(&command, "DEL");
+    hfi_redis_add(&command, "PEXPIRE");
     hfi_redis_add(&command, key);
+    hfi_redis_add(&command, "0");
     struct redis_question question = { .key = key, .commands = &command, .count = 1, .deadline_ns = deadline_ns };
     hf_status status = hfi_redis_ask_confirmed(store, &question, &reply, &confirmed, err);
     if (status != HF_OK)
