@@ -28,11 +28,12 @@ static void wait_for_callback(const struct hfi_hold *hold)
         pthread_cond_wait(&client->changed, &client->mutex);
 }
 
-/* The last handle of a hold that is held gives it back. */
-static hf_status let_go(struct hfi_hold *hold, hf_error *err)
+/* The last handle of a hold that is held gives it back, and says whether its work is done. */
+static hf_status let_go(struct hfi_hold *hold, bool done, hf_error *err)
 {
     if (hold->handles)
         return HF_OK;
+    hold->done = done;
     hold->state = HFI_HOLD_ENDED;
     hfi_hold_forget(hold);
     hfi_hold_schedule(hold);
@@ -59,9 +60,8 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
         wait_for_callback(hold);
     }
     detach(hold, lock);
-    hold->done = done && hold->state == HFI_HOLD_HELD; /* who is told that it is lost leaves no mark later */
     if (hold->state == HFI_HOLD_HELD)
-        status = let_go(hold, err);
+        status = let_go(hold, done, err);
     else
         status = hfi_fail(err, HF_LOST, 0, "%s", hold->why);
     hfi_handle_free(client, lock);

@@ -122,6 +122,19 @@ static int see(const hf_info *info, void *arg)
     return 0;
 }
 
+static void check_once(hf_client *client)
+{
+    hf_options options = stranger(0);
+    hf_error err = { 0 };
+    struct seen seen = { 0 };
+    options.once_per_ms = 3600000;
+    CHECK_STATUS(HF_OK, hf_release_done(must_acquire(client, NAME, &options), &err), &err);
+    CHECK_STATUS(HF_OK, hf_inspect_done(client, NULL, see, &seen, &err), &err);
+    CHECK_INT(1, seen.locks);
+    CHECK_STATUS(HF_OK, hf_forget_done(client, NAME, &err), &err);
+    must_release(must_acquire(client, NAME, &options));
+}
+
 TEST(the_rules_that_the_message_names_are_enough_for_everything)
 {
     struct redis_server *server = serve("");
@@ -152,5 +165,6 @@ TEST(the_rules_that_the_message_names_are_enough_for_everything)
     hf_release(waiter.lock, NULL);
     check_free(bob, NAME);
     CHECK_STATUS(HF_OK, hf_guard(bob, NAME, 1, &err), &err);
+    check_once(bob);
     hf_close(bob);
 }

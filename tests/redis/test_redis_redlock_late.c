@@ -98,22 +98,40 @@ TEST(a_late_renewal_cuts_no_lease_that_a_later_one_has_lengthened)
     hf_close(stage->client);
 }
 
+static hf_options once_in_an_hour(void)
+{
+    hf_options options = stranger(endless_ttl_ms());
+    options.once_per_ms = 3600000;
+    return options;
+}
+
 /* The majority granted it, and it was released everywhere, before the last master heard of it. */
-TEST(a_late_acquire_after_its_release_takes_nothing)
+static void acquire_is_later_than_release(hf_status (*release)(hf_lock *, hf_error *))
 {
     struct stage *stage = set_up();
-    const hf_options options = stranger(endless_ttl_ms());
+    const hf_options options = release == hf_release ? stranger(endless_ttl_ms()) : once_in_an_hour();
+    hf_error err = { 0 };
     late_relay_cut(stage->relays[2], "EVAL", 1);
     hf_lock *lock = must_acquire(stage->client, NAME, &options);
     late_relay_await(stage->relays[2]);
     const int64_t before = redis_server_sent(stage->group->server[2]);
-    must_release(lock);
+    CHECK_STATUS(HF_OK, release(lock, &err), &err);
     while (redis_server_sent(stage->group->server[2]) == before)
         await_a_moment();
     late_relay_deliver(stage->relays[2]);
     CHECK_INT(0, votes(stage->group));
     await_clean(stage->group);
     hf_close(stage->client);
+}
+
+TEST(a_late_acquire_after_its_release_takes_nothing)
+{
+    acquire_is_later_than_release(hf_release);
+}
+
+TEST(a_late_acquire_after_its_work_is_done_takes_nothing)
+{
+    acquire_is_later_than_release(hf_release_done);
 }
 
 /* Nobody answered the first attempt, and the second was granted. */
@@ -230,6 +248,94 @@ TEST(a_break_ends_a_lock_that_was_renewed_after_an_answer_was_lost)
     CHECK_STATUS(HF_OK, hf_break(other, NAME, &err), &err);
     CHECK(votes(stage->group) <= 1);
     CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    hf_close(other);
+    hf_close(stage->client);
+}
+
+/* --- what is done once in a while --- */
+
+/* How many masters have a record that the work is done. */
+static int records(struct stage *stage)
+{
+    int count = 0;
+    for (int i = 0; i < 3; i++) {
+        char text[300];
+        redis_server_text(stage->group->server[i], text, sizeof text, "GET hf:{%s}:d", NAME);
+        count += *text && !strstr(text, " -");
+    }
+    return count;
+}
+
+/* The first release was not answered, the second was; when its time is over somebody else does the work anew. */
+TEST(a_late_release_neither_records_nor_frees_what_another_one_does)
+{
+    struct stage *stage = set_up();
+    const hf_options options = once_in_an_hour();
+    hf_error err = { 0 };
+    hf_client *other = open_client();
+    hf_lock *lock = acquire_on_all(stage->group, stage->client, &options, NULL);
+    cut_all(stage, 1);
+    const hf_status status = hf_release_done(lock, &err);
+    CHECK(status == HF_UNKNOWN || status == HF_UNAVAILABLE);
+    await_clean(stage->group);
+    CHECK_INT(3, records(stage));
+    for (int i = 0; i < 3; i++)
+        redis_server_do(stage->group->server[i], "DEL hf:{%s}:d", NAME);
+    lock = must_acquire(other, NAME, &options);
+    deliver_in_vain(stage, NULL);
+    CHECK_INT(0, records(stage));
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err);
+    must_release(lock);
+    await_clean(stage->group);
+    hf_close(other);
+    hf_close(stage->client);
+}
+
+/* It frees what the last master still has, and records nothing that was forgotten. */
+TEST(a_late_release_does_not_bring_back_what_was_forgotten)
+{
+    struct stage *stage = set_up();
+    const hf_options options = once_in_an_hour();
+    hf_error err = { 0 };
+    hf_client *other = open_client();
+    hf_lock *lock = acquire_on_all(stage->group, stage->client, &options, NULL);
+    late_relay_cut(stage->relays[2], "EVAL", 1);
+    CHECK_STATUS(HF_OK, hf_release_done(lock, &err), &err);
+    late_relay_await(stage->relays[2]);
+    CHECK_INT(2, records(stage));
+    CHECK_INT(1, votes(stage->group));
+    CHECK_STATUS(HF_OK, hf_forget_done(other, NAME, &err), &err);
+    late_relay_deliver(stage->relays[2]);
+    CHECK_INT(0, votes(stage->group));
+    CHECK_INT(0, records(stage));
+    hf_close(other);
+    hf_close(stage->client);
+}
+
+/* The last master has forgotten it, and would vote for whoever was told by the others that it is done. */
+TEST(a_late_acquire_of_somebody_who_was_told_that_it_is_done_takes_nothing)
+{
+    struct stage *stage = set_up();
+    const hf_options options = once_in_an_hour();
+    hf_error err = { 0 };
+    hf_client *other = open_client();
+    hf_lock *lock = acquire_on_all(stage->group, other, &options, NULL);
+    CHECK_STATUS(HF_OK, hf_release_done(lock, &err), &err);
+    await_clean(stage->group);
+    CHECK_INT(3, records(stage));
+    redis_server_do(stage->group->server[2], "DEL hf:{%s}:d", NAME);
+    late_relay_cut(stage->relays[2], "EVAL", 1);
+    lock = NULL;
+    CHECK_STATUS(HF_DONE, hf_try_acquire(&lock, stage->client, NAME, &options, &err), &err);
+    late_relay_await(stage->relays[2]);
+    /* The release is on its way, or done. */
+    while (redis_server_number(stage->group->server[2], "EVAL %s 1 hf:{%s}:t",
+                               "return string.find(redis.call('get', KEYS[1]) or '', '\\n', 1, true) and 1 or 0",
+                               NAME) == 0)
+        await_a_moment();
+    late_relay_deliver(stage->relays[2]);
+    CHECK_INT(0, votes(stage->group));
+    CHECK_STATUS(HF_OK, hf_forget_done(other, NAME, &err), &err);
     hf_close(other);
     hf_close(stage->client);
 }

@@ -12,6 +12,7 @@ struct script script_attempt, script_renew, script_release;
 _Atomic int script_renewed, script_largest_renewal, script_held;
 _Atomic uint64_t script_last_owner;
 _Atomic int script_lost_at_once;
+_Atomic int script_done;
 static _Atomic uint64_t token;
 
 /* Those that are held are in a list of the store's, as in engines whose locks share a session. */
@@ -132,6 +133,7 @@ static hf_status scripted_release(void *store, void *memory, const struct hfi_re
 {
     struct scripted_lock *lock = memory;
     const hf_status status = answer(&script_release, request->deadline_ns);
+    atomic_fetch_add(&script_done, request->done_ms != 0);
     if (status == HF_OK && lock->held)
         note_held(store, lock, false);
     return status == HF_OK ? HF_OK : hfi_fail(err, status, 0, "so says the script");
@@ -142,7 +144,7 @@ static const struct hfi_engine engine = {
     .name = "scripted",
     .schemes = "scripted:",
     .summary = "does what a test says",
-    .caps = HF_CAP_EXPIRY,
+    .caps = HF_CAP_EXPIRY | HF_CAP_ONCE,
     .store_size = sizeof(struct scripted_store),
     .lock_size = sizeof(struct scripted_lock),
     .open = scripted_open,

@@ -26,6 +26,8 @@ extern _Atomic int script_renewed, script_largest_renewal, script_held;
 extern _Atomic uint64_t script_last_owner;
 /* So many grants are lost again before the core hears of them. */
 extern _Atomic int script_lost_at_once;
+/* Releases so far that were to leave a mark that the work is done. */
+extern _Atomic int script_done;
 /* Renewals under way, and how many began while another one was. */
 extern _Atomic int script_renewing, script_renew_overlaps;
 

@@ -97,6 +97,39 @@ TEST(what_is_lost_before_the_grant_is_known_is_told)
     hf_close(client);
 }
 
+/* The store may have it still, so its release is repeated; but whoever has lost it cannot say that its work is done. */
+TEST(a_release_of_what_was_lost_marks_nothing_however_often_it_is_repeated)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_error err = { 0 };
+    options.once_per_ms = 3600000;
+    hf_lock *lock = take_for(60000, client, &options);
+    script_set(&script_renew, 1, HF_LOST, false);
+    script_set(&script_release, 3, HF_UNAVAILABLE, false);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
+    CHECK_STATUS(HF_LOST, hf_release_done(lock, &err), &err);
+    await_at_least(&script_release.calls, 4);
+    hf_close(client);
+    CHECK_INT(0, script_done);
+}
+
+TEST(only_the_last_release_says_whether_the_work_is_done)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    options.once_per_ms = 3600000;
+    hf_lock *lock = take_for(60000, client, &options), *again = take_for(60000, client, &options);
+    CHECK_STATUS(HF_OK, hf_release_done(again, NULL), NULL);
+    CHECK_INT(0, script_release.calls);
+    script_set(&script_renew, 1, HF_LOST, false);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, NULL), NULL);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+    CHECK(script_release.calls > 0);
+    CHECK_INT(0, script_done);
+}
+
 /* A grant that comes too late to be of use is asked for again: what has become of the first does not matter. */
 TEST(a_loss_of_a_grant_that_was_of_no_use_is_not_told)
 {

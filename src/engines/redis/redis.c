@@ -18,6 +18,7 @@
  */
 #include "redis.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -88,11 +89,18 @@ struct words {
     char number[8];
     char owner[HFI_REDIS_OWNER_MAX];
     char info[256];
+    char done_key[HFI_REDIS_KEY_MAX];
     char ttl[16];
+    char done_ms[24];
     char replicas[16], patience[24];
 };
 
-#define WORDS_MOST (2 + 1 + HFI_REDIS_KEYS_MOST + 4)
+#define WORDS_MOST (2 + 1 + HFI_REDIS_KEYS_MOST + 1 + 4)
+
+static bool wants_done_key(enum redis_script_name script)
+{
+    return script == REDIS_ACQUIRE_ONCE || script == REDIS_RELEASE_DONE;
+}
 
 static void add_common(struct redis_command *command, struct words *words, const struct redis_store *store,
                        enum redis_script_name script, const struct hfi_request *request)
@@ -101,12 +109,17 @@ static void add_common(struct redis_command *command, struct words *words, const
     const size_t count = dialect->keys(words->keys, store, request->name, request->owner);
     dialect->owner(words->owner, request->owner);
     snprintf(words->info, sizeof words->info, "%s %s", store->who, request->note);
-    words->number[0] = (char)('0' + count);
+    const bool done = wants_done_key(script);
+    words->number[0] = (char)('0' + count + done);
     words->number[1] = 0;
     hfi_redis_add_script(command, &store->scripts[script]);
     hfi_redis_add(command, words->number);
     for (size_t i = 0; i < count; i++)
         hfi_redis_add(command, words->keys[i]);
+    if (done) {
+        hfi_redis_done_key(words->done_key, store, request->name);
+        hfi_redis_add(command, words->done_key);
+    }
     hfi_redis_add(command, words->owner);
     hfi_redis_add(command, words->info);
 }
@@ -137,16 +150,31 @@ static hf_status take_busy(struct redis_store *store, struct redis_lock *lock, c
     return HF_BUSY;
 }
 
-static hf_status take_answer(struct redis_store *store, struct redis_lock *lock, redisReply **replies,
-                             const struct redis_question *question, struct hfi_grant *grant, hf_error *err)
+static hf_status take_token(struct redis_store *store, struct redis_lock *lock, redisReply **replies,
+                            const struct redis_question *question, struct hfi_grant *grant, hf_error *err)
 {
-    if (replies[0]->type != REDIS_REPLY_INTEGER || replies[0]->integer <= 0) /* a token is greater */
-        return take_busy(store, lock, replies[0], question, grant, err);
     const hf_status status = question->count > 1 ? hfi_redis_check_replication(replies[1], &store->config, err) : HF_OK;
     hfi_redis_expect_no_more(store, lock, status == HF_OK ? REDIS_HELD : REDIS_NEW);
     lock->queued = false;
     lock->unsure = lock->unsure || status != HF_OK; /* too few have it to rely on it: the next attempt, or release() */
     grant->token = (uint64_t)replies[0]->integer;
+    grant->counted_from_ns = question->sent_ns;
+    return status;
+}
+
+static hf_status take_answer(struct redis_store *store, struct redis_lock *lock, redisReply **replies,
+                             const struct redis_question *question, bool line_up, struct hfi_grant *grant,
+                             hf_error *err)
+{
+    /* Only an answer to a request for a place says whether there is one. */
+    lock->unsure = !line_up && (lock->unsure || lock->queued);
+    if (replies[0]->type == REDIS_REPLY_ERROR)
+        return hfi_redis_refusal(replies[0], question->key, err);
+    if (replies[0]->type == REDIS_REPLY_INTEGER && replies[0]->integer > 0)
+        return take_token(store, lock, replies, question, grant, err);
+    const hf_status status = take_busy(store, lock, replies[0], question, grant, err);
+    if (status == HF_INTERNAL) /* nonsense: who knows what it did */
+        lock->unsure = true;
     return status;
 }
 
@@ -156,7 +184,7 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
     struct words words;
     struct redis_command commands[2] = { { REDIS_ROOM(WORDS_MOST) }, { REDIS_ROOM(4) } };
     redisReply *replies[2] = { NULL, NULL };
-    add_common(&commands[0], &words, store, REDIS_ACQUIRE, request);
+    add_common(&commands[0], &words, store, request->once ? REDIS_ACQUIRE_ONCE : REDIS_ACQUIRE, request);
     snprintf(words.ttl, sizeof words.ttl, "%u", request->ttl_ms);
     hfi_redis_add(&commands[0], words.ttl);
     hfi_redis_add(&commands[0], line_up ? "1" : "0");
@@ -172,17 +200,8 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
     }
     if (status != HF_OK)
         return status;
-    /* Only an answer to a request for a place says whether there is one. */
-    lock->unsure = !line_up && (lock->unsure || lock->queued);
-    const bool error = replies[0]->type == REDIS_REPLY_ERROR;
-    if (error)
-        status = hfi_redis_refusal(replies[0], words.keys[0], err);
-    else
-        status = take_answer(store, lock, replies, &question, grant, err);
-    if (status == HF_INTERNAL && !error) /* nonsense: who knows what it did */
-        lock->unsure = true;
-    if (status == HF_OK)
-        grant->counted_from_ns = question.sent_ns;
+    if (!request->once || !hfi_redis_take_done(replies[0], request->name, grant, &status, err))
+        status = take_answer(store, lock, replies, &question, line_up, grant, err);
     freeReplyObject(replies[0]);
     freeReplyObject(replies[1]);
     return status;
@@ -219,7 +238,8 @@ static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi
     if (hfi_redis_check_name(store, request->name, err) != HF_OK)
         return HF_INVALID;
     pthread_mutex_lock(&store->mutex);
-    const bool fresh = lock->state == REDIS_GIVEN && is_fresh(store, lock, grant);
+    /* Whoever gave it may have recorded that the work is done. */
+    const bool fresh = lock->state == REDIS_GIVEN && !request->once && is_fresh(store, lock, grant);
     if (lock->state == REDIS_HELD)
         lock->unsure = true; /* granted, but too late to be of use: the server may have it still */
     lock->state = REDIS_NEW; /* what was said is too old to be believed: only what comes from now on counts */
@@ -235,7 +255,13 @@ static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi
         node = store->nodes; /* where we may listen already */
     /* Whoever lines up without being able to hear would be taken for dead, and skipped. */
     const bool line_up = request->queue && node && hfi_redis_expect(store, node, lock, request->owner);
-    return ask(store, lock, request, line_up, grant, err);
+    const hf_status status = ask(store, lock, request, line_up, grant, err);
+    if (status == HF_DONE) { /* it may have been called, and leaves: another one of us is to be called */
+        pthread_mutex_lock(&store->mutex);
+        lock->state = REDIS_CALLED;
+        pthread_mutex_unlock(&store->mutex);
+    }
+    return status;
 }
 
 /* Not in the queue yet: sees to it that messages can come, so that the next attempt may ask for a place. */
@@ -289,22 +315,51 @@ static void drop_latch(struct redis_store *store, struct redis_node *node, const
     hfi_redis_give_back(store, node, connection);
 }
 
+/* What is recorded as done must be as safe as a grant. */
 static hf_status release_by_script(struct redis_store *store, const struct hfi_request *request, bool mark,
                                    redisReply **reply, hf_error *err)
 {
     struct words words;
     struct redis_command command = { REDIS_ROOM(WORDS_MOST) };
-    add_common(&command, &words, store, REDIS_RELEASE, request);
+    bool confirmed = true;
+    add_common(&command, &words, store, request->done_ms ? REDIS_RELEASE_DONE : REDIS_RELEASE, request);
+    snprintf(words.done_ms, sizeof words.done_ms, "%" PRIu64, request->done_ms);
+    if (request->done_ms)
+        hfi_redis_add(&command, words.done_ms);
     if (mark)
         hfi_redis_add(&command, "1");
     struct redis_question question = {
         .key = words.keys[0], .commands = &command, .count = 1, .deadline_ns = request->deadline_ns
     };
-    const hf_status status = hfi_redis_ask(store, &question, reply, err);
+    hf_status status;
+    if (request->done_ms)
+        status = hfi_redis_ask_confirmed(store, &question, reply, &confirmed, err);
+    else
+        status = hfi_redis_ask(store, &question, reply, err);
     if (status == HF_OK && store->config.dialect->leaves_latch && (*reply)->type == REDIS_REPLY_INTEGER &&
         (*reply)->integer == 1)
         drop_latch(store, question.node, words.keys[3]);
+    if (status == HF_OK && !confirmed && (*reply)->type == REDIS_REPLY_INTEGER && (*reply)->integer == 1) {
+        freeReplyObject(*reply);
+        *reply = NULL;
+        return HF_UNKNOWN;
+    }
     return status;
+}
+
+/* What a release answered. */
+static hf_status take_release(const redisReply *reply, const struct hfi_request *request, bool was_held, hf_error *err)
+{
+    if (request->done_ms && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2) {
+        hf_error why = { .message = "" };
+        hfi_redis_refusal(reply->element[1], request->name, &why);
+        return hfi_fail(err, HF_DENIED, 0, "it is released, but not recorded as done: %.180s", why.message);
+    }
+    if (reply->type != REDIS_REPLY_INTEGER)
+        return hfi_redis_refusal(reply, request->name, err);
+    if (reply->integer <= 0 && was_held)
+        return hfi_fail(err, HF_LOST, 0, "the server no longer had it");
+    return HF_OK;
 }
 
 static hf_status redis_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
@@ -321,16 +376,14 @@ static hf_status redis_release(void *memory, void *lock_memory, const struct hfi
         hfi_redis_expect_no_more(store, lock, REDIS_NEW);
     if (!known)
         return HF_OK;
-    if (was_held && store->verb != REDIS_BY_SCRIPT && lock->unanswered == 0) /* else its value may be another one */
+    /* Else its value may be another one, or there is more to do. */
+    if (was_held && store->verb != REDIS_BY_SCRIPT && lock->unanswered == 0 && !request->done_ms)
         status = hfi_redis_plain_release(store, request, &reply, err);
     if (status == HF_OK && !reply)
         status = release_by_script(store, request, lock->astray, &reply, err);
     if (status != HF_OK)
         return status;
-    if (reply->type != REDIS_REPLY_INTEGER)
-        status = hfi_redis_refusal(reply, request->name, err);
-    else if (reply->integer <= 0 && was_held)
-        status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
+    status = take_release(reply, request, was_held, err);
     freeReplyObject(reply);
     if (status == HF_OK || status == HF_LOST) {
         lock->state = REDIS_NEW;
@@ -360,7 +413,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "redis: rediss: redis+unix: redis+sentinel: redis+cluster:",
     .summary = "machines that share a Redis or Valkey server",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
-            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD,
+            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD | HF_CAP_ONCE,
     .store_size = sizeof(struct redis_store),
     .lock_size = sizeof(struct redis_lock),
     .open = redis_open,
@@ -371,6 +424,8 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = redis_release,
     .inspect = hfi_redis_inspect,
     .inspect_one = hfi_redis_inspect_one,
+    .inspect_done = hfi_redis_inspect_done,
+    .forget_done = hfi_redis_forget_done,
     .evict = hfi_redis_evict,
     .guard = hfi_redis_guard,
     .ear = redis_ear,

@@ -5,7 +5,7 @@
  *   redis.c               the engine: what the core asks for, in whichever dialect
  *   redis_native.c        Holdfast's own dialect; redis_plain.c, redis_redisson.c: those of other programs
  *   redis_subscription.c  hearing that it is worth asking again
- *   redis_renew.c         keeping locks; redis_look.c: who holds what; redis_guard.c: fencing
+ *   redis_renew.c         keeping locks; redis_look.c: who holds what; redis_guard.c: fencing; redis_once.c: what is done
  *   redis_ask.c           one exchange, with whoever has the key: one server, redis_sentinel.c or redis_cluster.c
  *   redis_node.c          a server and the idle connections to it
  *   redis_connect.c       socket, TLS, log-in; redis_connection.c: commands and replies
@@ -295,7 +295,9 @@ enum redis_script_name {
     REDIS_EVICT,   /* "": a text that stands for the holder, or 0; that text: 1 if it was broken, else 0 */
     REDIS_LOOK,    /* { 1, token, left ms, held for ms, "host pid note", waiters… }, or { 0 } */
     REDIS_CALL,    /* after a release by other means: calls the next in line */
-    REDIS_GUARD,   /* the same in all dialects: see redis_guard.c */
+    REDIS_ACQUIRE_ONCE, /* a key more: as REDIS_ACQUIRE; or { -2, now, record } if its work is recorded as done */
+    REDIS_RELEASE_DONE, /* a key and, third, an argument more: as REDIS_RELEASE; or { that, why there is no record } */
+    REDIS_GUARD,        /* the same in all dialects: see redis_guard.c */
     REDIS_SCRIPTS
 };
 
@@ -335,6 +337,9 @@ void hfi_redis_owner(char out[HFI_REDIS_OWNER_MAX], struct hfi_owner owner);
 void hfi_redis_companion(char out[HFI_REDIS_KEY_MAX], const char *key, const char *suffix);
 /* The lock whose last grant is kept at `key`; false: none. */
 bool hfi_redis_companion_name(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key);
+/* The same for any suffix. */
+bool hfi_redis_companion_of(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key,
+                            const char *suffix);
 /* HF_INVALID: the lock's key would be one that keeps another lock company. */
 hf_status hfi_redis_check_name(const struct redis_store *store, const char *name, hf_error *err);
 
@@ -413,6 +418,10 @@ bool hfi_redis_add_replication(struct redis_command *command, char replicas[16],
 hf_status hfi_redis_check_replication(const redisReply *reply, const struct redis_config *config, hf_error *err);
 /* The same of what is done and stays, but must not be counted on if too few have it: false with HF_UNKNOWN. */
 bool hfi_redis_is_confirmed(const redisReply *reply, const struct redis_config *config, hf_error *err);
+/* Asks with one command and, if the URL asks for replicas, has them confirm it in the same write. *confirmed: enough
+ * have, or none need to; else `err` says so. */
+hf_status hfi_redis_ask_confirmed(struct redis_store *store, struct redis_question *question, redisReply **reply,
+                                  bool *confirmed, hf_error *err);
 
 /* --- redis_subscription.c --- */
 
@@ -447,13 +456,40 @@ hf_status hfi_redis_show(const struct redis_store *store, const redisReply *repl
                          void *arg, int *stop, hf_error *err);
 /* Shows a lock that is held; the reply's shape was looked at, and its first element is not. */
 int hfi_redis_show_lock(const redisReply *reply, const char *name, bool queue, hf_inspect_fn each, void *arg);
-/* One step of SCAN on `node`; the cursor is "0" after the last. */
-hf_status hfi_redis_scan(struct redis_store *store, struct redis_node *node, char cursor[24], redisReply **out,
-                         hfi_time deadline_ns, hf_error *err);
+/* One step of SCAN on `node`, for locks or for records of what is done; the cursor is "0" after the last. */
+hf_status hfi_redis_scan(struct redis_store *store, struct redis_node *node, bool done, char cursor[24],
+                         redisReply **out, hfi_time deadline_ns, hf_error *err);
+/* All records, wherever they are. */
+hf_status hfi_redis_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                 hf_error *err);
 
 /* --- redis_guard.c --- */
 
 extern const char hfi_redis_guard_script[];
 hf_status hfi_redis_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
+
+/* --- redis_once.c --- */
+
+/* Where the record is that the work of a lock is done, and its inverse; false: `key` is none. */
+void hfi_redis_done_key(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *name);
+bool hfi_redis_done_name(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key);
+
+/* What a record says at server time `now_us`. */
+struct redis_done {
+    uint64_t token;
+    int64_t ago_ms, left_ms;
+    char host[65];
+    long long pid;
+    const char *note; /* points into the record */
+};
+
+/* False: it is no record. */
+bool hfi_redis_read_done(struct redis_done *out, const char *record, int64_t now_us);
+/* True if the reply is that of REDIS_ACQUIRE_ONCE for work that is done; *status: HF_DONE with `grant` filled in, or
+ * what is wrong with the record. */
+bool hfi_redis_take_done(const redisReply *reply, const char *name, struct hfi_grant *grant, hf_status *status,
+                         hf_error *err);
+int hfi_redis_show_done(const struct redis_done *done, const char *name, hf_inspect_fn each, void *arg);
+hf_status hfi_redis_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 
 #endif

@@ -46,27 +46,23 @@ static hf_status take_answer(const redisReply *reply, const char *key, const cha
 hf_status hfi_redis_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_store *store = memory;
-    struct redis_command commands[2] = { { REDIS_ROOM(5) }, { REDIS_ROOM(4) } };
-    redisReply *replies[2] = { NULL, NULL };
-    char key[HFI_REDIS_KEY_MAX], number[24], replicas[16], patience[24];
+    struct redis_command command = { REDIS_ROOM(5) };
+    redisReply *reply = NULL;
+    char key[HFI_REDIS_KEY_MAX], number[24];
+    bool confirmed;
     key_of(key, store, resource);
     snprintf(number, sizeof number, "%" PRIu64, token);
-    hfi_redis_add_script(&commands[0], &store->scripts[REDIS_GUARD]);
-    hfi_redis_add(&commands[0], "1");
-    hfi_redis_add(&commands[0], key);
-    hfi_redis_add(&commands[0], number);
-    const bool wait =
-        hfi_redis_add_replication(&commands[1], replicas, patience, &store->config, deadline_ns - store->env->now_ns());
-    struct redis_question question = {
-        .key = key, .commands = commands, .count = wait ? 2 : 1, .deadline_ns = deadline_ns
-    };
-    hf_status status = hfi_redis_ask(store, &question, replies, err);
+    hfi_redis_add_script(&command, &store->scripts[REDIS_GUARD]);
+    hfi_redis_add(&command, "1");
+    hfi_redis_add(&command, key);
+    hfi_redis_add(&command, number);
+    struct redis_question question = { .key = key, .commands = &command, .count = 1, .deadline_ns = deadline_ns };
+    hf_status status = hfi_redis_ask_confirmed(store, &question, &reply, &confirmed, err);
     if (status != HF_OK)
         return status;
-    status = take_answer(replies[0], key, resource, number, err);
-    if (status == HF_OK && wait && !hfi_redis_is_confirmed(replies[1], &store->config, err))
+    status = take_answer(reply, key, resource, number, err);
+    if (status == HF_OK && !confirmed)
         status = HF_UNKNOWN;
-    freeReplyObject(replies[0]);
-    freeReplyObject(replies[1]);
+    freeReplyObject(reply);
     return status;
 }

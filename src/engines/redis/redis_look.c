@@ -112,16 +112,16 @@ hf_status hfi_redis_show(const struct redis_store *store, const redisReply *repl
 
 /* --- all of them --- */
 
-hf_status hfi_redis_scan(struct redis_store *store, struct redis_node *node, char cursor[24], redisReply **out,
-                         hfi_time deadline_ns, hf_error *err)
+hf_status hfi_redis_scan(struct redis_store *store, struct redis_node *node, bool done, char cursor[24],
+                         redisReply **out, hfi_time deadline_ns, hf_error *err)
 {
     char pattern[2 * HFI_REDIS_KEY_MAX];
     const struct redis_dialect *dialect = store->config.dialect;
     /* Names with a {tag} of their own have no brace in front, so the pattern cannot be narrower than this. */
-    const size_t used = add_literal(pattern, 0, sizeof pattern - 2, *dialect->prefix ? store->config.prefix : "hf:");
-    pattern[used] = '*';
-    pattern[used + 1] = 0;
-    const char *const words[] = { "SCAN", cursor, "MATCH", pattern, "COUNT", "1000", "TYPE", dialect->key_type };
+    const size_t used = add_literal(pattern, 0, sizeof pattern - 4, *dialect->prefix ? store->config.prefix : "hf:");
+    strcpy(pattern + used, done ? "*:d" : "*");
+    const char *const type = done ? "string" : dialect->key_type;
+    const char *const words[] = { "SCAN", cursor, "MATCH", pattern, "COUNT", "1000", "TYPE", type };
     struct redis_command command = { REDIS_ROOM(8) };
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         hfi_redis_add(&command, words[i]);
@@ -145,13 +145,14 @@ hf_status hfi_redis_scan(struct redis_store *store, struct redis_node *node, cha
 struct inspection {
     struct redis_store *store;
     const char *prefix;
+    bool done; /* records of what is done, not locks */
     hf_inspect_fn each;
     void *arg;
     hfi_time deadline_ns;
     int stop;
 };
 
-static hf_status inspect_one(struct inspection *inspection, const char *name, hf_error *err)
+static hf_status inspect_lock(struct inspection *inspection, const char *name, hf_error *err)
 {
     redisReply *reply = NULL;
     hf_status status = hfi_redis_only_read(
@@ -163,15 +164,51 @@ static hf_status inspect_one(struct inspection *inspection, const char *name, hf
     return status;
 }
 
+/* { seconds, microseconds } as TIME says it, in microseconds; -1: it is not that. */
+static int64_t read_time(const redisReply *reply)
+{
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 || reply->element[0]->type != REDIS_REPLY_STRING ||
+        reply->element[1]->type != REDIS_REPLY_STRING)
+        return -1;
+    return strtoll(reply->element[0]->str, NULL, 10) * 1000000 + strtoll(reply->element[1]->str, NULL, 10);
+}
+
+/* What is no record is another program's, and not shown. */
+static hf_status inspect_record(struct inspection *inspection, const char *name, hf_error *err)
+{
+    struct redis_command commands[2] = { { REDIS_ROOM(2) }, { REDIS_ROOM(1) } };
+    redisReply *replies[2] = { NULL, NULL };
+    struct redis_done done;
+    char key[HFI_REDIS_KEY_MAX];
+    hfi_redis_done_key(key, inspection->store, name);
+    hfi_redis_add(&commands[0], "GET");
+    hfi_redis_add(&commands[0], key);
+    hfi_redis_add(&commands[1], "TIME");
+    struct redis_question question = {
+        .key = key, .commands = commands, .count = 2, .deadline_ns = inspection->deadline_ns
+    };
+    hf_status status = hfi_redis_only_read(hfi_redis_ask(inspection->store, &question, replies, err), err);
+    if (status != HF_OK)
+        return status;
+    const int64_t now_us = read_time(replies[1]);
+    if (now_us < 0 || (replies[0]->type != REDIS_REPLY_STRING && replies[0]->type != REDIS_REPLY_NIL))
+        status = hfi_redis_refusal(now_us < 0 ? replies[1] : replies[0], key, err);
+    else if (replies[0]->type == REDIS_REPLY_STRING && hfi_redis_read_done(&done, replies[0]->str, now_us))
+        inspection->stop = hfi_redis_show_done(&done, name, inspection->each, inspection->arg);
+    freeReplyObject(replies[0]);
+    freeReplyObject(replies[1]);
+    return status;
+}
+
 static bool is_wanted(const struct inspection *inspection, char name[HFI_REDIS_KEY_MAX], const redisReply *key)
 {
     const struct redis_store *store = inspection->store;
     return key->type == REDIS_REPLY_STRING && strlen(key->str) == key->len &&
-           store->config.dialect->name_of(name, store, key->str) &&
+           (inspection->done ? hfi_redis_done_name : store->config.dialect->name_of)(name, store, key->str) &&
            strncmp(name, inspection->prefix, strlen(inspection->prefix)) == 0;
 }
 
-/* All locks on one server. */
+/* All that is on one server. */
 static hf_status inspect_node(struct inspection *inspection, struct redis_node *node, bool but_not_prefix,
                               hf_error *err)
 {
@@ -179,7 +216,8 @@ static hf_status inspect_node(struct inspection *inspection, struct redis_node *
     hf_status status;
     do {
         redisReply *found = NULL;
-        status = hfi_redis_scan(inspection->store, node, cursor, &found, inspection->deadline_ns, err);
+        status =
+            hfi_redis_scan(inspection->store, node, inspection->done, cursor, &found, inspection->deadline_ns, err);
         if (status != HF_OK)
             return status;
         const redisReply *keys = found->element[1];
@@ -187,10 +225,23 @@ static hf_status inspect_node(struct inspection *inspection, struct redis_node *
             char name[HFI_REDIS_KEY_MAX];
             if (is_wanted(inspection, name, keys->element[i]) &&
                 !(but_not_prefix && strcmp(name, inspection->prefix) == 0))
-                status = inspect_one(inspection, name, err);
+                status = (inspection->done ? inspect_record : inspect_lock)(inspection, name, err);
         }
         freeReplyObject(found);
     } while (status == HF_OK && !inspection->stop && strcmp(cursor, "0") != 0);
+    return status;
+}
+
+/* All that is on all of them. */
+static hf_status inspect_nodes(struct inspection *inspection, bool but_not_prefix, hf_error *err)
+{
+    struct redis_store *store = inspection->store;
+    struct redis_node *node = NULL;
+    hf_status status = HF_OK;
+    if (store->config.kind != REDIS_CLUSTER)
+        return inspect_node(inspection, NULL, but_not_prefix, err);
+    while (status == HF_OK && !inspection->stop && (node = hfi_redis_cluster_next(store, node)) != NULL)
+        status = inspect_node(inspection, node, but_not_prefix, err);
     return status;
 }
 
@@ -206,13 +257,17 @@ hf_status hfi_redis_inspect(void *memory, const char *prefix, hf_inspect_fn each
     const bool by_name =
         *prefix && !*store->config.dialect->prefix && hfi_redis_check_name(store, prefix, NULL) == HF_OK;
     if (by_name)
-        status = inspect_one(&inspection, prefix, err);
-    if (store->config.kind != REDIS_CLUSTER)
-        return status == HF_OK && !inspection.stop ? inspect_node(&inspection, NULL, by_name, err) : status;
-    struct redis_node *node = NULL;
-    while (status == HF_OK && !inspection.stop && (node = hfi_redis_cluster_next(store, node)) != NULL)
-        status = inspect_node(&inspection, node, by_name, err);
-    return status;
+        status = inspect_lock(&inspection, prefix, err);
+    return status == HF_OK && !inspection.stop ? inspect_nodes(&inspection, by_name, err) : status;
+}
+
+hf_status hfi_redis_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                 hf_error *err)
+{
+    struct inspection inspection = {
+        .store = memory, .prefix = prefix, .done = true, .each = each, .arg = arg, .deadline_ns = deadline_ns
+    };
+    return inspect_nodes(&inspection, false, err);
 }
 
 hf_status hfi_redis_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
@@ -221,7 +276,7 @@ hf_status hfi_redis_inspect_one(void *memory, const char *name, hf_inspect_fn ea
     struct inspection inspection = { .store = memory, .each = each, .arg = arg, .deadline_ns = deadline_ns };
     if (hfi_redis_check_name(memory, name, err) != HF_OK)
         return HF_INVALID;
-    return inspect_one(&inspection, name, err);
+    return inspect_lock(&inspection, name, err);
 }
 
 /* Asks who holds it, and then for breaking that one: a request that was given up and arrives late must not break the

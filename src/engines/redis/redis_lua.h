@@ -80,6 +80,41 @@
     "local token = last < now and now or last + 1\n"                                                                   \
     KEEP_TOKEN("me")
 
+/* --- work that is done once in a while --- */
+
+/* The record that the work of a lock is done is at the last of KEYS: "token owner s us ends host pid note", `ends` in
+ * milliseconds since 1970. In front of an acquire: { -2, now, record } if there is one. */
+#define UNLESS_DONE                                                                                                    \
+    "local record = redis.call('get', KEYS[#KEYS])\n"                                                                  \
+    "if record then\n" CLOCK                                                                                           \
+    "  return { -2, now, record }\n"                                                                                   \
+    "end\n"
+
+/* Around a release: ARGV owner, "host pid note", for how many ms it counts, and 1 to leave a mark. HELD sets `token` if
+ * the owner, `me`, holds the lock. Answers as the release does, or { that, why there is no record }: it frees the lock
+ * in any case, and is not refused for want of memory, as it begins with a write that never is. Sent again it finds the
+ * record its own, and writes, as WAIT only waits for what this connection has written. */
+#define AND_RECORD_DONE(HELD, RELEASE)                                                                                 \
+    "local function release(ARGV)\n" RELEASE "end\n"                                                                   \
+    "local me, key = ARGV[1], KEYS[#KEYS]\n" CLOCK                                                                     \
+    "local token\n" HELD                                                                                               \
+    "local refused\n"                                                                                                  \
+    "if token then\n"                                                                                                  \
+    "  local ends = string.format('%.0f', math.floor(now / 1000) + ARGV[3])\n"                                         \
+    "  redis.call('pexpire', key, ARGV[3])\n"                                                                          \
+    "  local set = redis.pcall('set', key, token .. ' ' .. me .. ' ' .. c[1] .. ' ' .. c[2] .. ' ' .. ends .. ' '\n"    \
+    "    .. ARGV[2], 'px', ARGV[3])\n"                                                                                 \
+    "  refused = set.err and set\n"                                                                                    \
+    "end\n"                                                                                                            \
+    "local answer = release({ ARGV[1], ARGV[2], ARGV[4] })\n"                                                          \
+    "if refused then return { answer, refused } end\n"                                                                 \
+    "local record = not token and redis.pcall('get', key)\n"                                                           \
+    "if type(record) ~= 'string' then return answer end\n"                                                             \
+    "local who, ends = string.match(record, '^%d+ (%S+) %d+ %d+ (%d+) ')\n"                                            \
+    "if who ~= me then return answer end\n"                                                                            \
+    "redis.call('pexpire', key, string.format('%.0f', ends - math.floor(now / 1000)))\n"                               \
+    "return 1\n"
+
 /* KEYS[2] is the queue: calls the first waiter who is there to hear it, and strikes off the dead before it; but not ME,
  * who asks again by itself. A channel that the ACL refuses calls nobody; the waiters come by themselves then. */
 #define CALL_NEXT(CHANNEL, ME)                                                                                         \

@@ -154,6 +154,10 @@ static const char renew[] =
     "local me, silent\n" CLOCK HAND_OVER(CHANNEL)                                                                      \
     "return 1\n"
 
+#define HELD                                                                                                           \
+    "local h = redis.call('hmget', KEYS[1], 'o', 't')\n"                                                               \
+    "if h[1] == me then token = h[2] end\n"
+
 /* Held: { 1, token, left ms, held for ms, "host pid note", waiters… }. Else, and for hashes of others: { 0 }. */
 static const char look[] =
     "local h = redis.call('hmget', KEYS[1], 'o', 'u', 't', 'i')\n" CLOCK
@@ -204,13 +208,19 @@ static bool name_of(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store
     return strcmp(again[0], key) == 0;
 }
 
+#define SCRIPTS(CHANNEL)                                                                                               \
+    {                                                                                                                  \
+        ACQUIRE(CHANNEL), RELEASE(CHANNEL), renew, EVICT(CHANNEL), look, NULL, UNLESS_DONE ACQUIRE(CHANNEL),           \
+            AND_RECORD_DONE(HELD, RELEASE(CHANNEL))                                                                    \
+    }
+
 const struct redis_dialect hfi_redis_native = {
     .name = "native",
     .prefix = "hf:",
     .caps = HF_CAP_FAIR | HF_CAP_WAKE_ONE,
     .gifts = true,
-    .scripts = { ACQUIRE(TO_CLIENT), RELEASE(TO_CLIENT), renew, EVICT(TO_CLIENT), look, NULL },
-    .sharded_scripts = { ACQUIRE(TO_SLOT), RELEASE(TO_SLOT), renew, EVICT(TO_SLOT), look, NULL },
+    .scripts = SCRIPTS(TO_CLIENT),
+    .sharded_scripts = SCRIPTS(TO_SLOT),
     .keys = keys_of,
     .owner = hfi_redis_owner,
     .channel = channel_of,

@@ -97,6 +97,13 @@
     "end\n"                                                                                                            \
     "return 0\n"
 
+#define HELD                                                                                                           \
+    LAST_GRANT                                                                                                         \
+    "local value = redis.pcall('get', KEYS[1])\n"                                                                      \
+    "if type(value) == 'string' and " HOLDER_OF("value") " == me then\n"                                               \
+    "  token = owner == me and string.format('%.0f', last) or '0'\n"                                                   \
+    "end\n"
+
 #define LOOK                                                                                                           \
     "local left = redis.call('pttl', KEYS[1])\n"                                                                       \
     "if left == -2 then return { 0 } end\n"                                                                            \
@@ -133,7 +140,8 @@ static void channel_of(char out[HFI_REDIS_KEY_MAX], const redis_keys keys, uint6
     snprintf(out, HFI_REDIS_KEY_MAX, "%.*s:c:%016llx", HFI_REDIS_KEY_MAX - 24, keys[1], (unsigned long long)client);
 }
 
-bool hfi_redis_companion_name(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key)
+bool hfi_redis_companion_of(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key,
+                            const char *suffix)
 {
     const size_t prefix = strlen(store->config.prefix);
     const size_t length = strlen(key);
@@ -146,11 +154,16 @@ bool hfi_redis_companion_name(char out[HFI_REDIS_KEY_MAX], const struct redis_st
         return false;
     memcpy(plain, key + from, to - from);
     plain[to - from] = 0;
-    hfi_redis_companion(again, plain, "t");
+    hfi_redis_companion(again, plain, suffix);
     if (strcmp(again, key) != 0 || strncmp(plain, store->config.prefix, prefix) != 0)
         return false;
     memcpy(out, plain + prefix, to - from - prefix + 1);
     return true;
+}
+
+bool hfi_redis_companion_name(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key)
+{
+    return hfi_redis_companion_of(out, store, key, "t");
 }
 
 /* --- one command instead of a script --- */
@@ -273,14 +286,18 @@ hf_status hfi_redis_plain_release(struct redis_store *store, const struct hfi_re
     return HF_OK;
 }
 
+#define SCRIPTS(CHANNEL)                                                                                               \
+    {                                                                                                                  \
+        ACQUIRE(CHANNEL), RELEASE(CHANNEL), RENEW_STRINGS, EVICT(CHANNEL), LOOK, CALL(CHANNEL),                        \
+            UNLESS_DONE ACQUIRE(CHANNEL), AND_RECORD_DONE(HELD, RELEASE(CHANNEL))                                      \
+    }
+
 /* Both keep the same lock; `tair` differs in the commands that renew and release it. */
 #define AS_STRING(NAME)                                                                                                \
     {                                                                                                                  \
-        .name = (NAME), .prefix = "", .caps = HF_CAP_WAKE_ONE, .strangers = true,                                      \
-        .scripts = { ACQUIRE(TO_CLIENT), RELEASE(TO_CLIENT), RENEW_STRINGS, EVICT(TO_CLIENT), LOOK, CALL(TO_CLIENT) }, \
-        .sharded_scripts = { ACQUIRE(TO_SLOT), RELEASE(TO_SLOT), RENEW_STRINGS, EVICT(TO_SLOT), LOOK, CALL(TO_SLOT) }, \
-        .keys = keys_of, .owner = hfi_redis_owner, .channel = channel_of, .key_type = "string",                        \
-        .name_of = hfi_redis_companion_name,                                                                           \
+        .name = (NAME), .prefix = "", .caps = HF_CAP_WAKE_ONE, .strangers = true, .scripts = SCRIPTS(TO_CLIENT),       \
+        .sharded_scripts = SCRIPTS(TO_SLOT), .keys = keys_of, .owner = hfi_redis_owner, .channel = channel_of,         \
+        .key_type = "string", .name_of = hfi_redis_companion_name,                                                     \
     }
 
 const struct redis_dialect hfi_redis_plain = AS_STRING("plain");

@@ -49,6 +49,12 @@
     "redis.call('set', KEYS[4], '1', 'px', 20000)\n"                                                                   \
     "return 1\n"
 
+#define HELD                                                                                                           \
+    LAST_GRANT                                                                                                         \
+    "if " HOLDER_OF("redis.pcall('hkeys', KEYS[1])[1] or ''") " == me then\n"                                          \
+    "  token = owner == me and string.format('%.0f', last) or '0'\n"                                                   \
+    "end\n"
+
 /* HKEYS fails on what is no lock, before it is deleted. */
 #define EVICT(VERB)                                                                                                    \
     "local holders = redis.call('hkeys', KEYS[1])\n"                                                                   \
@@ -120,13 +126,19 @@ static void channel_of(char out[HFI_REDIS_KEY_MAX], const redis_keys keys, uint6
     memcpy(out, keys[1], HFI_REDIS_KEY_MAX);
 }
 
+#define SCRIPTS(VERB)                                                                                                  \
+    {                                                                                                                  \
+        ACQUIRE, RELEASE(VERB), RENEW, EVICT(VERB), LOOK, NULL, UNLESS_DONE ACQUIRE,                                   \
+            AND_RECORD_DONE(HELD, RELEASE(VERB))                                                                       \
+    }
+
 const struct redis_dialect hfi_redis_redisson = {
     .name = "redisson",
     .prefix = "",
     .own_channels = true,
     .leaves_latch = true,
-    .scripts = { ACQUIRE, RELEASE("publish"), RENEW, EVICT("publish"), LOOK, NULL },
-    .sharded_scripts = { ACQUIRE, RELEASE("spublish"), RENEW, EVICT("spublish"), LOOK, NULL },
+    .scripts = SCRIPTS("publish"),
+    .sharded_scripts = SCRIPTS("spublish"),
     .keys = keys_of,
     .owner = owner_of,
     .channel = channel_of,

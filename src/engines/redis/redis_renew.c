@@ -62,6 +62,24 @@ bool hfi_redis_is_confirmed(const redisReply *reply, const struct redis_config *
     return confirmed;
 }
 
+hf_status hfi_redis_ask_confirmed(struct redis_store *store, struct redis_question *question, redisReply **reply,
+                                  bool *confirmed, hf_error *err)
+{
+    struct redis_command commands[2] = { question->commands[0], { REDIS_ROOM(4) } };
+    redisReply *replies[2] = { NULL, NULL };
+    char replicas[16], patience[24];
+    const bool wait = hfi_redis_add_replication(&commands[1], replicas, patience, &store->config,
+                                                question->deadline_ns - store->env->now_ns());
+    question->commands = commands;
+    question->count = wait ? 2 : 1;
+    const hf_status status = hfi_redis_ask(store, question, replies, err);
+    question->commands = NULL;
+    *reply = replies[0];
+    *confirmed = status == HF_OK && (!wait || hfi_redis_is_confirmed(replies[1], &store->config, err));
+    freeReplyObject(replies[1]);
+    return status;
+}
+
 /* --- what the server says --- */
 
 static hf_status take_answer(const redisReply *reply, hf_error *err)

@@ -12,6 +12,7 @@
  * Token:              guessed in advance, just ahead of the masters' clocks: if a majority stores the guess together
  *                     with the lock, one round trip is all. Else the largest proposal is written back to a majority
  *                     that has none as large, or the attempt starts over.
+ * Done:               a record on each master that let go of the lock: whoever asks a majority meets one that has it.
  * Cannot promise:     exclusion, when the clock of a master jumps, or a master forgets the lock: then two may hold it.
  *                     Their tokens still differ, and never go backwards; see model/.
  */
@@ -119,14 +120,17 @@ void hfi_redlock_words(struct redlock_words *words, const struct redlock_store *
     snprintf(words->info, sizeof words->info, "%s %s", redis->who, request->note);
     snprintf(words->member, sizeof words->member, "%s %s", words->base, words->info);
     snprintf(words->ttl, sizeof words->ttl, "%u", request->ttl_ms);
+    if (request->once || request->done_ms)
+        hfi_redis_done_key(words->keys[3], redis, request->name);
 }
 
 void hfi_redlock_add_keys(struct redis_command *command, const struct redlock_store *store,
                           enum redlock_script_name script, const struct redlock_words *words)
 {
+    const bool done = script == REDLOCK_ACQUIRE_ONCE || script == REDLOCK_RELEASE_DONE;
     hfi_redis_add_script(command, &store->scripts[script]);
-    hfi_redis_add(command, "3");
-    for (size_t i = 0; i < 3; i++)
+    hfi_redis_add(command, done ? "4" : "3");
+    for (size_t i = 0; i < (done ? 4 : 3); i++)
         hfi_redis_add(command, words->keys[i]);
 }
 
@@ -244,6 +248,31 @@ static bool enough_released(const struct redlock_round *round)
     return (told && release_is_decided(round)) || hfi_redlock_all_answered(round);
 }
 
+/* With a record that its work is done. */
+static void add_release_done(struct redis_command *command, const struct redlock_store *store,
+                             struct redlock_words *words, uint64_t token, uint64_t done_ms)
+{
+    snprintf(words->number, sizeof words->number, "%llu", (unsigned long long)token);
+    snprintf(words->done_ms, sizeof words->done_ms, "%llu", (unsigned long long)done_ms);
+    hfi_redlock_add_keys(command, store, REDLOCK_RELEASE_DONE, words);
+    hfi_redis_add(command, words->owner);
+    hfi_redis_add(command, words->member);
+    hfi_redis_add(command, "");
+    hfi_redis_add(command, words->number);
+    hfi_redis_add(command, words->done_ms);
+    hfi_redis_add(command, ""); /* or a mark: see redlock_round.c */
+}
+
+/* It was lost: a minority that still had it may have recorded that the work is done. */
+static void take_back_record(struct redlock_store *store, const struct redlock_lock *lock,
+                             const struct hfi_request *request)
+{
+    struct redlock_round round = { .store = store };
+    hfi_redlock_forget(&round, request->name, lock->token,
+                       hfi_redlock_answer_by(store, request->ttl_ms, request->deadline_ns));
+    hfi_redlock_end(&round);
+}
+
 static hf_status redlock_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
 {
     struct redlock_store *store = memory;
@@ -264,7 +293,10 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
     if (!was_held)
         lock->attempts++; /* it comes after all that the last attempt has sent */
     hfi_redlock_words(&words, store, lock, request);
-    hfi_redlock_add_release(&command, store, &words, "");
+    if (was_held && request->done_ms)
+        add_release_done(&command, store, &words, lock->token, request->done_ms);
+    else
+        hfi_redlock_add_release(&command, store, &words, "");
     for (size_t i = 0; i < store->count; i++)
         round.legs[i].command = was_held || lock->maybe & 1u << i ? &command : NULL;
     round.decided = was_held ? release_is_decided : NULL;
@@ -289,6 +321,8 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
     lock->redis.state = REDIS_NEW;
     lock->redis.queued = false;
     lock->score = 0;
+    if (was_held && gone < store->quorum && request->done_ms)
+        take_back_record(store, lock, request);
     if (was_held && gone < store->quorum)
         return hfi_fail(err, HF_LOST, 0, "a majority of the masters no longer had it");
     return HF_OK;
@@ -389,7 +423,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "redlock:",
     .summary = "machines that share several independent Redis or Valkey masters",
     .caps = HF_CAP_EXPIRY | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
-            HF_CAP_INSPECT | HF_CAP_BREAK,
+            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_ONCE,
     .store_size = sizeof(struct redlock_store),
     .lock_size = sizeof(struct redlock_lock),
     .open = redlock_open,
@@ -400,5 +434,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = redlock_release,
     .inspect = hfi_redlock_inspect,
     .inspect_one = hfi_redlock_inspect_one,
+    .inspect_done = hfi_redlock_inspect_done,
+    .forget_done = hfi_redlock_forget_done,
     .evict = hfi_redlock_evict,
 };

@@ -2,7 +2,7 @@
  *
  * redlock.h: what the files of the redlock engine share. redlock.c opens with how it works, redlock_script.c with what
  * each master does; redlock_attempt.c asks for a lock, redlock_round.c asks all masters at once, redlock_look.c shows
- * who holds what.
+ * who holds what, redlock_once.c what is done.
  */
 #ifndef HFI_REDLOCK_H
 #define HFI_REDLOCK_H
@@ -16,11 +16,15 @@
 
 enum redlock_script_name {
     REDLOCK_ACQUIRE,
+    REDLOCK_ACQUIRE_ONCE,
     REDLOCK_WRITE_BACK,
     REDLOCK_RELEASE,
+    REDLOCK_RELEASE_DONE,
     REDLOCK_RENEW,
     REDLOCK_LOOK,
     REDLOCK_EVICT,
+    REDLOCK_LOOK_DONE,
+    REDLOCK_FORGET_DONE,
     REDLOCK_SCRIPTS
 };
 
@@ -56,6 +60,7 @@ struct redlock_lock {
     struct redis_connection *late[REDLOCK_MASTERS_MOST];
     uint64_t shared[REDLOCK_MASTERS_MOST]; /* their numbers since it was granted: they may be gone; 0: none */
     uint64_t score;                        /* of our place in the usher's queue; 0: none */
+    uint64_t token;                        /* if it is held */
 };
 
 /* --- redlock_script.c --- */
@@ -122,7 +127,23 @@ hf_status hfi_redlock_inspect(void *memory, const char *prefix, hf_inspect_fn ea
                               hf_error *err);
 hf_status hfi_redlock_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                   hf_error *err);
+hf_status hfi_redlock_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg,
+                                   hfi_time deadline_ns, hf_error *err);
 hf_status hfi_redlock_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
+
+/* --- redlock_once.c --- */
+
+/* True: this master answered that the work is done. */
+bool hfi_redlock_says_done(const struct redlock_leg *leg);
+/* HF_DONE and the last record of those in the answers; HF_OK: there is none. */
+hf_status hfi_redlock_take_done(const struct redlock_round *round, const char *name, struct hfi_grant *grant,
+                                hf_error *err);
+/* Has all masters forget what was done up to `token`; how many have. */
+size_t hfi_redlock_forget(struct redlock_round *round, const char *name, uint64_t token, hfi_time deadline_ns);
+/* Shows the record of `name`, if there is one. */
+hf_status hfi_redlock_show_done(struct redlock_store *store, const char *name, hf_inspect_fn each, void *arg, int *stop,
+                                hfi_time deadline_ns, hf_error *err);
+hf_status hfi_redlock_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 
 /* --- redlock_attempt.c --- */
 
@@ -137,23 +158,24 @@ size_t hfi_redlock_usher(struct redlock_store *store);
 
 /* --- redlock.c --- */
 
-#define REDLOCK_WORDS_MOST 13
+#define REDLOCK_WORDS_MOST 14
 
 struct redlock_words {
-    redis_keys keys;
+    redis_keys keys; /* the last, that of the record that it is done, only for a request that has to do with it */
     char base[HFI_REDIS_OWNER_MAX]; /* "client.serial" */
     char owner[HFI_REDIS_OWNER_MAX + 12];
     char info[256];
     char member[HFI_REDIS_OWNER_MAX + 256];
     char ttl[16];
-    char number[24]; /* a token, or a score */
+    char number[24];  /* a token, or a score */
+    char done_ms[24]; /* for how long it counts as done */
 };
 
 /* The name under which an attempt asks. */
 void hfi_redlock_name(char out[HFI_REDIS_OWNER_MAX + 12], struct hfi_owner owner, unsigned attempt);
 void hfi_redlock_words(struct redlock_words *words, const struct redlock_store *store, const struct redlock_lock *lock,
                        const struct hfi_request *request);
-/* Starts a command with a script and the keys of a lock. */
+/* Starts a command with a script and the keys of a lock that it needs. */
 void hfi_redlock_add_keys(struct redis_command *command, const struct redlock_store *store,
                           enum redlock_script_name script, const struct redlock_words *words);
 /* A whole release; with a score, of those who step back and stay in line ("0": at its end). */

@@ -74,14 +74,19 @@ static bool is_granted(const struct redlock_leg *leg)
            hfi_redlock_number(leg->reply, 2) > 0 && hfi_redlock_number(leg->reply, 2) < TOKEN_MOST;
 }
 
-/* A majority has granted it; or can no longer, and a majority has said why: busy is not the same as out of reach. */
+/* A majority has granted it; or can no longer, and a majority has said why: busy is not the same as out of reach. Or
+ * somebody says that it is done, and a majority has answered: what the others may have granted must be given back. */
 static bool enough_votes(const struct redlock_round *round)
 {
     size_t granted = 0, answered = 0;
+    bool done = false;
     for (size_t i = 0; i < round->store->count; i++) {
         granted += is_granted(&round->legs[i]);
         answered += round->legs[i].state == REDLOCK_ANSWERED;
+        done = done || hfi_redlock_says_done(&round->legs[i]);
     }
+    if (done && answered >= round->store->quorum)
+        return true;
     const size_t no = round->failed + answered - granted;
     return granted >= round->store->quorum ||
            (answered >= round->store->quorum && no > round->store->count - round->store->quorum);
@@ -97,13 +102,14 @@ struct tally {
     int64_t place;   /* ours in it; -1: none */
     bool free;       /* the usher has it for nobody, since we stepped back */
     size_t usher;    /* its index; the count: there is none */
+    uint32_t before; /* bit I: master I may have had it, or our place, before this attempt */
 };
 
 static void count_votes(struct tally *tally, const struct redlock_round *round, struct redlock_lock *lock,
                         int64_t guess)
 {
     struct redlock_store *store = round->store;
-    *tally = (struct tally){ .place = -1, .usher = tally->usher };
+    *tally = (struct tally){ .place = -1, .usher = tally->usher, .before = tally->before };
     for (size_t i = 0; i < store->count; i++) {
         const struct redlock_leg *leg = &round->legs[i];
         if (leg->sent)
@@ -113,7 +119,9 @@ static void count_votes(struct tally *tally, const struct redlock_round *round, 
         tally->answered++;
         note_clock(store, i, hfi_redlock_number(leg->reply, 1), round->sent_ns);
         if (!is_granted(leg)) {
-            if (i == tally->usher)
+            if (hfi_redlock_says_done(leg))
+                lock->maybe &= tally->before | ~(1u << i); /* nothing was changed there */
+            else if (i == tally->usher)
                 tally->place = hfi_redlock_number(leg->reply, 3);
             else
                 lock->maybe &= ~(1u << i); /* neither a vote nor a place */
@@ -333,7 +341,7 @@ static hf_status take_majority(struct redlock_store *store, struct redlock_lock 
     hfi_redlock_share(store, lock);
     lock->redis.queued = false;
     lock->score = 0;
-    grant->token = (uint64_t)token;
+    grant->token = lock->token = (uint64_t)token;
     pthread_mutex_lock(&store->redis.mutex);
     if (grant->token > store->last_token)
         store->last_token = grant->token;
@@ -358,9 +366,9 @@ static void note_contention(struct redlock_store *store, const char *name)
 }
 
 static void add_acquire(struct redis_command *command, const struct redlock_store *store,
-                        const struct redlock_words *words, const char *line_up)
+                        const struct redlock_words *words, bool once, const char *line_up)
 {
-    hfi_redlock_add_keys(command, store, REDLOCK_ACQUIRE, words);
+    hfi_redlock_add_keys(command, store, once ? REDLOCK_ACQUIRE_ONCE : REDLOCK_ACQUIRE, words);
     hfi_redis_add(command, words->owner);
     hfi_redis_add(command, words->info);
     hfi_redis_add(command, words->ttl);
@@ -381,8 +389,8 @@ static void ask_masters(struct redlock_round *round, struct redlock_lock *lock, 
     /* A place in another line must be given up, for which all are asked. */
     const bool usher_first = tally->usher < store->count && is_contended(store, request->name) &&
                              (!lock->line || lock->line == store->masters[tally->usher]);
-    add_acquire(&commands[0], store, words, "0");
-    add_acquire(&commands[1], store, words, usher_first ? "2" : "1");
+    add_acquire(&commands[0], store, words, request->once, "0");
+    add_acquire(&commands[1], store, words, request->once, usher_first ? "2" : "1");
     if (usher_first) {
         round->legs[tally->usher].command = &commands[1];
         hfi_redlock_ask(round, hfi_redlock_all_answered, deadline);
@@ -422,7 +430,7 @@ hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_
     struct redlock_store *store = memory;
     struct redlock_lock *lock = lock_memory;
     struct redlock_round round = { .store = store, .lock = lock };
-    struct tally tally = { .place = -1, .usher = usher_for(store, lock, request) };
+    struct tally tally = { .place = -1, .usher = usher_for(store, lock, request), .before = lock->maybe };
     struct redlock_words words;
     hf_status status = hfi_redis_check_name(&store->redis, request->name, err);
     if (status != HF_OK)
@@ -432,7 +440,11 @@ hf_status hfi_redlock_attempt(void *memory, void *lock_memory, const struct hfi_
     const int64_t guess = guess_token(store);
     snprintf(words.number, sizeof words.number, "%lld", (long long)guess);
     ask_masters(&round, lock, request, &words, &tally, guess);
-    if (tally.granted >= store->quorum) {
+    if (request->once)
+        status = hfi_redlock_take_done(&round, request->name, grant, err);
+    if (status != HF_OK) {
+        /* release() gives back what it was granted or had */
+    } else if (tally.granted >= store->quorum) {
         status = take_majority(store, lock, request, &words, &tally, guess, grant);
     } else {
         const bool usher_says_no = tally.place >= 0 && tally.granted == 0;

@@ -41,6 +41,7 @@ static size_t ask_all(struct redlock_round *round, enum redlock_script_name scri
 struct inspection {
     struct redlock_store *store;
     const char *prefix;
+    bool done; /* records of what is done, not locks */
     hf_inspect_fn each;
     void *arg;
     hfi_time deadline_ns;
@@ -117,6 +118,9 @@ static hf_status show(struct inspection *inspection, const struct redlock_round 
 
 static hf_status inspect_one(struct inspection *inspection, const char *name, hf_error *err)
 {
+    if (inspection->done)
+        return hfi_redlock_show_done(inspection->store, name, inspection->each, inspection->arg, &inspection->stop,
+                                     inspection->deadline_ns, err);
     struct redlock_round round = { .store = inspection->store };
     hf_status status = HF_OK;
     const size_t answered = ask_all(&round, REDLOCK_LOOK, name, NULL, inspection->deadline_ns);
@@ -163,23 +167,29 @@ static bool is_new(struct inspection *inspection, const char *name, hf_status *s
     return true;
 }
 
+static bool is_wanted(const struct inspection *inspection, char name[HFI_REDIS_KEY_MAX], const redisReply *key)
+{
+    const struct redis_store *redis = &inspection->store->redis;
+    if (key->type != REDIS_REPLY_STRING)
+        return false;
+    return (inspection->done ? hfi_redis_done_name : hfi_redis_companion_name)(name, redis, key->str) &&
+           strncmp(name, inspection->prefix, strlen(inspection->prefix)) == 0;
+}
+
 static hf_status inspect_master(struct inspection *inspection, size_t index, hf_error *err)
 {
     struct redlock_store *store = inspection->store;
     char cursor[24] = "0";
     do {
         redisReply *found = NULL;
-        hf_status status =
-            hfi_redis_scan(&store->redis, store->masters[index], cursor, &found, inspection->deadline_ns, err);
+        hf_status status = hfi_redis_scan(&store->redis, store->masters[index], inspection->done, cursor, &found,
+                                          inspection->deadline_ns, err);
         if (status != HF_OK)
             return status;
         const redisReply *keys = found->element[1];
         for (size_t i = 0; i < keys->elements && status == HF_OK && !inspection->stop; i++) {
             char name[HFI_REDIS_KEY_MAX];
-            const redisReply *key = keys->element[i];
-            if (key->type == REDIS_REPLY_STRING && hfi_redis_companion_name(name, &store->redis, key->str) &&
-                strncmp(name, inspection->prefix, strlen(inspection->prefix)) == 0 &&
-                is_new(inspection, name, &status, err))
+            if (is_wanted(inspection, name, keys->element[i]) && is_new(inspection, name, &status, err))
                 status = inspect_one(inspection, name, err);
         }
         freeReplyObject(found);
@@ -187,6 +197,29 @@ static hf_status inspect_master(struct inspection *inspection, size_t index, hf_
             return status;
     } while (!inspection->stop && strcmp(cursor, "0") != 0);
     return HF_OK;
+}
+
+/* What is on one of `enough` masters. */
+static hf_status inspect_masters(struct inspection *inspection, size_t enough, hf_error *err)
+{
+    struct redlock_store *store = inspection->store;
+    size_t scanned = 0;
+    hf_status status = HF_OK;
+    for (size_t i = 0; i < store->count && status == HF_OK && !inspection->stop && scanned < enough; i++) {
+        if (hfi_redlock_is_down(store, store->masters[i]))
+            continue;
+        status = inspect_master(inspection, i, err);
+        if (status == HF_UNAVAILABLE) {
+            hfi_redlock_mark(store, store->masters[i], true);
+            status = HF_OK;
+        } else {
+            scanned++;
+        }
+    }
+    if (status == HF_OK && !inspection->stop && scanned < store->quorum)
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "only %zu of %zu masters answered, %zu are needed", scanned,
+                        store->count, store->quorum);
+    return status;
 }
 
 /* Every lock that a majority has is on one of any `count - quorum + 1` masters. */
@@ -197,26 +230,26 @@ hf_status hfi_redlock_inspect(void *memory, const char *prefix, hf_inspect_fn ea
     struct inspection inspection = {
         .store = store, .prefix = prefix, .each = each, .arg = arg, .deadline_ns = deadline_ns
     };
-    size_t scanned = 0;
     hf_status status = HF_OK;
     if (*prefix && hfi_redis_check_name(&store->redis, prefix, NULL) == HF_OK &&
         is_new(&inspection, prefix, &status, err)) /* by its whole name also a lock that only others know */
         status = inspect_one(&inspection, prefix, err);
-    for (size_t i = 0; i < store->count && status == HF_OK && !inspection.stop && scanned < store->quorum; i++) {
-        if (hfi_redlock_is_down(store, store->masters[i]))
-            continue;
-        status = inspect_master(&inspection, i, err);
-        if (status == HF_UNAVAILABLE) {
-            hfi_redlock_mark(store, store->masters[i], true);
-            status = HF_OK;
-        } else {
-            scanned++;
-        }
-    }
+    if (status == HF_OK && !inspection.stop)
+        status = inspect_masters(&inspection, store->quorum, err);
     hfi_free(inspection.seen);
-    if (status == HF_OK && !inspection.stop && scanned < store->quorum)
-        return hfi_fail(err, HF_UNAVAILABLE, 0, "only %zu of %zu masters answered, %zu are needed", scanned,
-                        store->count, store->quorum);
+    return status;
+}
+
+/* One record is enough for it to be done, on whichever master it is. */
+hf_status hfi_redlock_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg,
+                                   hfi_time deadline_ns, hf_error *err)
+{
+    struct redlock_store *store = memory;
+    struct inspection inspection = {
+        .store = store, .prefix = prefix, .done = true, .each = each, .arg = arg, .deadline_ns = deadline_ns
+    };
+    const hf_status status = inspect_masters(&inspection, store->count, err);
+    hfi_free(inspection.seen);
     return status;
 }
 

@@ -119,7 +119,12 @@ static void start(struct redlock_round *round, size_t index)
 /* Its last word says whether to leave one. */
 static bool takes_mark(const struct redlock_store *store, const struct redis_command *command)
 {
-    return command->script == &store->scripts[REDLOCK_ACQUIRE] || command->script == &store->scripts[REDLOCK_RELEASE];
+    static const enum redlock_script_name takers[] = { REDLOCK_ACQUIRE, REDLOCK_ACQUIRE_ONCE, REDLOCK_RELEASE,
+                                                       REDLOCK_RELEASE_DONE };
+    bool takes = false;
+    for (size_t i = 0; i < sizeof takers / sizeof takers[0]; i++)
+        takes = takes || command->script == &store->scripts[takers[i]];
+    return takes;
 }
 
 /* A script goes by its hash only to a master that is known to have it: what it answers may never be read, if the others

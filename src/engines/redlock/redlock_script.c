@@ -9,8 +9,10 @@
  *                         owner since it took the lock here, but is only the clock of that moment. On a second line, if
  *                         there are any, the marks
  *   hf:{NAME}:w  zset     on the usher, "client.serial host pid note" by order of arrival: who waits
+ *   hf:{NAME}:d  string   the record that the work is done, "token owner s us ends host pid note", as redis_once.c has
+ *                         it; ends by itself. "token -": what was done up to this token is forgotten
  *
- * KEYS are these three, the queue in the middle.
+ * KEYS are the first three, the queue in the middle; and the fourth where it matters.
  *
  * A request whose connection broke may arrive after its successors. Whoever lost a connection on which something was
  * unanswered has its next request leave a mark, "client.serial.attempt s": all of this hold up to that attempt does
@@ -54,54 +56,65 @@
 /* Who has it, under one name however often it was renewed. */
 #define WITHOUT_RENEWALS(TEXT) "(string.match(" TEXT ", '^(%x+%.%d+%.%d+)%+%d+$') or " TEXT ")"
 
+/* If there is a record at KEY that the work is done: { -2, now, record }. Expects now. */
+#define ANSWER_IF_DONE(KEY)                                                                                            \
+    "local record = redis.call('get', " KEY ")\n"                                                                      \
+    "if record and not string.find(record, '^%d+ %-$') then return { -2, now, record } end\n"
+
 /* ARGV owner, "host pid note", ttl, 1 to line up (2: and to go behind those who wait), guess, "client.serial", 1 to
  * leave a mark: earlier attempts are void. Taken: { 1, now, the guess if it was stored, else a proposal, how many wait,
  * our score }. Else { 0, now, left ms, place, the holder, "s us host pid note" }.
  *
  * What an earlier attempt of the same hold left here, because its release was lost, is as good as free. Whoever does
- * not line up here gives up the place that it had: the call would go to somebody who listens to another usher now. */
-static const char acquire[] =
-    LAST_GRANT CLOCK
-    "local me, member = ARGV[1], ARGV[6] .. ' ' .. ARGV[2]\n"
-    "local value = redis.pcall('get', KEYS[1])\n"
-    OUR_NUMBERS READ_MARKS
-    "if number <= void or ours and ours > number then return { 0, now, -1, -1, '', '' } end\n"
-    "if ARGV[7] == '1' then\n"
-    LEAVE_MARK_OF("number - 1")
-    "end\n"
-    "local busy = value and not ours\n"
-    "local place = -1\n"
-    "local score = redis.call('zscore', KEYS[2], member)\n"
-    "if ARGV[4] ~= '0' and (busy or ARGV[4] == '2' and redis.call('zcard', KEYS[2]) > 0) then\n"
-    "  local new = redis.call('zadd', KEYS[2], 'nx', now, member) == 1\n"
-    "  redis.call('pexpire', KEYS[2], 86400000)\n"
-    "  if new and not busy then\n"
-    CALL_NEXT(TO_CLIENT, "member")
-    "  end\n"
-    "  place = redis.call('zrank', KEYS[2], member)\n"
-    "  busy = busy or (new and place > 0)\n"
-    "end\n"
-    "if busy then\n"
-    "  if score and ARGV[4] == '0' then redis.call('zrem', KEYS[2], member) end\n"
-    "  local text = type(value) == 'string' and " WITHOUT_RENEWALS("value") " or ''\n"
-    "  if owner ~= text and owner ~= '!' .. text then info = '' end\n"
-    "  return { 0, now, redis.call('pttl', KEYS[1]), place, text, info }\n"
-    "end\n"
-    "redis.call('set', KEYS[1], me, 'px', ARGV[3])\n"
-    "local guess = tonumber(ARGV[5])\n"
-    "local token = last < now and now or last + 1\n"
-    "local answer = token\n"
-    "if owner == me and last == guess then\n"
-    "  answer = guess\n"
-    "elseif guess >= token then\n"
-    "  token, answer = guess, guess\n"
-    KEEP_TOKEN("me")
-    "elseif value ~= me then\n"
-    "  token = token - 1\n"
-    KEEP_TOKEN("'!' .. me")
-    "end\n"
-    "if score or place >= 0 then redis.call('zrem', KEYS[2], member) end\n"
-    "return { 1, now, answer, redis.call('zcard', KEYS[2]), score or '' }\n";
+ * not line up here gives up the place that it had: the call would go to somebody who listens to another usher now.
+ *
+ * Where it is done, whoever asks for it once keeps the place or the vote that it had: its release ends that. */
+#define ACQUIRE(OR_SAY_DONE)                                                                                           \
+    LAST_GRANT CLOCK                                                                                                   \
+    "local me, member = ARGV[1], ARGV[6] .. ' ' .. ARGV[2]\n"                                                          \
+    "local value = redis.pcall('get', KEYS[1])\n"                                                                      \
+    OUR_NUMBERS READ_MARKS                                                                                             \
+    "if number <= void or ours and ours > number then return { 0, now, -1, -1, '', '' } end\n"                         \
+    "if ARGV[7] == '1' then\n"                                                                                         \
+    LEAVE_MARK_OF("number - 1")                                                                                        \
+    "end\n"                                                                                                            \
+    OR_SAY_DONE                                                                                                        \
+    "local busy = value and not ours\n"                                                                                \
+    "local place = -1\n"                                                                                               \
+    "local score = redis.call('zscore', KEYS[2], member)\n"                                                            \
+    "if ARGV[4] ~= '0' and (busy or ARGV[4] == '2' and redis.call('zcard', KEYS[2]) > 0) then\n"                       \
+    "  local new = redis.call('zadd', KEYS[2], 'nx', now, member) == 1\n"                                              \
+    "  redis.call('pexpire', KEYS[2], 86400000)\n"                                                                     \
+    "  if new and not busy then\n"                                                                                     \
+    CALL_NEXT(TO_CLIENT, "member")                                                                                     \
+    "  end\n"                                                                                                          \
+    "  place = redis.call('zrank', KEYS[2], member)\n"                                                                 \
+    "  busy = busy or (new and place > 0)\n"                                                                           \
+    "end\n"                                                                                                            \
+    "if busy then\n"                                                                                                   \
+    "  if score and ARGV[4] == '0' then redis.call('zrem', KEYS[2], member) end\n"                                     \
+    "  local text = type(value) == 'string' and " WITHOUT_RENEWALS("value") " or ''\n"                                 \
+    "  if owner ~= text and owner ~= '!' .. text then info = '' end\n"                                                 \
+    "  return { 0, now, redis.call('pttl', KEYS[1]), place, text, info }\n"                                            \
+    "end\n"                                                                                                            \
+    "redis.call('set', KEYS[1], me, 'px', ARGV[3])\n"                                                                  \
+    "local guess = tonumber(ARGV[5])\n"                                                                                \
+    "local token = last < now and now or last + 1\n"                                                                   \
+    "local answer = token\n"                                                                                           \
+    "if owner == me and last == guess then\n"                                                                          \
+    "  answer = guess\n"                                                                                               \
+    "elseif guess >= token then\n"                                                                                     \
+    "  token, answer = guess, guess\n"                                                                                 \
+    KEEP_TOKEN("me")                                                                                                   \
+    "elseif value ~= me then\n"                                                                                        \
+    "  token = token - 1\n"                                                                                            \
+    KEEP_TOKEN("'!' .. me")                                                                                            \
+    "end\n"                                                                                                            \
+    "if score or place >= 0 then redis.call('zrem', KEYS[2], member) end\n"                                            \
+    "return { 1, now, answer, redis.call('zcard', KEYS[2]), score or '' }\n"
+
+static const char acquire[] = ACQUIRE("");
+static const char acquire_once[] = ACQUIRE(ANSWER_IF_DONE("KEYS[4]"));
 
 /* ARGV owner, "host pid note", ttl, token. 1: stored. */
 static const char write_back[] =
@@ -116,33 +129,50 @@ static const char write_back[] =
  * attempt is void, unless it is here. { 1 if it was held, our place, 1 if it is free now }. Whoever saw us here in the
  * way waits for a call, also if we never had a majority. What an earlier attempt of the same hold left here, because
  * its own release was lost, goes too. */
-static const char release[] =
-    "local value = redis.pcall('get', KEYS[1])\n"
-    OUR_NUMBERS
-    "if ours and ours > number then return { 0, -1, 0 } end\n"
-    "local stay, place = ARGV[3] ~= '', -1\n"
-    "if stay or ARGV[4] == '1' or redis.call('zscore', KEYS[2], ARGV[2]) then\n"
-    LAST_GRANT CLOCK READ_MARKS
-    "  if number <= void then return { 0, -1, 0 } end\n"
-    "  if ours then redis.call('del', KEYS[1]) end\n"
-    "  if ARGV[4] == '1' and ours ~= number then\n"
-    LEAVE_MARK_OF("number")
-    "  end\n"
-    "  if stay then\n"
-    "    redis.call('zadd', KEYS[2], 'nx', ARGV[3] == '0' and now or ARGV[3], ARGV[2])\n"
-    "    redis.call('pexpire', KEYS[2], 86400000)\n"
-    "  else\n"
-    "    redis.call('zrem', KEYS[2], ARGV[2])\n"
-    "  end\n"
-    "elseif ours then\n"
+#define RELEASE(LEAVE_DONE, MARK)                                                                                      \
+    "local value = redis.pcall('get', KEYS[1])\n"                                                                      \
+    OUR_NUMBERS                                                                                                        \
+    "if ours and ours > number then return { 0, -1, 0 } end\n"                                                         \
+    LEAVE_DONE                                                                                                         \
+    "local stay, place = ARGV[3] ~= '', -1\n"                                                                          \
+    "if stay or " MARK " == '1' or redis.call('zscore', KEYS[2], ARGV[2]) then\n"                                      \
+    LAST_GRANT CLOCK READ_MARKS                                                                                        \
+    "  if number <= void then return { 0, -1, 0 } end\n"                                                               \
+    "  if ours then redis.call('del', KEYS[1]) end\n"                                                                  \
+    "  if " MARK " == '1' and ours ~= number then\n"                                                                   \
+    LEAVE_MARK_OF("number")                                                                                            \
+    "  end\n"                                                                                                          \
+    "  if stay then\n"                                                                                                 \
+    "    redis.call('zadd', KEYS[2], 'nx', ARGV[3] == '0' and now or ARGV[3], ARGV[2])\n"                              \
+    "    redis.call('pexpire', KEYS[2], 86400000)\n"                                                                   \
+    "  else\n"                                                                                                         \
+    "    redis.call('zrem', KEYS[2], ARGV[2])\n"                                                                       \
+    "  end\n"                                                                                                          \
+    "elseif ours then\n"                                                                                               \
+    "  redis.call('del', KEYS[1])\n"                                                                                   \
+    "end\n"                                                                                                            \
+    "local free = redis.call('exists', KEYS[1]) == 0\n"                                                                \
+    "if free then\n"                                                                                                   \
+    CALL_NEXT(TO_CLIENT, "ARGV[2]")                                                                                    \
+    "end\n"                                                                                                            \
+    "if stay then place = redis.call('zrank', KEYS[2], ARGV[2]) end\n"                                                 \
+    "return { ours == number and 1 or 0, place, free and 1 or 0 }\n"
+
+static const char release[] = RELEASE("", "ARGV[4]");
+
+/* ARGV[4] the token, [5] for how many ms it counts as done, [6] 1 to leave a mark. Repeated after its answer was lost, it
+ * finds its own record; whoever does not hold it here, or was forgotten since, leaves none. Begins with a write that is
+ * never refused, for want of memory say. */
+static const char release_done[] = RELEASE(
+    "local known, by = string.match(redis.call('get', KEYS[4]) or '', '^(%d+) (%S+)')\n"
+    "if by == ARGV[1] then return { 1, -1, 0 } end\n"
+    "if ours == number and (tonumber(known) or 0) < tonumber(ARGV[4]) then\n"
+    "  local c = redis.call('time')\n"
     "  redis.call('del', KEYS[1])\n"
-    "end\n"
-    "local free = redis.call('exists', KEYS[1]) == 0\n"
-    "if free then\n"
-    CALL_NEXT(TO_CLIENT, "ARGV[2]")
-    "end\n"
-    "if stay then place = redis.call('zrank', KEYS[2], ARGV[2]) end\n"
-    "return { ours == number and 1 or 0, place, free and 1 or 0 }\n";
+    "  local ends = string.format('%.0f', c[1] * 1000 + math.floor(c[2] / 1000) + ARGV[5])\n"
+    "  redis.call('set', KEYS[4], ARGV[4] .. ' ' .. ARGV[1] .. ' ' .. c[1] .. ' ' .. c[2] .. ' ' .. ends .. ' '\n"
+    "    .. string.sub(ARGV[2], #base + 1), 'px', ARGV[5])\n"
+    "end\n", "ARGV[6]");
 
 static const char renew[] = RENEW_STRINGS;
 
@@ -168,6 +198,25 @@ static const char evict[] =
     "end\n"
     CALL_NEXT(TO_CLIENT, "nil")
     "return value and 1 or 0\n";
+
+/* --- what is done: the only key is that of the record --- */
+
+static const char look_done[] =
+    CLOCK
+    ANSWER_IF_DONE("KEYS[1]")
+    "return 0\n";
+
+/* ARGV token. What was done up to it is forgotten; and a release that is late leaves no record of it here any more, for
+ * an hour, which is ample. */
+static const char forget_done[] =
+    "local known = string.match(redis.call('get', KEYS[1]) or '', '^%d+')\n"
+    "if (tonumber(known) or 0) <= tonumber(ARGV[1]) then\n"
+    "  redis.call('del', KEYS[1])\n"
+    "  redis.call('set', KEYS[1], ARGV[1] .. ' -', 'px', 3600000)\n"
+    "end\n"
+    "return 1\n";
 /* clang-format on */
 
-const char *const hfi_redlock_scripts[REDLOCK_SCRIPTS] = { acquire, write_back, release, renew, look, evict };
+const char *const hfi_redlock_scripts[REDLOCK_SCRIPTS] = {
+    acquire, acquire_once, write_back, release, release_done, renew, look, evict, look_done, forget_done,
+};
