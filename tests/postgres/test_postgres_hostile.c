@@ -144,7 +144,7 @@ TEST_LIMIT(tables_are_found_where_the_path_leads, 60)
     hf_error err = { 0 };
     CHECK_STATUS(HF_OK, hf_guard(client, "x", 1, &err), &err);
     hf_close(client);
-    CHECK_INT(4, postgres_server_number(server, "SELECT count(*) FROM pg_tables WHERE schemaname LIKE 'it%%odd%%'"));
+    CHECK_INT(5, postgres_server_number(server, "SELECT count(*) FROM pg_tables WHERE schemaname LIKE 'it%%odd%%'"));
     postgres_server_do(server, "ALTER ROLE postgres SET search_path = missing");
     check_open(server->url, HF_INVALID, "table=schema.holdfast_locks");
 }
