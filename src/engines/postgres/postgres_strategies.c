@@ -171,7 +171,10 @@ static const char row_holder[] = "SELECT 0, l.token FROM {L} l WHERE l.name = $1
 static const char row_inspect[] = ROW_INSPECT(BEGINS);
 static const char row_inspect_one[] = ROW_INSPECT(IS_IT);
 
-/* --- insert: the row is the lock; the last token, which must outlive it, is in the row of grants --- */
+/* --- insert: the row is the lock; the last token, which must outlive it, is in the row of grants ---
+ *
+ * A row that is free is one of another strategy. Those lock the row itself before they look who waits; so does whoever
+ * lines up here, as a conflict locks the row also where it changes nothing. */
 
 #define INSERT_TAKE(unless)                                                                                            \
     "INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note, request)"                \
@@ -181,7 +184,7 @@ static const char row_inspect_one[] = ROW_INSPECT(IS_IT);
     " ON CONFLICT (name) DO UPDATE SET client = $2, serial = $3,"                                                      \
     " token = CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW     \
     " END, expires = " NOW " + " TTL ", ttl = $4, host = $5, pid = $6, note = $7, request = $8 WHERE " IS_MINE_STILL   \
-    " OR l.expires <= " NOW
+    " OR " IS_FREE
 
 static const char insert_take[] = INSERT_TAKE("");
 static const char insert_take_once[] = INSERT_TAKE(UNLESS_DONE);
@@ -192,11 +195,12 @@ static const char insert_count[] =
     " RETURNING g.token) UPDATE {L} l SET token = counted.token FROM counted WHERE l.name = $1";
 
 static const char insert_look[] = "SELECT CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
-    "l.expires") ", l.client IS NULL OR l.expires <= " NOW ", " IS_AHEAD ", " MICROSECONDS
-                 " FROM (SELECT 1) one LEFT JOIN {L} l ON l.name = $1";
+    "l.expires") ", " IS_FREE ", " IS_AHEAD ", " MICROSECONDS " FROM (SELECT 1) one LEFT JOIN {L} l ON l.name = $1";
 
+/* The last token may be that of another strategy, whose rows stay. */
 static const char insert_lock[] =
-    "INSERT INTO {G} AS g (name, token) VALUES ($1, 0) ON CONFLICT (name) DO UPDATE SET token = g.token";
+    "INSERT INTO {G} AS g (name, token) VALUES ($1, coalesce((SELECT l.token FROM {L} l WHERE l.name = $1), 0))"
+    " ON CONFLICT (name) DO UPDATE SET token = greatest(g.token, excluded.token)";
 
 #define TELL_GIVEN NOTIFY("given", "''")
 
@@ -207,7 +211,7 @@ static const char insert_serve[] =
     " ON CONFLICT (name) DO UPDATE SET client = excluded.client, serial = excluded.serial, token = 0,"
     " since = excluded.since, expires = " NOW " + " CLAIM ", ttl = " CLAIM_MS
     ", host = excluded.host, pid = excluded.pid,"
-    " note = excluded.note, request = 0 WHERE l.expires <= " NOW " RETURNING l.client, l.serial),"
+    " note = excluded.note, request = 0 WHERE " IS_FREE " RETURNING l.client, l.serial),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND ((EXISTS (SELECT FROM given)"
     " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))"
     " SELECT " TELL_GIVEN ", " TELL_SECOND " FROM given, heir h LEFT JOIN LATERAL (" SECOND ") s ON true";
