@@ -158,3 +158,81 @@ TEST_LIMIT(tokens_grow_when_a_name_changes_to_insert, 60)
     hf_close(lease);
     hf_close(insert);
 }
+
+/* ------------------------------------------------------------------------------------------------------- for-update */
+
+static void check_refused(hf_client *client, const char *name)
+{
+    hf_lock *lock = NULL;
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err = { 0 };
+    options.wait_ms = 10000;
+    hf_acquire(&lock, client, name, &options, &err);
+    check_error(&err, HF_INVALID, "use the same strategy everywhere");
+}
+
+TEST_LIMIT(for_update_refuses_what_a_row_strategy_holds, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    hf_client *bound = open_with(server, "for-update");
+    for (size_t i = 0; i < ROWS; i++) {
+        const char *name = strategy_names[i];
+        hf_client *client = open_with(server, name);
+        hf_lock *lock = must_try(client, name);
+        CHECK_INT(hf_token(lock), shown_token(bound, name));
+        check_refused(bound, name);
+        CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL); /* nothing of it is in the way */
+        must_release(lock);
+        CHECK_INT(0, shown_token(bound, name));
+        must_release(must_try(bound, name));
+        must_release(must_try(client, name));
+        hf_close(client);
+    }
+    hf_close(bound);
+}
+
+/* Two wait behind a holder of for-update; the first to come takes the row. */
+TEST_LIMIT(for_update_that_waited_refuses_it_too, 60)
+{
+    static const char locked[] = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    struct postgres_server *server = start_store("lease", "");
+    hf_client *bound = open_with(server, "for-update");
+    use_strategy(server, "lease");
+    hf_client *lease = open_patient_client();
+    hf_options options = HF_OPTIONS_INIT;
+    struct waiter first, second;
+    options.ttl_ms = endless_ttl_ms();
+    options.owner = HF_OWNER_HANDLE;
+    hf_lock *lock = must_try(bound, "x");
+    waiter_start(&first, lease, "x", &options);
+    postgres_server_await(server, 1, locked);
+    waiter_start(&second, bound, "x", &options);
+    postgres_server_await(server, 2, locked);
+    must_release(lock);
+    waiter_join(&first, HF_OK);
+    waiter_join(&second, HF_INVALID);
+    must_release(first.lock);
+    must_release(must_try(bound, "x"));
+    hf_close(bound);
+    hf_close(lease);
+}
+
+TEST_LIMIT(a_row_that_for_update_holds_is_not_taken, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    hf_client *bound = open_with(server, "for-update");
+    hf_lock *lock = must_try(bound, "x"), *none = NULL;
+    for (size_t i = 0; i < ROWS; i++) {
+        hf_client *client = NULL;
+        hf_client_options impatient = HF_CLIENT_OPTIONS_INIT;
+        hf_error err = { 0 };
+        impatient.timeout_ms = 1000;
+        use_strategy(server, strategy_names[i]);
+        REQUIRE_STATUS(HF_OK, hf_open(&client, store_url, &impatient, NULL), NULL);
+        CHECK(hf_try_acquire(&none, client, "x", NULL, &err) != HF_OK);
+        test_note("%s", err.message);
+        hf_close(client);
+    }
+    must_release(lock);
+    hf_close(bound);
+}

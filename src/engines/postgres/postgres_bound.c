@@ -198,6 +198,15 @@ struct try_answer {
     bool missing;    /* the row */
 };
 
+/* Column `column` of the answer about a row: whether another strategy holds it, which this one could not wait for. */
+static hf_status check_row(const PGresult *result, int column, hf_error *err)
+{
+    if (PQntuples(result) == 0 || column >= PQnfields(result) || PQgetvalue(result, 0, column)[0] != 't')
+        return HF_OK;
+    return hfi_fail(err, HF_INVALID, 0,
+                    "held with strategy=lease, insert or version; use the same strategy everywhere");
+}
+
 static hf_status try_once(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
                           const struct hfi_request *request, struct try_answer *answer, struct hfi_grant *grant,
                           hf_error *err)
@@ -220,8 +229,7 @@ static hf_status try_once(struct postgres_store *store, struct postgres_lock *lo
     lock->got = answer->token > 0;
     if (*host)
         snprintf(grant->holder, sizeof grant->holder, "%.100s:%lld", host, hfi_postgres_number(result, 0, 2, 0));
-    if (hfi_postgres_is_done(calls[2].result, grant))
-        status = HF_DONE;
+    status = hfi_postgres_is_done(calls[2].result, grant) ? HF_DONE : check_row(result, 5, err);
     for (size_t i = 0; i < 3; i++)
         PQclear(calls[i].result);
     return status;
@@ -248,13 +256,17 @@ static hf_status try_take(struct postgres_store *store, struct postgres_lock *lo
 static hf_status look_at_wait(struct postgres_store *store, struct postgres_lock *lock, hf_error *err)
 {
     struct postgres_call call = { .statement = POSTGRES_BLOCK };
-    const hf_status status = hfi_postgres_poll(store, lock->connection, &call, err);
+    hf_status status = hfi_postgres_poll(store, lock->connection, &call, err);
     if (status == HF_BUSY)
         return HF_BUSY;
     lock->blocking = false;
-    lock->got = status == HF_OK && (!store->config.strategy->transaction || PQntuples(call.result) > 0);
+    if (status == HF_OK && store->config.strategy->transaction && PQntuples(call.result) == 0)
+        status = HF_BUSY; /* the row was deleted: it is made anew */
+    if (status == HF_OK)
+        status = check_row(call.result, 0, err);
+    lock->got = status == HF_OK;
     PQclear(call.result);
-    return status == HF_OK && !lock->got ? HF_BUSY : status; /* the row was deleted: it is made anew */
+    return status;
 }
 
 hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgres_lock *lock,

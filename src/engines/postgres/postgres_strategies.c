@@ -284,21 +284,24 @@ static const char advisory_holder[] =
 static const char advisory_evict[] = "SELECT pg_terminate_backend(k.pid) FROM pg_locks k WHERE " ADVISORY_OF(
     "$1") " AND k.granted AND k.pid = $2 AND $3 IN (0, " ADVISORY_TOKEN ")";
 
+/* What a row strategy holds is not taken: that would keep its holder from renewing it. */
+#define IS_HELD_AS_ROW "(l.client IS NOT NULL AND l.expires > " NOW ")"
 #define UPDATE_TAKE(unless)                                                                                            \
-    "WITH got AS (SELECT FROM {L} l WHERE l.name = $1" unless " FOR UPDATE SKIP LOCKED)"                               \
-    " SELECT EXISTS (SELECT FROM got)::int, g.host, g.pid, NULL::bigint, NOT EXISTS (SELECT FROM {L} WHERE name = $1)" \
-    " FROM (SELECT 1) one LEFT JOIN {G} g ON g.name = $1 AND g.client IS NOT NULL"
+    "WITH got AS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_FREE unless " FOR UPDATE SKIP LOCKED)"                  \
+    " SELECT EXISTS (SELECT FROM got)::int, g.host, g.pid, NULL::bigint, l.name IS NULL, " IS_HELD_AS_ROW              \
+    " FROM (SELECT 1) one LEFT JOIN {L} l ON l.name = $1 LEFT JOIN {G} g ON g.name = $1 AND g.client IS NOT NULL"
 
 static const char update_take[] = UPDATE_TAKE("");
 static const char update_take_once[] = UPDATE_TAKE(UNLESS_DONE);
 
 static const char update_add[] = "INSERT INTO {L} (name) VALUES ($1) ON CONFLICT (name) DO NOTHING";
 
-static const char update_block[] = "SELECT FROM {L} WHERE name = $1 FOR UPDATE";
+static const char update_block[] = "SELECT " IS_HELD_AS_ROW " FROM {L} l WHERE l.name = $1 FOR UPDATE";
 
 #define UPDATE_INSPECT(wanted)                                                                                         \
     "SELECT name, host, g.pid, token, " HELD_MS ", -1, -1, note FROM {G} g WHERE g.client IS NOT NULL"                 \
-    " AND " wanted " AND " HOLDS_ROW " ORDER BY name"
+    " AND " wanted " AND " HOLDS_ROW " UNION ALL SELECT name, host, l.pid, token, " HELD_MS                            \
+    ", " LEFT_MS("expires") ", -1, note FROM {L} l WHERE " IS_HELD_AS_ROW " AND " wanted " ORDER BY name"
 
 static const char update_inspect[] = UPDATE_INSPECT(BEGINS);
 static const char update_inspect_one[] = UPDATE_INSPECT(IS_IT);
