@@ -118,8 +118,9 @@ hf_status hfi_etcd_exchange(struct etcd_connection *connection, struct etcd_stre
 /* --- etcd_connect.c --- */
 
 hf_status hfi_etcd_tls_new(SSL_CTX **out, const struct etcd_config *config, hf_error *err);
-/* In steps that never wait. HF_TIMEOUT: not yet; go on when connection->wants is there. */
-hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address, hf_error *err);
+/* In steps that never wait. HF_TIMEOUT: not yet; go on when connection->wants is there. `alone`: see dial.h. */
+hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address, bool alone,
+                                 hf_error *err);
 hf_status hfi_etcd_connect_step(struct etcd_connection *connection, const struct etcd_address *address, SSL_CTX *tls,
                                 hf_error *err);
 void hfi_etcd_disconnect(struct etcd_connection *connection);

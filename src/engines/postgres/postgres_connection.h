@@ -23,9 +23,10 @@ struct postgres_address {
 struct postgres_addresses {
     struct postgres_address list[HFI_POSTGRES_ADDRESSES_MOST];
     size_t count; /* at least 1 */
+    bool again;   /* there may be others later: should all of them fail, look them up again */
 };
 
-hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struct postgres_config *config,
+hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struct postgres_config *config, bool again,
                                hfi_time deadline_ns, hf_error *err);
 
 /* --- postgres_connect.c --- */

@@ -43,6 +43,7 @@ struct redis_access {
     char *user, *password; /* "" if there is none */
     int database;
     bool master;         /* a server that is no master is refused */
+    bool alone;          /* there is no other server to go to */
     hfi_time connect_ns; /* at most, for one connection; 0: the request's own deadline */
 };
 
@@ -143,7 +144,8 @@ hf_status hfi_redis_tls_new(SSL_CTX **out, const struct redis_config *config, hf
 hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_address *address,
                             const struct redis_access *access, hfi_time deadline_ns, hf_error *err);
 /* The same in steps that never wait. HF_TIMEOUT: not yet; go on when connection->wants is there. */
-hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct redis_address *address, hf_error *err);
+hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct redis_address *address,
+                                  const struct redis_access *access, hf_error *err);
 hf_status hfi_redis_connect_step(struct redis_connection *connection, const struct redis_address *address,
                                  const struct redis_access *access, hf_error *err);
 void hfi_redis_disconnect(struct redis_connection *connection);

@@ -187,6 +187,17 @@ static int read_czxid(const struct errand *errand)
     return rc;
 }
 
+/* How long it is ours is what the session says, and not when we began to ask: on a slow way that was long ago. */
+static void count_from_now(const struct errand *errand)
+{
+    struct hfi_grant *grant = errand->grant;
+    const uint32_t ttl_ms = errand->request->ttl_ms;
+    grant->counted_from_ns = errand->store->env->now_ns();
+    grant->valid_ms = hfi_zookeeper_session_valid_ms(errand->lock->session, grant->counted_from_ns, ttl_ms);
+    if (grant->valid_ms == 0) /* which would mean all of it */
+        grant->valid_ms = 1;
+}
+
 static hf_status give(const struct errand *errand)
 {
     struct zookeeper_lock *lock = errand->lock;
@@ -195,17 +206,16 @@ static hf_status give(const struct errand *errand)
     const int rc = lock->czxid ? ZOK : read_czxid(errand);
     if (rc != ZOK)
         return rc == ZNONODE ? HF_LOST : no_answer(errand, rc, "read a node");
-    uint32_t valid_ms = hfi_zookeeper_session_valid_ms(lock->session, grant->counted_from_ns, ttl_ms);
-    if (valid_ms < (ttl_ms < most_ms ? ttl_ms : most_ms) / 4) { /* nothing was heard of this session for long */
+    count_from_now(errand);
+    if (grant->valid_ms < (ttl_ms < most_ms ? ttl_ms : most_ms) / 4) { /* nothing was heard of this session for long */
         const hf_status status = hfi_zookeeper_session_prove(lock->session, errand->request->deadline_ns, errand->err);
         if (status != HF_OK)
             return status;
-        valid_ms = hfi_zookeeper_session_valid_ms(lock->session, grant->counted_from_ns, ttl_ms);
+        count_from_now(errand);
     }
     lock->state = ZOOKEEPER_HELD;
     lock->told = false;
     grant->token = (uint64_t)lock->czxid;
-    grant->valid_ms = valid_ms;
     return HF_OK;
 }
 
@@ -492,10 +502,8 @@ hf_status hfi_zookeeper_attempt(void *memory, void *lock_memory, const struct hf
     /* An answer that has not come though there was time for it was lost with its connection: the server has died, or
      * hangs, and others may do. What was begun is found again there, since the session is the same. */
     for (unsigned tries = 1; status == HF_UNKNOWN && tries < TRIES && store->env->now_ns() < request->deadline_ns;
-         tries++) {
-        grant->counted_from_ns = store->env->now_ns(); /* for how long, the session says */
+         tries++)
         status = join_and_ask(&errand);
-    }
     status = name_trouble(lock, status, err);
     pthread_mutex_unlock(&store->mutex);
     return status;
