@@ -291,9 +291,10 @@ static int give_back(const struct hfc_guard *guard, const struct run_options *op
     }
     hfc_event_released(events);
     /* The command ran under the lock until its end, and that is what the exit code says. */
-    if (status != HF_OK)
-        hfc_say("the lock '%s' may stay until its time is over%s: %s", request->name,
-                done ? ", and that it is done may not be recorded" : "", err.message);
+    if (done && status != HF_OK)
+        hfc_say("'%s' may not be recorded as done: %s", request->name, err.message);
+    else if (status != HF_OK)
+        hfc_say("the lock '%s' may stay until its time is over: %s", request->name, err.message);
     return code;
 }
 

@@ -175,7 +175,8 @@ HF_API hf_status hf_release(hf_lock *lock, hf_error *err);
  * once_per_ms, counted from the grant by the store's clock, everybody who asks for the lock with once_per_ms of his own
  * is answered HF_DONE, also those who wait now; who asks without is not concerned. Nothing is recorded if the lock was
  * lost (HF_LOST), or held for longer than once_per_ms. What the last release of a lock that was re-entered says counts.
- * HF_UNAVAILABLE, HF_UNKNOWN: it is being recorded in the background, as the release is finished there. */
+ * HF_UNAVAILABLE, HF_UNKNOWN: it is being recorded in the background, as the release is finished there. Any other: it
+ * is not recorded, and the message says whether the lock is released. */
 HF_API hf_status hf_release_done(hf_lock *lock, hf_error *err);
 
 /* Renews by hand, to `ttl_ms` from now (0: the lock's own time-to-live). HF_LOST: too late. */
