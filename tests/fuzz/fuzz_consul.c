@@ -37,6 +37,8 @@ const char *const fuzz_words[] = { "HTTP/1.1 200 OK\r\n",
                                    "\"Flags\":16210313421097356768,",
                                    "\"CreateIndex\":11,\"ModifyIndex\":11}}",
                                    "\"Value\":\"MDAwMDAwMDAwMDAwMDAwMS4yIDEgMiAzIGggNSBu\",",
+                                   "\"Key\":\"holdfast/.done/x/mark\",",
+                                   "\"Value\":\"MSA5OTk5OTk5OTk5OSAzIGggNSBu\",", /* 1 99999999999 3 h 5 n */
                                    "\"Value\":\"====\",",
                                    "],\"Errors\":null}",
                                    "{\"Results\":null,\"Errors\":[{\"OpIndex\":2,\"What\":\"due to lock delay\"}]}",
@@ -84,6 +86,12 @@ static void read_all(const struct consul_store *store, const struct consul_answe
             FUZZ_REQUIRE(entry.key && entry.session && entry.modified > 0);
         hfi_consul_number(answer, i);
     }
+    struct consul_lock lock = { .done = false };
+    const struct hfi_request request = { .name = "x", .once = true };
+    struct consul_work work = { .lock = &lock, .request = &request, .answer = *answer };
+    hfi_consul_done_key(work.done, store, "x");
+    hfi_consul_note_done(&work);
+    FUZZ_REQUIRE(!lock.done || (lock.done_ago_ms >= -1 && lock.done_left_ms >= -1));
 }
 
 static void check_answer(const uint8_t *data, size_t size)

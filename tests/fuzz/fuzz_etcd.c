@@ -26,9 +26,10 @@ const char *const fuzz_words[] = { "\n\x04\x18\x09 \x02", /* a header: revision 
                                    "\x12\x1c\n\x0eholdfast/job/7\x10\x05*\x06h 1 hi0\x07", /* a key of ours */
                                    "\x12\x12\n\x0eholdfast/job/8",
                                    "\x12\x0c\n\x08holdfast/",
-                                   "\x18\x01",      /* a lease's time; created */
-                                   " \x01",         /* canceled */
-                                   "Z\x02\x08\x01", /* an event: deleted */
+                                   "\x12 \n\x12holdfast/.done/job*\x08h 1:2 hi0\x09", /* a mark, with a lease of 9 */
+                                   "\x18\x01",                                        /* a lease's time; created */
+                                   " \x01",                                           /* canceled */
+                                   "Z\x02\x08\x01",                                   /* an event: deleted */
                                    "\xff",
                                    NULL };
 
@@ -110,11 +111,12 @@ struct engine {
     struct hfi_env env;
     struct etcd_lock lock;
     struct hfi_waker *waker;
+    bool once;
 };
 
 static void check_words(hf_status status, const hf_error *err)
 {
-    if (status == HF_OK || status == HF_BUSY || status == HF_TIMEOUT)
+    if (status == HF_OK || status == HF_BUSY || status == HF_TIMEOUT || status == HF_DONE)
         return;
     FUZZ_REQUIRE(err->status == status);
     FUZZ_REQUIRE(*err->message);
@@ -124,7 +126,7 @@ static void check_words(hf_status status, const hf_error *err)
 
 static int look(const hf_info *info, void *arg)
 {
-    FUZZ_REQUIRE(strlen(info->name) <= HFI_NAME_MAX && info->host && info->note && info->waiters >= 0);
+    FUZZ_REQUIRE(strlen(info->name) <= HFI_NAME_MAX && info->host && info->note && info->waiters >= -1);
     for (int64_t i = 0; i < info->waiters; i++)
         FUZZ_REQUIRE(strlen(info->waiting[i]) < 256);
     ++*(size_t *)arg;
@@ -144,7 +146,9 @@ static struct hfi_request request_of(const struct engine *engine, bool queue)
                                  .deadline_ns = hfi_now_ns() + HFI_MS,
                                  .queue = queue,
                                  .note = "",
-                                 .waker = engine->waker };
+                                 .waker = engine->waker,
+                                 .once = engine->once,
+                                 .done_ms = engine->once ? 5000 : 0 };
 }
 
 static void ask_and_wait(struct engine *engine, bool queue)
@@ -184,6 +188,9 @@ static void administer(struct engine *engine, bool evict)
     const hfi_time deadline = hfi_now_ns() + HFI_MS;
     check_words(evict ? hfi_module_engine.evict(engine->store, "job", "root@host:1", deadline, &err)
                       : hfi_module_engine.inspect(engine->store, "", look, &seen, deadline, &err),
+                &err);
+    check_words(evict ? hfi_module_engine.forget_done(engine->store, "job", deadline, &err)
+                      : hfi_module_engine.inspect_done(engine->store, "", look, &seen, deadline, &err),
                 &err);
 }
 
@@ -235,6 +242,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     const uint8_t choice = data[0];
     struct engine engine = {
+        .once = choice & 16,
         .env = { .client = 7, .timeout_ns = HFI_MS, .now_ns = hfi_now_ns, .random = hfi_random, .recheck = forget }
     };
     engine.store = hfi_alloc(hfi_module_engine.store_size);
