@@ -464,10 +464,12 @@ static hf_status ask(struct errand *errand)
     }
     /* So busy a place that those before us went while they were looked at. */
     lock->news = lock->news || again;
-    if (status != HF_BUSY || errand->request->queue || lock->state == ZOOKEEPER_NEW)
+    const bool leaves = status == HF_DONE || (status == HF_BUSY && !errand->request->queue);
+    if (!leaves || lock->state == ZOOKEEPER_NEW)
         return status;
     const int rc = delete_node(errand);
-    return rc == ZOK || rc == ZNONODE ? HF_BUSY : no_answer(errand, rc, "delete a node");
+    /* That it is done is certain; a node that may still be there is left to the release. */
+    return rc == ZOK || rc == ZNONODE || status == HF_DONE ? status : no_answer(errand, rc, "delete a node");
 }
 
 static hf_status join_and_ask(struct errand *errand)
