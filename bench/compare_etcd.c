@@ -117,7 +117,7 @@ static struct etcd_connection *connect_raw(const struct etcd_address *address)
 {
     struct etcd_connection *connection = NULL;
     hf_error err = { 0 };
-    demand(hfi_etcd_connect_begin(&connection, address, &err) == HF_OK, err.message);
+    demand(hfi_etcd_connect_begin(&connection, address, false, &err) == HF_OK, err.message);
     while (hfi_etcd_connect_step(connection, address, NULL, &err) == HF_TIMEOUT)
         demand(hfi_etcd_ready_by(connection->fd, connection->wants, hfi_etcd_now_ns() + PATIENCE), "no connection");
     demand(connection->phase == ETCD_READY, err.message);

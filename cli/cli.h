@@ -59,6 +59,7 @@ int hfc_run_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_ls_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_status_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_break_main(struct hfc_globals *globals, int argc, char **argv);
+int hfc_forget_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_engines_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_hold_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_guard_main(struct hfc_globals *globals, int argc, char **argv);
@@ -93,7 +94,7 @@ int hfc_finish_output(void);
 
 /* --- arguments (duration.c) --- */
 
-/* "500ms", "2s", "5m", "1h", or plain seconds; fractions allowed. False, with `why` set to the end of a sentence such
+/* "500ms", "2s", "5m", "1h", "7d", or plain seconds; fractions allowed. False, with `why` set to the end of a sentence such
  * as "is negative", if `text` is no duration or does not fit in 32 bits of milliseconds. A duration that is not zero
  * is never rounded to zero. */
 bool hfc_duration(const char *text, uint32_t *ms, const char **why);

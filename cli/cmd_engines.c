@@ -9,19 +9,21 @@
 
 static const struct {
     uint32_t bit;
-    const char *word;    /* in JSON, and over the column in two lines that break at the hyphen */
+    const char *word;    /* in JSON */
+    const char *title;   /* the same over the column, in two lines that break at the bar */
     const char *meaning; /* of a yes */
 } capabilities[] = {
-    { HF_CAP_EXPIRY, "expiry", "ends a lock that is not renewed, also that of a living holder" },
-    { HF_CAP_BOUND, "bound", "frees a lock at once when its holder dies" },
-    { HF_CAP_FAIR, "fair", "serves waiters in order of arrival" },
-    { HF_CAP_WAKE_ONE, "wake-one", "a release wakes one waiter, and not all" },
-    { HF_CAP_PROCESSES, "processes", "excludes other processes of this machine" },
-    { HF_CAP_MACHINES, "machines", "excludes other machines" },
-    { HF_CAP_DURABLE_TOKEN, "durable-token", "tokens grow through a restart of everything" },
-    { HF_CAP_INSPECT, "inspect", "`ls` and `status` show who holds what" },
-    { HF_CAP_BREAK, "break", "`break` takes a lock away" },
-    { HF_CAP_GUARD, "guard", "refuses writers whose lock was lost, by hf_guard()" },
+    { HF_CAP_EXPIRY, "expiry", "expiry", "ends a lock that is not renewed, also that of a living holder" },
+    { HF_CAP_BOUND, "bound", "bound", "frees a lock at once when its holder dies" },
+    { HF_CAP_FAIR, "fair", "fair", "serves waiters in order of arrival" },
+    { HF_CAP_WAKE_ONE, "wake-one", "wake|one", "a release wakes one waiter, and not all" },
+    { HF_CAP_PROCESSES, "processes", "pro|cesses", "excludes other processes of this machine" },
+    { HF_CAP_MACHINES, "machines", "ma|chines", "excludes other machines" },
+    { HF_CAP_DURABLE_TOKEN, "durable-token", "durable|token", "tokens grow through a restart of everything" },
+    { HF_CAP_INSPECT, "inspect", "inspect", "`ls` and `status` show who holds what" },
+    { HF_CAP_BREAK, "break", "break", "`break` takes a lock away" },
+    { HF_CAP_GUARD, "guard", "guard", "refuses writers whose lock was lost, by hf_guard()" },
+    { HF_CAP_ONCE, "once", "once", "remembers that the work of a lock was done, for `run --once-per`" },
 };
 #define CAPABILITIES (sizeof capabilities / sizeof capabilities[0])
 
@@ -50,12 +52,12 @@ static int print_help(void)
     return hfc_finish_output();
 }
 
-/* As wide as the longer half of its word. */
+/* As wide as the longer half of its title. */
 static size_t column_width(size_t capability)
 {
-    const char *word = capabilities[capability].word;
-    size_t before = strcspn(word, "-");
-    size_t after = word[before] == '\0' ? 0 : strlen(word + before + 1);
+    const char *title = capabilities[capability].title;
+    size_t before = strcspn(title, "|");
+    size_t after = title[before] == '\0' ? 0 : strlen(title + before + 1);
 
     return before > after ? before : after;
 }
@@ -75,12 +77,12 @@ static void print_headings(void)
     size_t blanks = NAME_WIDTH + 1;
 
     for (size_t i = 0; i < CAPABILITIES; i++)
-        print_cell(capabilities[i].word, strcspn(capabilities[i].word, "-"), column_width(i), &blanks);
+        print_cell(capabilities[i].title, strcspn(capabilities[i].title, "|"), column_width(i), &blanks);
     putchar('\n');
     blanks = NAME_WIDTH + 1;
     for (size_t i = 0; i < CAPABILITIES; i++) {
-        const char *word = capabilities[i].word;
-        const char *second = strchr(word, '-') == NULL ? "" : strchr(word, '-') + 1;
+        const char *bar = strchr(capabilities[i].title, '|');
+        const char *second = bar == NULL ? "" : bar + 1;
 
         print_cell(second, strlen(second), column_width(i), &blanks);
     }

@@ -148,9 +148,7 @@ static int hold(struct hfc_acquire *request, hf_client *client, const struct hfc
 
 int hfc_hold_main(struct hfc_globals *globals, int argc, char **argv)
 {
-    struct hfc_acquire request = {
-        .wait = true, .options = HF_OPTIONS_INIT, .conflict_code = HFC_EXIT_BUSY, .leash = -1
-    };
+    struct hfc_acquire request = { .wait = true, .options = HF_OPTIONS_INIT, .conflict_code = -1, .leash = -1 };
     struct hfc_signals signals;
     static struct hfc_patience patience; /* `globals` points to it */
     hf_client *client;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * cmd_ls.c: `holdfast ls` and `holdfast status`: who holds what.
+ * cmd_ls.c: `holdfast ls` and `holdfast status`: who holds what, and who has done it.
  */
 #include "cli.h"
 
@@ -14,6 +14,7 @@ struct locks {
     size_t count;
     size_t room;
     const char *only; /* NULL: all; else the one name that is wanted */
+    bool done;        /* not who holds them, but who has done their work */
     bool no_memory;
     char store[1024]; /* its URL, to be shown */
 };
@@ -90,8 +91,13 @@ static int inspect(struct locks *locks, const struct hfc_globals *globals, const
     if (code != HFC_EXIT_OK)
         return code;
     hfc_printable(locks->store, sizeof locks->store, hf_url(client));
-    hf_status status = locks->only != NULL ? hf_inspect_one(client, locks->only, collect, locks, &err)
-                                           : hf_inspect(client, prefix, collect, locks, &err);
+    hf_status status;
+    if (locks->done)
+        status = hf_inspect_done(client, prefix, collect, locks, &err);
+    else if (locks->only != NULL)
+        status = hf_inspect_one(client, locks->only, collect, locks, &err);
+    else
+        status = hf_inspect(client, prefix, collect, locks, &err);
     if (status != HF_OK)
         code = hfc_fail(&err);
     hf_close(client);
@@ -115,7 +121,7 @@ static void print_json_number(const char *key, int64_t value, bool known, bool *
         fputs("null", stdout);
 }
 
-static void print_json_fields(const hf_info *info, bool *first)
+static void print_json_fields(const hf_info *info, bool done, bool *first)
 {
     hfc_json_key(stdout, "name", first);
     hfc_json_string(stdout, info->name);
@@ -127,11 +133,14 @@ static void print_json_fields(const hf_info *info, bool *first)
         printf("%llu", (unsigned long long)info->token);
     else
         fputs("null", stdout);
-    print_json_number("held_ms", info->held_ms, info->held_ms >= 0, first);
+    print_json_number(done ? "ago_ms" : "held_ms", info->held_ms, info->held_ms >= 0, first);
     print_json_number("remaining_ms", info->remaining_ms, info->remaining_ms >= 0, first);
-    print_json_number("waiters", info->waiters, info->waiters >= 0, first);
+    if (!done)
+        print_json_number("waiters", info->waiters, info->waiters >= 0, first);
     hfc_json_key(stdout, "note", first);
     hfc_json_string(stdout, info->note[0] != '\0' ? info->note : NULL);
+    if (done)
+        return;
     hfc_json_key(stdout, "waiting", first);
     if (info->waiting == NULL) {
         fputs(info->waiters == 0 ? "[]" : "null", stdout);
@@ -151,7 +160,7 @@ static void print_json_list(const struct locks *locks)
         bool first = true;
 
         fputs(i == 0 ? "\n  {" : ",\n  {", stdout);
-        print_json_fields(&locks->lock[i], &first);
+        print_json_fields(&locks->lock[i], locks->done, &first);
         fputc('}', stdout);
     }
     fputs(locks->count > 0 ? "\n]\n" : "]\n", stdout);
@@ -165,7 +174,7 @@ static void print_json_status(const struct locks *locks)
     hfc_json_key(stdout, "held", &first);
     fputs(locks->count > 0 ? "true" : "false", stdout);
     if (locks->count > 0) {
-        print_json_fields(&locks->lock[0], &first);
+        print_json_fields(&locks->lock[0], false, &first);
     } else {
         hfc_json_key(stdout, "name", &first);
         hfc_json_string(stdout, locks->only);
@@ -176,7 +185,8 @@ static void print_json_status(const struct locks *locks)
 /* --- plain --- */
 
 enum { COLUMN_NAME, COLUMN_HOLDER, COLUMN_TOKEN, COLUMN_AGE, COLUMN_LEFT, COLUMN_WAITERS, COLUMN_NOTE, COLUMNS };
-static const char *const titles[COLUMNS] = { "NAME", "HOLDER", "TOKEN", "AGE", "LEFT", "WAITERS", "NOTE" };
+static const char *const held_titles[COLUMNS] = { "NAME", "HOLDER", "TOKEN", "AGE", "LEFT", "WAITERS", "NOTE" };
+static const char *const done_titles[COLUMNS] = { "NAME", "DONE BY", "TOKEN", "AGO", "LEFT", NULL, "NOTE" };
 
 /* Room for four bytes of escape per byte of a name. */
 struct cells {
@@ -202,9 +212,12 @@ static void fill_cells(struct cells *cells, const hf_info *info)
     hfc_printable(cells->text[COLUMN_NOTE], size, info->note);
 }
 
-static void print_row(const char *const text[COLUMNS], const int width[COLUMNS])
+/* A column without a title is left out. */
+static void print_row(const char *const titles[COLUMNS], const char *const text[COLUMNS], const int width[COLUMNS])
 {
     for (int c = 0; c < COLUMNS; c++) {
+        if (titles[c] == NULL)
+            continue;
         /* The last column is not padded, and two blanks part the others. */
         int padding = c == COLUMN_NOTE ? 0 : width[c] - hfc_columns(text[c]) + 2;
         printf("%s%*s", text[c], padding, "");
@@ -217,27 +230,28 @@ static void print_table(const struct locks *locks)
     int width[COLUMNS];
     struct cells cells = { { "" } };
     const char *row[COLUMNS];
+    const char *const *titles = locks->done ? done_titles : held_titles;
     const char *no_color = getenv("NO_COLOR");
     const bool terminal = isatty(STDOUT_FILENO);
     bool bold = terminal && (no_color == NULL || *no_color == '\0');
 
     for (int c = 0; c < COLUMNS; c++)
-        width[c] = (int)strlen(titles[c]);
+        width[c] = titles[c] != NULL ? (int)strlen(titles[c]) : 0;
     for (size_t i = 0; i < locks->count; i++) {
         fill_cells(&cells, &locks->lock[i]);
         for (int c = 0; c < COLUMNS; c++)
             width[c] = hfc_columns(cells.text[c]) > width[c] ? hfc_columns(cells.text[c]) : width[c];
     }
     if (terminal)
-        printf("locks in %s\n", locks->store);
+        printf("%s in %s\n", locks->done ? "done" : "locks", locks->store);
     fputs(bold ? "\033[1m" : "", stdout);
-    print_row(titles, width);
+    print_row(titles, titles, width);
     fputs(bold ? "\033[0m" : "", stdout);
     for (size_t i = 0; i < locks->count; i++) {
         fill_cells(&cells, &locks->lock[i]);
         for (int c = 0; c < COLUMNS; c++)
             row[c] = cells.text[c];
-        print_row(row, width);
+        print_row(titles, row, width);
     }
 }
 
@@ -273,11 +287,13 @@ static void print_status(const struct locks *locks)
 
 static int print_ls_help(void)
 {
-    fputs("usage: holdfast ls [-u URL] [PREFIX] [--json]\n"
+    fputs("usage: holdfast ls [-u URL] [--done] [PREFIX] [--json]\n"
           "\n"
           "Lists the locks that are held, or those whose name starts with PREFIX: who holds them, the fencing token,\n"
           "since when, how long still (\"-\" if only the holder ends it), how many wait, and the holder's note.\n"
           "\n"
+          "      --done      list instead what was done, as `holdfast run --once-per` remembers it: by whom, how long\n"
+          "                  ago, and for how long it still counts\n"
           "      --json      print an array of objects\n"
           "      --names     print the names alone, one per line\n"
           "  -u, --url URL   where the locks are kept; see `holdfast --help`\n"
@@ -308,6 +324,7 @@ static const struct option ls_options[] = {
     HFC_STORE_OPTIONS,
     { "json", no_argument, NULL, 'j' },
     { "names", no_argument, NULL, 'b' },
+    { "done", no_argument, NULL, 'd' },
     { "help", no_argument, NULL, 'h' },
     { NULL, 0, NULL, 0 },
 };
@@ -321,7 +338,8 @@ static const struct option status_options[] = {
 };
 
 /* The options, which may also stand behind the name, and the settings. -1: go on; else the exit code. */
-static int parse(struct hfc_globals *globals, int argc, char **argv, const struct option *options, bool *brief)
+static int parse(struct hfc_globals *globals, int argc, char **argv, const struct option *options, bool *brief,
+                 bool *done)
 {
     const bool status = options == status_options;
     int option;
@@ -337,6 +355,8 @@ static int parse(struct hfc_globals *globals, int argc, char **argv, const struc
             globals->json = true;
         else if (option == 'b' || option == 'q')
             *brief = true;
+        else if (option == 'd')
+            *done = true;
         else if (code == -2)
             return hfc_bad_option(argv[0], argv);
     }
@@ -352,7 +372,7 @@ int hfc_ls_main(struct hfc_globals *globals, int argc, char **argv)
 {
     struct locks locks = { .count = 0 };
     bool names = false;
-    int code = parse(globals, argc, argv, ls_options, &names);
+    int code = parse(globals, argc, argv, ls_options, &names, &locks.done);
 
     if (code >= 0)
         return code;
@@ -374,7 +394,7 @@ int hfc_status_main(struct hfc_globals *globals, int argc, char **argv)
 {
     struct locks locks = { .count = 0 };
     bool quiet = false;
-    int code = parse(globals, argc, argv, status_options, &quiet);
+    int code = parse(globals, argc, argv, status_options, &quiet, &locks.done);
 
     if (code >= 0)
         return code;

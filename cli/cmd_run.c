@@ -18,33 +18,40 @@ struct run_options {
     struct hfc_acquire acquire;
     enum hfc_on_lost on_lost;
     uint32_t grace_ms;
-    char *shell[4]; /* for -c */
+    uint32_t hold_at_least_ms;
+    bool even_if_failed; /* --once-per: whatever the command says, it is done */
+    char *shell[4];      /* for -c */
     char **command;
 };
 
 static int print_help(void)
 {
-    fputs("usage: holdfast run [OPTION ...] NAME [--] COMMAND [ARGUMENT ...]\n"
-          "       holdfast run [OPTION ...] NAME -c TEXT\n"
-          "\n"
-          "Runs COMMAND while holding the lock NAME, and exits as it does.\n"
-          "\n" HFC_REQUEST_HELP "  -c, --command TEXT              run TEXT by `sh -c`; may also stand behind NAME\n"
-          "      --no-renew                  end the lock after its time-to-live\n"
-          "      --max-hold DURATION         end COMMAND, and then the lock, after this long\n"
-          "      --on-lost term|kill|ignore  what to do with COMMAND when the lock ends; default: term\n"
-          "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, but before the end\n"
-          "                                  of a lease at most a third of it\n"
-          "      --note TEXT                 shown by `holdfast ls`; default: the user and COMMAND\n" HFC_REQUEST_HELP_2
-          "\n"
-          "Durations: 500ms, 2s, 5m, 1h, or plain seconds.\n"
-          "COMMAND finds HOLDFAST_NAME, HOLDFAST_TOKEN and HOLDFAST_URL in its environment.\n"
-          "Exit codes: COMMAND's own; 128+n if signal n ended it; 75 not acquired; 76 lost while running;\n"
-          "69 store not reachable; 77 refused; 64 usage; 126 and 127 as the shell.\n",
-          stdout);
+    fputs(
+        "usage: holdfast run [OPTION ...] NAME [--] COMMAND [ARGUMENT ...]\n"
+        "       holdfast run [OPTION ...] NAME -c TEXT\n"
+        "\n"
+        "Runs COMMAND while holding the lock NAME, and exits as it does.\n"
+        "\n" HFC_REQUEST_HELP "  -c, --command TEXT              run TEXT by `sh -c`; may also stand behind NAME\n"
+        "      --no-renew                  end the lock after its time-to-live\n"
+        "      --max-hold DURATION         end COMMAND, and then the lock, after this long\n"
+        "      --on-lost term|kill|ignore  what to do with COMMAND when the lock ends; default: term\n"
+        "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, but before the end\n"
+        "                                  of a lease at most a third of it\n"
+        "      --once-per DURATION         not if it was done in this time, by the store's clock, by anybody who says\n"
+        "                                  so: then exit with 0, or with what -E says; done is what exits with 0\n"
+        "      --even-if-failed            with --once-per: done is also what fails\n"
+        "      --hold-at-least DURATION    keep the lock for so long even if COMMAND ends sooner\n"
+        "      --note TEXT                 shown by `holdfast ls`; default: the user and COMMAND\n" HFC_REQUEST_HELP_2
+        "\n"
+        "Durations: 500ms, 2s, 5m, 1h, 7d, or plain seconds.\n"
+        "COMMAND finds HOLDFAST_NAME, HOLDFAST_TOKEN and HOLDFAST_URL in its environment.\n"
+        "Exit codes: COMMAND's own; 128+n if signal n ended it; 75 not acquired; 76 lost while running;\n"
+        "69 store not reachable; 77 refused; 64 usage; 126 and 127 as the shell.\n",
+        stdout);
     return hfc_finish_output();
 }
 
-enum { OPT_ON_LOST = HFC_OPT_RUN_FIRST, OPT_GRACE };
+enum { OPT_ON_LOST = HFC_OPT_RUN_FIRST, OPT_GRACE, OPT_ONCE_PER, OPT_EVEN_IF_FAILED, OPT_HOLD_AT_LEAST };
 
 static const struct option long_options[] = {
     HFC_STORE_OPTIONS,
@@ -52,6 +59,9 @@ static const struct option long_options[] = {
     { "command", required_argument, NULL, 'c' },
     { "on-lost", required_argument, NULL, OPT_ON_LOST },
     { "grace", required_argument, NULL, OPT_GRACE },
+    { "once-per", required_argument, NULL, OPT_ONCE_PER },
+    { "even-if-failed", no_argument, NULL, OPT_EVEN_IF_FAILED },
+    { "hold-at-least", required_argument, NULL, OPT_HOLD_AT_LEAST },
     { "help", no_argument, NULL, 'h' },
     { NULL, 0, NULL, 0 },
 };
@@ -80,6 +90,7 @@ static void set_shell(struct run_options *options, char *text)
 static int parse_option(int option, const char *typed, struct run_options *options, struct hfc_globals *globals,
                         char **argv)
 {
+    uint32_t once_per_ms;
     int code = hfc_request_option(&options->acquire, "run", typed, option);
 
     if (code == -2)
@@ -94,6 +105,15 @@ static int parse_option(int option, const char *typed, struct run_options *optio
         return parse_on_lost(optarg, &options->on_lost);
     case OPT_GRACE:
         return hfc_duration_option("run", typed, true, &options->grace_ms);
+    case OPT_ONCE_PER:
+        code = hfc_duration_option("run", typed, false, &once_per_ms);
+        options->acquire.options.once_per_ms = once_per_ms;
+        return code;
+    case OPT_EVEN_IF_FAILED:
+        options->even_if_failed = true;
+        return -1;
+    case OPT_HOLD_AT_LEAST:
+        return hfc_duration_option("run", typed, true, &options->hold_at_least_ms);
     case 'h':
         return print_help();
     default:
@@ -122,6 +142,18 @@ static int parse_command(struct run_options *options, int argc, char **argv)
     return -1;
 }
 
+/* What contradicts itself. As parse_option(). */
+static int check(const struct run_options *options)
+{
+    const hf_options *lock = &options->acquire.options;
+
+    if (options->even_if_failed && lock->once_per_ms == 0)
+        return hfc_usage("run", "--even-if-failed means nothing without --once-per");
+    if (lock->max_hold_ms != 0 && options->hold_at_least_ms > lock->max_hold_ms)
+        return hfc_usage("run", "--hold-at-least is longer than --max-hold");
+    return -1;
+}
+
 /* As parse_option(). */
 static int parse(struct run_options *options, struct hfc_globals *globals, int argc, char **argv)
 {
@@ -139,7 +171,8 @@ static int parse(struct run_options *options, struct hfc_globals *globals, int a
     if (optind == argc)
         return hfc_usage("run", "the name of a lock is missing");
     options->acquire.name = argv[optind++];
-    return parse_command(options, argc, argv);
+    const int code = parse_command(options, argc, argv);
+    return code >= 0 ? code : check(options);
 }
 
 static int say_outer_lost(const char *name)
@@ -164,6 +197,9 @@ static int run_if_nested(const struct run_options *options, struct hfc_guard *gu
 
     switch (hfc_nested_find(url, options->acquire.name, guard->signals, &token, &guard->lost_fd)) {
     case HFC_NESTED_HELD:
+        /* The outer run's release says whether the work is done. */
+        if (options->acquire.options.once_per_ms != 0)
+            return hfc_usage("run", "--once-per: an outer run holds '%s' already", options->acquire.name);
         return run_nested(options, guard, url, token);
     case HFC_NESTED_LOST:
         return say_outer_lost(options->acquire.name);
@@ -215,12 +251,35 @@ static void explain(char *why, size_t size, const struct hfc_guard *guard, const
     }
 }
 
-static int give_back(const struct hfc_guard *guard, const struct hfc_acquire *request, int code)
+/* --hold-at-least: until a signal that means us, or the end of the lock. */
+static void linger(const struct hfc_guard *guard, int64_t until_ms)
 {
+    struct pollfd fds[] = { { .fd = guard->signals->fd, .events = POLLIN },
+                            { .fd = guard->lost_fd, .events = POLLIN },
+                            { .fd = guard->leash, .events = POLLIN } };
+    int64_t left;
+
+    /* Each turn consumes a signal, or is the last. */
+    while ((left = until_ms - hfc_now_ms()) > 0 && hf_remaining_ms(guard->lock) > 0) {
+        if (poll(fds, 3, left > 1000 ? 1000 : (int)left) <= 0)
+            continue;
+        if (fds[1].revents != 0 || fds[2].revents != 0 || hfc_signals_next_deadly(guard->signals) != 0)
+            return;
+    }
+}
+
+static int give_back(const struct hfc_guard *guard, const struct run_options *options, int code)
+{
+    const struct hfc_acquire *request = &options->acquire;
     const struct hfc_events *events = &request->events;
+    const bool ended_early = guard->held_long || guard->lost;
+    const bool done = request->options.once_per_ms != 0 && !ended_early && (code == 0 || options->even_if_failed);
     char why[400];
     hf_error err;
-    hf_status status = hf_release(guard->lock, &err);
+
+    if (!ended_early)
+        linger(guard, events->since_ms + options->hold_at_least_ms);
+    hf_status status = done ? hf_release_done(guard->lock, &err) : hf_release(guard->lock, &err);
 
     if (status == HF_LOST || guard->held_long || guard->lost) {
         if (status == HF_LOST)
@@ -233,7 +292,8 @@ static int give_back(const struct hfc_guard *guard, const struct hfc_acquire *re
     hfc_event_released(events);
     /* The command ran under the lock until its end, and that is what the exit code says. */
     if (status != HF_OK)
-        hfc_say("the lock '%s' may stay until its time is over: %s", request->name, err.message);
+        hfc_say("the lock '%s' may stay until its time is over%s: %s", request->name,
+                done ? ", and that it is done may not be recorded" : "", err.message);
     return code;
 }
 
@@ -290,6 +350,8 @@ static int run_locked(struct run_options *options, struct hfc_guard *guard, hf_c
         hf_close(client);
         hfc_signals_die(deadly);
     }
+    if (status == HF_DONE)
+        return hfc_done_before(&options->acquire, client, &err);
     if (status == HF_BUSY || status == HF_TIMEOUT)
         return hfc_not_acquired(&options->acquire, client, &err);
     if (status != HF_OK)
@@ -304,7 +366,7 @@ static int run_locked(struct run_options *options, struct hfc_guard *guard, hf_c
         guard->lost_fd = hf_lost_fd(guard->lock);
         code = run_command(guard, options->command);
     }
-    return give_back(guard, &options->acquire, code);
+    return give_back(guard, options, code);
 }
 
 /* Opens the store and decides whether it takes a front to keep a lock there. Returns -1 with *client set, or the exit
@@ -334,10 +396,8 @@ static int open_store(hf_client **client, const struct hfc_globals *globals, str
 
 int hfc_run_main(struct hfc_globals *globals, int argc, char **argv)
 {
-    struct run_options options = {
-        .acquire = { .wait = true, .options = HF_OPTIONS_INIT, .conflict_code = HFC_EXIT_BUSY },
-        .grace_ms = DEFAULT_GRACE_MS
-    };
+    struct run_options options = { .acquire = { .wait = true, .options = HF_OPTIONS_INIT, .conflict_code = -1 },
+                                   .grace_ms = DEFAULT_GRACE_MS };
     struct hfc_signals signals;
     struct hfc_guard guard = {
         .signals = &signals, .lost_fd = -1, .leash = -1, .lasts_ms = INT64_MAX, .witness = { -1, { -1, -1 } }

@@ -21,7 +21,8 @@ static uint64_t unit_ms(const char *unit)
     static const struct {
         const char *name;
         uint64_t ms;
-    } units[] = { { "", 1000 }, { "s", 1000 }, { "ms", 1 }, { "m", 60 * 1000 }, { "h", 3600 * 1000 } };
+    } units[] = { { "", 1000 },       { "s", 1000 },        { "ms", 1 },
+                  { "m", 60 * 1000 }, { "h", 3600 * 1000 }, { "d", 86400 * 1000 } };
 
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
         if (strcmp(unit, units[i].name) == 0)
@@ -31,7 +32,7 @@ static uint64_t unit_ms(const char *unit)
 
 bool hfc_duration(const char *text, uint32_t *ms, const char **why)
 {
-    static const char garbage[] = "is not a duration such as 500ms, 2s, 5m, 1h or plain seconds";
+    static const char garbage[] = "is not a duration such as 500ms, 2s, 5m, 1h, 7d or plain seconds";
     static const char too_long[] = "is too long (49 days are the most)";
     uint64_t whole = 0, part = 0, scale = 1;
     const char *at = text;

@@ -159,6 +159,11 @@ void hfc_event_not_acquired(const struct hfc_events *events, const char *why)
     log_event(events, "waited", "waited_ms", hfc_now_ms() - events->since_ms, why);
 }
 
+void hfc_event_done(const struct hfc_events *events, const char *why)
+{
+    log_event(events, "done", "waited_ms", hfc_now_ms() - events->since_ms, why);
+}
+
 void hfc_event_released(const struct hfc_events *events)
 {
     log_event(events, "released", "held_ms", hfc_now_ms() - events->since_ms, NULL);

@@ -18,6 +18,7 @@ static const struct {
     { "ls", hfc_ls_main, "list the locks that are held" },
     { "status", hfc_status_main, "show one lock; exit 0 if it is held, 1 if it is free" },
     { "break", hfc_break_main, "take a lock away from its holder" },
+    { "forget", hfc_forget_main, "forget that the work of a lock is done, as --once-per remembers it" },
     { "guard", hfc_guard_main, "show a fencing token; exit 0 if it is not too old" },
     { "engines", hfc_engines_main, "list what can keep locks, and what each can do" },
     { "bench", hfc_bench_main, "measure a store" },

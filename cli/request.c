@@ -97,13 +97,29 @@ void hfc_default_note(struct hfc_acquire *request, const char *command)
     request->options.note = hfc_printable(note, sizeof note, text);
 }
 
+/* Nobody has to hear that one of several hosts is enough. */
+static int conflict_code(const struct hfc_acquire *request)
+{
+    if (request->conflict_code >= 0)
+        return request->conflict_code;
+    return request->options.once_per_ms != 0 ? HFC_EXIT_OK : HFC_EXIT_BUSY;
+}
+
+int hfc_done_before(const struct hfc_acquire *request, hf_client *client, const hf_error *err)
+{
+    hfc_event_done(&request->events, err->message);
+    if (!request->quiet && (request->verbose || isatty(STDERR_FILENO)))
+        hfc_say("'%s' was %s (%s)", request->name, err->message, hf_url(client));
+    return conflict_code(request);
+}
+
 int hfc_not_acquired(const struct hfc_acquire *request, hf_client *client, const hf_error *err)
 {
     hfc_event_not_acquired(&request->events, err->message);
     /* Who exits with 0 then has expected it: no mail from cron. */
-    if (!request->quiet && request->conflict_code != 0)
+    if (!request->quiet && conflict_code(request) != 0)
         hfc_say("the lock '%s' was not acquired: %s (%s)", request->name, err->message, hf_url(client));
-    return request->conflict_code;
+    return conflict_code(request);
 }
 
 void hfc_say_held(const struct hfc_acquire *request, hf_client *client)

@@ -57,6 +57,7 @@ struct hfc_acquire;
 void hfc_event_asked(struct hfc_events *events, const struct hfc_acquire *request, const char *url);
 void hfc_event_acquired(struct hfc_events *events, uint64_t token);
 void hfc_event_not_acquired(const struct hfc_events *events, const char *why);
+void hfc_event_done(const struct hfc_events *events, const char *why);
 void hfc_event_released(const struct hfc_events *events);
 /* Says it too; `why` ends a sentence. */
 void hfc_event_lost(const struct hfc_events *events, const struct hfc_signals *signals, int64_t lost_ms,
@@ -70,7 +71,7 @@ struct hfc_acquire {
     const char *name;
     bool wait; /* false: try only */
     hf_options options;
-    int conflict_code; /* the exit code if it is not acquired */
+    int conflict_code; /* the exit code if it is not acquired; -1: the usual one */
     bool quiet;        /* say nothing but errors */
     bool verbose;      /* say where there is no terminal, too, who is waited for */
     struct hfc_events events;
@@ -166,6 +167,8 @@ int hfc_request_option(struct hfc_acquire *request, const char *command, const c
 void hfc_default_note(struct hfc_acquire *request, const char *command);
 /* HF_BUSY, HF_TIMEOUT: says so, unless nobody wants to know. Returns the exit code. */
 int hfc_not_acquired(const struct hfc_acquire *request, hf_client *client, const hf_error *err);
+/* The same for HF_DONE, which those who use --once-per expect: said on a terminal, or to whoever wants to know. */
+int hfc_done_before(const struct hfc_acquire *request, hf_client *client, const hf_error *err);
 /* On a terminal: which store it is. */
 void hfc_say_held(const struct hfc_acquire *request, hf_client *client);
 

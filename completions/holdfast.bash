@@ -38,9 +38,9 @@ _holdfast_schemes()
 _holdfast()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands='run hold ls status break guard engines bench help'
-    local lock='-n --nonblock -w --wait --timeout -t --ttl -E --conflict-exit-code -q --quiet --no-renew --max-hold --note'
-    lock+=' --verbose --log --on-lost-exec'
+    local commands='run hold ls status break forget guard engines bench help'
+    local lock='-n --nonblock -w --wait --timeout -t --ttl -E --conflict-exit-code -q --quiet --no-renew --max-hold'
+    lock+=' --note --verbose --log --on-lost-exec'
     local command= url= name= word i
     COMPREPLY=()
 
@@ -58,7 +58,8 @@ _holdfast()
             url=${url//[\'\"]/}
             ;;
         -w | -t | -E | -c | --wait | --timeout | --ttl | --conflict-exit-code | --command | --max-hold | --on-lost | \
-            --grace | --note | --log | --on-lost-exec | --reach | --mode | --workers | --seconds) ((i++)) ;;
+            --grace | --once-per | --hold-at-least | --note | --log | --on-lost-exec | --reach | --mode | --workers | \
+            --seconds) ((i++)) ;;
         -*) ;;
         *)
             if [[ -z $command ]]; then
@@ -88,7 +89,9 @@ _holdfast()
         return
         ;;
     --mode) word='pair throughput contend handoff' ;;
-    -w | --wait | --timeout | -t | --ttl | --max-hold | --grace) word='500ms 2s 30s 5m 1h' ;;
+    -w | --wait | --timeout | -t | --ttl | --max-hold | --grace | --once-per | --hold-at-least)
+        word='500ms 2s 30s 5m 1h'
+        ;;
     -E | --conflict-exit-code | -c | --command | --note | --on-lost-exec | --workers | --seconds) word= ;;
     *) word=- ;;
     esac
@@ -101,9 +104,9 @@ _holdfast()
         word='-u --url --reach --help'
         case $command in
         '') word+=' --json -V --version' ;;
-        run) word+=" $lock -c --command --on-lost --grace" ;;
+        run) word+=" $lock -c --command --on-lost --grace --once-per --even-if-failed --hold-at-least" ;;
         hold) word+=" $lock" ;;
-        ls) word+=' --json --names' ;;
+        ls) word+=' --done --json --names' ;;
         status) word+=' --json -q --quiet' ;;
         engines) word+=' --json' ;;
         bench) word+=' --mode --workers --procs --seconds --json' ;;
@@ -120,7 +123,7 @@ _holdfast()
             _holdfast_offer_names
         fi
         ;;
-    hold | ls | status | break) [[ -n $name ]] || _holdfast_offer_names ;;
+    hold | ls | status | break | forget) [[ -n $name ]] || _holdfast_offer_names ;;
     esac
 }
 

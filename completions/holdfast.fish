@@ -6,7 +6,7 @@
 function __holdfast_place
     set -l words (commandline -opc)
     set -l valued -w -t -E -c --wait --timeout --ttl --conflict-exit-code --command --max-hold --on-lost --grace \
-        --note --log --on-lost-exec --reach --mode --workers --seconds
+        --once-per --hold-at-least --note --log --on-lost-exec --reach --mode --workers --seconds
     set -l url ''
     set -l command ''
     set -l name ''
@@ -88,6 +88,7 @@ for at in '__holdfast_at command' '__holdfast_at name help'
     complete -c holdfast -n $at -a ls -d 'List the locks that are held'
     complete -c holdfast -n $at -a status -d 'Show one lock'
     complete -c holdfast -n $at -a break -d 'Take a lock away from its holder'
+    complete -c holdfast -n $at -a forget -d 'Forget that it is done'
     complete -c holdfast -n $at -a guard -d 'Show a fencing token'
     complete -c holdfast -n $at -a engines -d 'List what can keep locks'
     complete -c holdfast -n $at -a bench -d 'Measure a store'
@@ -110,10 +111,14 @@ complete -c holdfast -n $lock -l on-lost-exec -x -d 'Run by sh -c after a loss'
 complete -c holdfast -n '__holdfast_option run' -s c -l command -x -d 'Run this by sh -c'
 complete -c holdfast -n '__holdfast_option run' -l on-lost -x -a 'term kill ignore' -d 'What to do with the command'
 complete -c holdfast -n '__holdfast_option run' -l grace -x -d 'Time between SIGTERM and SIGKILL'
-complete -c holdfast -n '__holdfast_at name run hold ls status break' -a '(__holdfast_names)' -d Lock
+complete -c holdfast -n '__holdfast_option run' -l once-per -x -d 'Not if it was done in this time'
+complete -c holdfast -n '__holdfast_option run' -l even-if-failed -d 'Done is also what fails'
+complete -c holdfast -n '__holdfast_option run' -l hold-at-least -x -d 'Keep the lock for so long'
+complete -c holdfast -n '__holdfast_at name run hold ls status break forget' -a '(__holdfast_names)' -d Lock
 complete -c holdfast -n '__holdfast_at rest' -a '(__holdfast_command)'
 
 complete -c holdfast -n '__holdfast_option status' -s q -l quiet -d 'Print nothing'
+complete -c holdfast -n '__holdfast_option ls' -l done -d 'List what was done'
 complete -c holdfast -n '__holdfast_option ls' -l names -d 'Print the names alone'
 complete -c holdfast -n '__holdfast_option ls status engines bench' -l json -d 'Print JSON'
 complete -c holdfast -n '__holdfast_option bench' -l mode -x -a 'pair throughput contend handoff' -d 'What to measure'

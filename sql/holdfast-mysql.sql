@@ -13,10 +13,12 @@
 --     GRANT SELECT, INSERT, UPDATE ON DATABASE.holdfast_locks_grants TO worker;
 --     GRANT SELECT, INSERT, DELETE ON DATABASE.holdfast_locks_waiters TO worker;
 --     GRANT SELECT, INSERT, UPDATE ON DATABASE.holdfast_locks_fences TO worker;
+--     GRANT SELECT, INSERT, UPDATE, DELETE ON DATABASE.holdfast_locks_done TO worker;
 --     GRANT EXECUTE ON PROCEDURE DATABASE.holdfast_guard TO worker;
 --
--- DELETE on the first is for the strategy insert only. `holdfast break` ends a connection of the holder, which any user
--- may do to its own, and others with CONNECTION ADMIN (MySQL: CONNECTION_ADMIN).
+-- DELETE on the first is for the strategy insert only. The rights on holdfast_locks_done are for those who do something
+-- once in a while (once_per_ms), and DELETE for those who take back that it was done. `holdfast break` ends a connection
+-- of the holder, which any user may do to its own, and others with CONNECTION ADMIN (MySQL: CONNECTION_ADMIN).
 
 -- One row for each name. lease, version: kept for ever, and with it the last token. insert: there only while the lock is
 -- held. for-update: kept, and locked while the lock is held.
@@ -69,6 +71,17 @@ CREATE TABLE IF NOT EXISTS holdfast_locks_waiters (
 CREATE TABLE IF NOT EXISTS holdfast_locks_fences (
     resource VARBINARY(255) NOT NULL PRIMARY KEY,
     token BIGINT UNSIGNED NOT NULL
+) ENGINE=InnoDB;
+
+-- Whose work is done, for those who do it once in a while: one row for each name, which is written anew the next time.
+CREATE TABLE IF NOT EXISTS holdfast_locks_done (
+    name VARBINARY(255) NOT NULL PRIMARY KEY,
+    token BIGINT UNSIGNED NOT NULL,                 -- of who did it
+    since DATETIME(6) NOT NULL,                     -- when it was done
+    expires DATETIME(6) NOT NULL,                   -- until when that counts
+    host VARCHAR(64) CHARACTER SET utf8mb4,
+    pid BIGINT UNSIGNED,
+    note VARCHAR(120) CHARACTER SET utf8mb4
 ) ENGINE=InnoDB;
 
 -- Tables of version 0.1 get the columns that it did not know. MySQL has no ADD COLUMN IF NOT EXISTS.

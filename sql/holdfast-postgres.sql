@@ -23,6 +23,7 @@ SELECT pg_catalog.current_schema() AS schema \gset
 \set waiters :table '_waiters'
 \set grants :table '_grants'
 \set fences :table '_fences'
+\set done :table '_done'
 
 BEGIN;
 -- From here on nothing that somebody else has made is taken for what the server has.
@@ -80,6 +81,17 @@ CREATE TABLE IF NOT EXISTS :"schema".:"fences" (
     token bigint NOT NULL
 ) WITH (fillfactor = 50);
 
+-- That the work of a lock is done: who asks for it once per some time (once_per_ms) is not given it until then.
+CREATE TABLE IF NOT EXISTS :"schema".:"done" (
+    name text COLLATE "C" PRIMARY KEY,
+    token bigint NOT NULL,                  -- of whoever did it
+    host text,
+    pid int,
+    note text,
+    done timestamptz NOT NULL,
+    expires timestamptz NOT NULL            -- until when it counts; a row after that means nothing, and may be deleted
+) WITH (fillfactor = 50);
+
 -- Fencing where the data lives: call it first in the transaction that writes. It raises HF001 unless the token is at
 -- least as great as every one that was shown for the resource, and keeps others waiting until the transaction ends, so
 -- that none with an older token can commit after it. With its schema and the types nothing else can be meant:
@@ -103,6 +115,7 @@ $holdfast$$text$, :'schema', :'guard', :'fences') \gexec
 \if :{?role}
 GRANT USAGE ON SCHEMA :"schema" TO :"role";
 GRANT SELECT, INSERT, UPDATE, DELETE ON :"schema".:"table", :"schema".:"waiters", :"schema".:"grants" TO :"role";
+GRANT SELECT, INSERT, UPDATE, DELETE ON :"schema".:"done" TO :"role";
 GRANT SELECT, INSERT, UPDATE ON :"schema".:"fences" TO :"role";
 GRANT EXECUTE ON FUNCTION :"schema".:"guard"(text, bigint) TO :"role";
 \endif

@@ -48,6 +48,20 @@ CREATE TABLE IF NOT EXISTS holdfast_locks_grants (
     boot INTEGER
 ) WITHOUT ROWID;
 
+-- What is done once per some time (hf_release_done()): one row for each name, the last one. It does not count any more
+-- once done + lasts is over; then the row can be deleted.
+CREATE TABLE IF NOT EXISTS holdfast_locks_done (
+    name TEXT NOT NULL PRIMARY KEY,
+    token INTEGER NOT NULL,
+    client INTEGER,                         -- who did it
+    serial INTEGER,
+    done INTEGER NOT NULL,                  -- when: milliseconds since 1970 by the machine's wall clock
+    lasts INTEGER NOT NULL,                 -- for how many milliseconds that counts
+    host TEXT,
+    pid INTEGER,
+    note TEXT
+) WITHOUT ROWID;
+
 -- The largest token that was shown for each resource. In the transaction that writes to the resource:
 --
 --     INSERT INTO holdfast_guard (resource, token) VALUES ('stock', 42);

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <pwd.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static hf_status check(const hf_client *client, bool able, const char *what, hf_error *err)
@@ -17,10 +18,16 @@ static hf_status check(const hf_client *client, bool able, const char *what, hf_
     return HF_OK;
 }
 
+/* Engines have room for a name. */
+static bool is_longer_than_names(const char *prefix)
+{
+    return prefix && strlen(prefix) > HFI_NAME_MAX;
+}
+
 hf_status hf_inspect(hf_client *client, const char *prefix, hf_inspect_fn each, void *arg, hf_error *err)
 {
     const hf_status status = check(client, client->engine->inspect, "list locks", err);
-    if (status != HF_OK)
+    if (status != HF_OK || is_longer_than_names(prefix))
         return status;
     return client->engine->inspect(client->store, prefix ? prefix : "", each, arg, hfi_now_ns() + client->timeout_ns,
                                    err);
@@ -39,7 +46,7 @@ hf_status hf_inspect_one(hf_client *client, const char *name, hf_inspect_fn each
 hf_status hf_inspect_done(hf_client *client, const char *prefix, hf_inspect_fn each, void *arg, hf_error *err)
 {
     const hf_status status = check(client, client->caps & HF_CAP_ONCE, "remember what was done", err);
-    if (status != HF_OK)
+    if (status != HF_OK || is_longer_than_names(prefix))
         return status;
     return client->engine->inspect_done(client->store, prefix ? prefix : "", each, arg,
                                         hfi_now_ns() + client->timeout_ns, err);

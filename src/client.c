@@ -36,6 +36,10 @@ static void destroy(hf_client *client)
     pthread_cond_destroy(&client->exchange);
     pthread_cond_destroy(&client->changed);
     pthread_mutex_destroy(&client->mutex);
+    hfi_timers_free(&client->ends);
+    hfi_timers_free(&client->renewals);
+    hfi_timers_free(&client->undos);
+    hfi_free(client->serials);
     hfi_free(client->buckets);
     hfi_free(client->url);
     hfi_free(client);
@@ -170,7 +174,7 @@ static void settle_all(hf_client *client)
 {
     for (struct hfi_hold *hold = client->holds, *next; hold; hold = next) {
         next = hold->next;
-        hold->pins--;
+        hfi_hold_unpin(hold);
         hfi_hold_settle(hold);
     }
 }

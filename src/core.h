@@ -13,6 +13,7 @@
 
 #include "engine.h"
 #include "lease.h"
+#include "timers.h"
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -90,6 +91,7 @@ enum hfi_hold_state {
 
 struct hfi_hold {
     struct hfi_hold *next_in_bucket;
+    struct hfi_hold *next_by_serial;
     struct hfi_hold *next, *prev; /* in the client's list of all holds */
     hf_client *client;
     uint64_t name_hash;
@@ -108,13 +110,14 @@ struct hfi_hold {
     uint64_t teller; /* the thread that is inside of a callback for it; 0: none */
     unsigned undo_failures;
     hfi_time undo_at_ns, undo_until_ns;
-    uint64_t once_ms;          /* its work is done once in so long; 0: whenever somebody asks */
-    hfi_time granted_ns;       /* since when that is counted */
-    bool done;                 /* its work is done: the release marks it */
-    hfi_time asked_ns;         /* when its last renewal in the background was sent */
-    hfi_time trouble_since_ns; /* when the first renewal was sent that was not answered well since; 0: none */
-    hf_status trouble;         /* what became of the last one */
-    int lost_fd;               /* -1 until somebody asks for it */
+    struct hfi_timer end, renewal, undo; /* when each of them is due, see hfi_hold_schedule() */
+    uint64_t once_ms;                    /* its work is done once in so long; 0: whenever somebody asks */
+    hfi_time granted_ns;                 /* since when that is counted */
+    bool done;                           /* its work is done: the release marks it */
+    hfi_time asked_ns;                   /* when its last renewal in the background was sent */
+    hfi_time trouble_since_ns;           /* when the first renewal was sent that was not answered well since; 0: none */
+    hf_status trouble;                   /* what became of the last one */
+    int lost_fd;                         /* -1 until somebody asks for it */
     char why[sizeof((hf_error *)0)->message]; /* it was lost; while it is held: it was so before that was known */
     char trouble_text[160];                   /* its message */
     char name[HFI_NAME_MAX + 1];
@@ -156,8 +159,10 @@ struct hf_client {
     uint64_t serial;
     struct hfi_hold *holds; /* all of them, in no order */
     size_t hold_count;
-    struct hfi_hold **buckets; /* by name, those that can be re-entered or are pending */
-    size_t bucket_count;       /* a power of two */
+    struct hfi_hold **buckets;               /* by name, those that can be re-entered or are pending */
+    size_t bucket_count;                     /* a power of two */
+    struct hfi_hold **serials;               /* all of them, by serial, as many buckets */
+    struct hfi_timers ends, renewals, undos; /* of those holds for which it is due at all */
     struct hfi_hold *free_holds;
     hf_lock *free_locks;
     struct hfi_waker *free_wakers;
@@ -196,8 +201,13 @@ struct hfi_want {
 struct hfi_hold *hfi_hold_find(hf_client *client, const struct hfi_want *want);
 struct hfi_hold *hfi_hold_new(hf_client *client,
                               const struct hfi_want *want); /* pending and in the table; NULL: no memory */
-void hfi_hold_forget(struct hfi_hold *hold);  /* takes it out of the table: it cannot be re-entered any more */
-void hfi_hold_settle(struct hfi_hold *hold);  /* frees it if nobody needs it any more */
+void hfi_hold_forget(struct hfi_hold *hold); /* takes it out of the table: it cannot be re-entered any more */
+void hfi_hold_settle(struct hfi_hold *hold); /* frees it if nobody needs it any more */
+struct hfi_hold *hfi_hold_of_serial(const hf_client *client, uint64_t serial); /* NULL: there is none */
+/* Sets its timers anew: after each change of what they depend on, its state, its lease, `renewing`, `doubted`,
+ * `undoing`. */
+void hfi_hold_schedule(struct hfi_hold *hold);
+void hfi_hold_unpin(struct hfi_hold *hold);
 void hfi_hold_publish(struct hfi_hold *hold); /* safe_until_ns := the lease's deadline */
 /* What is known of a lock that a store does not have any more. */
 #define HFI_WHY_FORGOTTEN "the store no longer has it: it was broken, or ended or forgotten there"

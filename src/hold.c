@@ -51,18 +51,53 @@ void hfi_hold_forget(struct hfi_hold *hold)
         *link = hold->next_in_bucket;
 }
 
+static struct hfi_hold **serial_bucket(const hf_client *client, uint64_t serial)
+{
+    return &client->serials[serial & (client->bucket_count - 1)];
+}
+
+struct hfi_hold *hfi_hold_of_serial(const hf_client *client, uint64_t serial)
+{
+    struct hfi_hold *hold = client->bucket_count ? *serial_bucket(client, serial) : NULL;
+    while (hold && hold->owner.serial != serial)
+        hold = hold->next_by_serial;
+    return hold;
+}
+
+static void forget_serial(struct hfi_hold *hold)
+{
+    struct hfi_hold **link = serial_bucket(hold->client, hold->owner.serial);
+    while (*link != hold)
+        link = &(*link)->next_by_serial;
+    *link = hold->next_by_serial;
+}
+
+static void remember_serial(struct hfi_hold *hold)
+{
+    struct hfi_hold **place = serial_bucket(hold->client, hold->owner.serial);
+    hold->next_by_serial = *place;
+    *place = hold;
+}
+
 static bool grow_buckets(hf_client *client)
 {
     if (client->hold_count < client->bucket_count)
         return true;
     const size_t more = client->bucket_count ? 2 * client->bucket_count : FIRST_BUCKETS;
     struct hfi_hold **larger = hfi_alloc(more * sizeof(struct hfi_hold *));
-    if (!larger)
+    struct hfi_hold **serials = larger ? hfi_alloc(more * sizeof(struct hfi_hold *)) : NULL;
+    if (!serials) {
+        hfi_free(larger);
         return client->bucket_count > 0; /* a crowded table still works */
+    }
     struct hfi_hold **old = client->buckets;
     const size_t old_count = client->bucket_count;
     client->buckets = larger;
     client->bucket_count = more;
+    hfi_free(client->serials);
+    client->serials = serials;
+    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next)
+        remember_serial(hold);
     for (size_t i = 0; i < old_count; i++) {
         for (struct hfi_hold *hold = old[i], *next; hold; hold = next) {
             next = hold->next_in_bucket;
@@ -75,12 +110,41 @@ static bool grow_buckets(hf_client *client)
     return true;
 }
 
+/* --- when what is due --- */
+
+static bool reserve_timers(hf_client *client, size_t count)
+{
+    return hfi_timers_reserve(&client->ends, count) && hfi_timers_reserve(&client->renewals, count) &&
+           hfi_timers_reserve(&client->undos, count);
+}
+
+void hfi_hold_schedule(struct hfi_hold *hold)
+{
+    hf_client *client = hold->client;
+    const bool held = hold->state == HFI_HOLD_HELD;
+    const hfi_time renewal = hold->doubted ? HFI_AT_ONCE : hold->lease.renew_at_ns;
+    const hfi_time end = hold->why[0] ? HFI_AT_ONCE : hold->lease.deadline_ns;
+    hfi_timers_set(&client->ends, &hold->end, held ? end : HFI_NEVER);
+    hfi_timers_set(&client->renewals, &hold->renewal, held && !hold->renewing ? renewal : HFI_NEVER);
+    hfi_timers_set(&client->undos, &hold->undo, hold->undoing && !hold->pins ? hold->undo_at_ns : HFI_NEVER);
+}
+
+void hfi_hold_unpin(struct hfi_hold *hold)
+{
+    hold->pins--;
+    if (!hold->undoing || hold->pins)
+        return;
+    hfi_hold_schedule(hold);
+    if (hold->client->keeper_runs)
+        hfi_keeper_expect(hold->client, hold->undo_at_ns);
+}
+
 /* --- birth and death --- */
 
 struct hfi_hold *hfi_hold_new(hf_client *client, const struct hfi_want *want)
 {
     struct hfi_hold *hold = client->free_holds;
-    if (!grow_buckets(client))
+    if (!grow_buckets(client) || !reserve_timers(client, client->hold_count + 1))
         return NULL;
     if (hold)
         client->free_holds = hold->next;
@@ -115,6 +179,7 @@ struct hfi_hold *hfi_hold_new(hf_client *client, const struct hfi_want *want)
     if (hold->next)
         hold->next->prev = hold;
     client->holds = hold;
+    remember_serial(hold);
     client->hold_count++;
     client->references++;
     return hold;
@@ -125,6 +190,8 @@ void hfi_hold_settle(struct hfi_hold *hold)
     hf_client *client = hold->client;
     if (hold->state != HFI_HOLD_ENDED || hold->handles || hold->pins || hold->engaged)
         return;
+    hfi_hold_schedule(hold); /* nothing is due any more */
+    forget_serial(hold);
     *(hold->prev ? &hold->prev->next : &client->holds) = hold->next;
     if (hold->next)
         hold->next->prev = hold->prev;
@@ -153,6 +220,7 @@ void hfi_hold_lose(struct hfi_hold *hold, const char *why)
     atomic_store(&hold->safe_until_ns, 0);
     if (why != hold->why)
         snprintf(hold->why, sizeof hold->why, "%s", why);
+    hfi_hold_schedule(hold);
     if (hold->lost_fd >= 0)
         hfi_bell_ring(hold->lost_fd);
 }
@@ -211,7 +279,7 @@ void hfi_hold_tell(struct hfi_hold *hold)
         client->telling--;
         pthread_cond_broadcast(&client->changed); /* hf_release() waits for a callback to return before it frees */
     }
-    hold->pins--;
+    hfi_hold_unpin(hold);
 }
 
 /* --- handles --- */

@@ -29,37 +29,60 @@ struct batch {
 
 /* --- what is due --- */
 
-/* `early`: what is due within half of the time between two renewals goes along with what is due now. Locks that were
- * taken at different times so end up in one exchange or two, instead of keeping one each for ever. */
-static bool renewal_is_due(const struct hfi_hold *hold, hfi_time round_ns, hfi_time now_ns, bool early)
+/* The first whose time is over by now. */
+static struct hfi_hold *next_over(const hf_client *client)
 {
-    const hfi_time window = early ? hold->lease.terms.ttl_ms * HFI_MS / 6 : 0;
-    if (hold->state != HFI_HOLD_HELD || hold->renewing || hold->asked_ns >= round_ns)
-        return false;
-    const enum hfi_step due = hfi_lease_step(&hold->lease, now_ns, window);
-    return due == HFI_STEP_RENEW || (due == HFI_STEP_NONE && hold->doubted);
+    struct hfi_timer *timer = hfi_timers_first(&client->ends);
+    return timer && timer->at_ns <= hfi_now_ns() ? HFI_TIMER_OF(struct hfi_hold, end, timer) : NULL;
 }
 
-static bool is_over(const struct hfi_hold *hold, hfi_time now_ns)
+/* The one that is to be renewed first. One whose time is over waits for the keeper alone. */
+static struct hfi_hold *next_to_renew(hf_client *client, hfi_time now_ns)
 {
-    return hold->state == HFI_HOLD_HELD && (hold->why[0] || hfi_lease_step(&hold->lease, now_ns, 0) == HFI_STEP_END);
+    struct hfi_timer *timer;
+    while ((timer = hfi_timers_first(&client->renewals)) != NULL) {
+        struct hfi_hold *hold = HFI_TIMER_OF(struct hfi_hold, renewal, timer);
+        if (now_ns < hold->lease.deadline_ns)
+            return hold;
+        hfi_timers_set(&client->renewals, timer, HFI_NEVER);
+    }
+    return NULL;
 }
 
-/* Fills the batch with holds for which `step` is due, and pins them. */
-static void collect(hf_client *client, struct batch *batch, enum hfi_step step, hfi_time now_ns)
+/* The one whose release is to be finished first. One that is in somebody's hands is set anew when it is unpinned. */
+static struct hfi_hold *next_to_undo(hf_client *client)
 {
+    struct hfi_timer *timer;
+    while ((timer = hfi_timers_first(&client->undos)) != NULL) {
+        struct hfi_hold *hold = HFI_TIMER_OF(struct hfi_hold, undo, timer);
+        if (hold->pins == 0)
+            return hold;
+        hfi_timers_set(&client->undos, timer, HFI_NEVER);
+    }
+    return NULL;
+}
+
+/* Fills the batch with holds to be renewed, and pins them. What is due within half of the time between two renewals
+ * goes along with what is due now: locks that were taken at different times so end up in one exchange or two, instead
+ * of keeping one each for ever. */
+static void collect(hf_client *client, struct batch *batch, hfi_time now_ns)
+{
+    struct hfi_hold *hold;
     batch->count = 0;
-    for (struct hfi_hold *hold = client->holds; hold && batch->count < BATCH; hold = hold->next) {
-        if (step == HFI_STEP_END ? is_over(hold, now_ns) : renewal_is_due(hold, batch->round_ns, now_ns, true)) {
-            hold->pins++;
-            batch->holds[batch->count++] = hold;
-        }
+    while (batch->count < BATCH && (hold = next_to_renew(client, now_ns)) != NULL) {
+        const hfi_time early = hold->lease.terms.ttl_ms * HFI_MS / 6;
+        if (hold->renewal.at_ns - early > now_ns || hold->asked_ns >= batch->round_ns)
+            return;
+        hold->pins++;
+        hold->renewing = true;
+        hfi_hold_schedule(hold);
+        batch->holds[batch->count++] = hold;
     }
 }
 
 static void unpin(struct hfi_hold *hold)
 {
-    hold->pins--;
+    hfi_hold_unpin(hold);
     pthread_cond_broadcast(&hold->client->changed);
     hfi_hold_settle(hold);
 }
@@ -81,14 +104,12 @@ static void lose(struct hfi_hold *hold, const char *why)
 
 static void end_what_is_over(hf_client *client)
 {
-    struct batch batch;
-    do {
-        collect(client, &batch, HFI_STEP_END, hfi_now_ns());
-        for (size_t i = 0; i < batch.count; i++) {
-            lose(batch.holds[i], batch.holds[i]->why[0] ? batch.holds[i]->why : NULL);
-            unpin(batch.holds[i]);
-        }
-    } while (batch.count == BATCH);
+    struct hfi_hold *hold;
+    while ((hold = next_over(client)) != NULL) {
+        hold->pins++;
+        lose(hold, hold->why[0] ? hold->why : NULL);
+        unpin(hold);
+    }
 }
 
 /* --- exchanges: by the helpers --- */
@@ -121,15 +142,8 @@ static void take_answer(struct hfi_hold *hold, hf_status status, const struct hf
             hfi_lease_unanswered(&hold->lease, hfi_now_ns(), hold->client->env.random());
     }
     hfi_hold_publish(hold);
+    hfi_hold_schedule(hold);
     hfi_keeper_expect(hold->client, hold->lease.deadline_ns); /* it may have become shorter */
-}
-
-static bool some_renewal_is_due(const hf_client *client, hfi_time round_ns)
-{
-    const struct hfi_hold *hold = client->holds;
-    while (hold && !renewal_is_due(hold, round_ns, round_ns, false))
-        hold = hold->next;
-    return hold != NULL;
 }
 
 /* The longest that an exchange for these locks is worth waiting for: until the first of them is lost. */
@@ -152,7 +166,6 @@ static void renew_batch(hf_client *client, const struct batch *batch, hfi_time n
     struct hfi_renewal renewals[BATCH];
     for (size_t i = 0; i < batch->count; i++) {
         struct hfi_hold *hold = batch->holds[i];
-        hold->renewing = true;
         hold->asked_ns = now_ns;
         hold->doubted = false;
         renewals[i] = (struct hfi_renewal){ .lock = hold->engine_lock,
@@ -179,21 +192,15 @@ static void renew_batch(hf_client *client, const struct batch *batch, hfi_time n
 static void renew_what_is_due(hf_client *client)
 {
     struct batch batch = { .round_ns = hfi_now_ns() };
-    while (!client->keeper_stops && some_renewal_is_due(client, batch.round_ns)) {
+    const struct hfi_hold *first;
+    while (!client->keeper_stops && (first = next_to_renew(client, batch.round_ns)) != NULL &&
+           first->renewal.at_ns <= batch.round_ns) {
         const hfi_time now = hfi_now_ns();
-        collect(client, &batch, HFI_STEP_RENEW, now);
-        if (batch.count == 0) /* the time of what was due is over by now */
+        collect(client, &batch, now);
+        if (batch.count == 0) /* the time of what was due is over by now, or it had its turn */
             break;
         renew_batch(client, &batch, now);
     }
-}
-
-static struct hfi_hold *next_to_undo(const hf_client *client, hfi_time now_ns)
-{
-    struct hfi_hold *hold = client->holds;
-    while (hold && !(hold->undoing && hold->pins == 0 && now_ns >= hold->undo_at_ns))
-        hold = hold->next;
-    return hold;
 }
 
 /* By one helper at a time: releases that hang must not keep all of them from renewing. */
@@ -204,7 +211,7 @@ static void finish_releases(hf_client *client)
     if (client->undo_runs)
         return;
     client->undo_runs = true;
-    while (!client->keeper_stops && (hold = next_to_undo(client, started)) != NULL) {
+    while (!client->keeper_stops && (hold = next_to_undo(client)) != NULL && hold->undo.at_ns <= started) {
         hold->pins++;
         client->hangs_at_ns = hfi_now_ns() + HANG;
         hfi_undo(hold, client->timeout_ns / 2, NULL);
@@ -218,9 +225,7 @@ void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why)
 {
     hf_client *client = core;
     hfi_client_lock(client);
-    struct hfi_hold *hold = client->holds;
-    while (hold && hold->owner.serial != owner.serial)
-        hold = hold->next;
+    struct hfi_hold *hold = hfi_hold_of_serial(client, owner.serial);
     if (hold && owner.client == client->env.client) {
         hold->pins++;
         if (hold->state == HFI_HOLD_PENDING) /* granted a moment ago: told as soon as somebody holds it */
@@ -235,8 +240,10 @@ void hfi_keeper_recheck(void *core)
 {
     hf_client *client = core;
     hfi_client_lock(client);
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next)
+    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
         hold->doubted = hold->state == HFI_HOLD_HELD && client->engine->renew;
+        hfi_hold_schedule(hold);
+    }
     if (client->keeper_runs)
         hfi_bell_ring(client->keeper_bell);
     hfi_client_unlock(client);
@@ -245,19 +252,12 @@ void hfi_keeper_recheck(void *core)
 /* --- the helpers --- */
 
 /* The first moment at which an exchange is due for what nobody is taking care of. */
-static hfi_time exchange_due(const hf_client *client, hfi_time now_ns)
+static hfi_time exchange_due(hf_client *client, hfi_time now_ns)
 {
-    hfi_time due = HFI_NEVER;
-    for (const struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
-        hfi_time mine = HFI_NEVER;
-        if (hold->state == HFI_HOLD_HELD && !hold->renewing && now_ns < hold->lease.deadline_ns)
-            mine = hold->doubted ? HFI_AT_ONCE : hold->lease.renew_at_ns;
-        else if (hold->undoing && hold->pins == 0 && !client->undo_runs)
-            mine = hold->undo_at_ns;
-        if (mine < due)
-            due = mine;
-    }
-    return due;
+    const struct hfi_hold *renewal = next_to_renew(client, now_ns);
+    const struct hfi_hold *undo = client->undo_runs ? NULL : next_to_undo(client);
+    const hfi_time due = renewal ? renewal->renewal.at_ns : HFI_NEVER;
+    return undo && undo->undo.at_ns < due ? undo->undo.at_ns : due;
 }
 
 static void *help(void *argument)
@@ -314,21 +314,12 @@ static hfi_time call_helper(hf_client *client, hfi_time now_ns)
 
 /* --- the keeper --- */
 
-static hfi_time first_deadline(const hf_client *client)
-{
-    hfi_time first = HFI_NEVER;
-    for (const struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
-        if (hold->state == HFI_HOLD_HELD && hold->lease.deadline_ns < first)
-            first = hold->lease.deadline_ns;
-    }
-    return first;
-}
-
 /* When the keeper must look again. */
 static hfi_time next_due(hf_client *client)
 {
     const hfi_time now = hfi_now_ns();
-    const hfi_time deadline = first_deadline(client);
+    const struct hfi_timer *end = hfi_timers_first(&client->ends);
+    const hfi_time deadline = end ? end->at_ns : HFI_NEVER;
     hfi_time exchange = exchange_due(client, now);
     if (exchange <= now)
         exchange = call_helper(client, now);

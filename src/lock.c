@@ -36,6 +36,7 @@ static hf_status let_go(struct hfi_hold *hold, bool done, hf_error *err)
     hold->done = done;
     hold->state = HFI_HOLD_ENDED;
     hfi_hold_forget(hold);
+    hfi_hold_schedule(hold);
     return hfi_undo(hold, hold->client->timeout_ns, err);
 }
 
@@ -96,11 +97,12 @@ static hf_status renew_now(struct hfi_hold *hold, struct hfi_renewal *renewal, h
     const hfi_time deadline = renewal->counted_from_ns + (ttl_ns < client->timeout_ns ? ttl_ns : client->timeout_ns);
     hold->pins++;
     hold->renewing = true;
+    hfi_hold_schedule(hold);
     pthread_mutex_unlock(&client->mutex);
     hf_status status = client->engine->renew(client->store, renewal, 1, deadline, err);
     pthread_mutex_lock(&client->mutex);
     hold->renewing = false;
-    hold->pins--;
+    hfi_hold_unpin(hold);
     pthread_cond_broadcast(&client->changed);
     if (status == HF_OK)
         status = renewal->status;
@@ -141,6 +143,7 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
         hfi_hold_tell(hold);
         hfi_undo(hold, client->timeout_ns, NULL);
     }
+    hfi_hold_schedule(hold);
     /* What was due meanwhile was left to this exchange; and a shorter ttl than before is due sooner. */
     if (hold->doubted || hold->undoing)
         hfi_keeper_expect(client, HFI_AT_ONCE);

@@ -63,7 +63,7 @@ static void take_addresses(struct hfi_addresses *out, const struct addrinfo *all
     const int first = all->ai_family;
     const struct addrinfo *next[2] = { all, all }; /* of the first family, of the other */
     out->count = 0;
-    out->known = false;
+    out->known = out->pending = false;
     for (size_t turn = 0; out->count < HFI_ADDRESSES_MOST && (next[0] || next[1]); turn ^= 1) {
         const struct addrinfo *one = next[turn];
         while (one && (one->ai_family == first) != (turn == 0))
@@ -107,6 +107,7 @@ static void finish(const struct hfi_name *name, struct hfi_lookup *lookup, int f
     if (lookup->failure == 0)
         lookup->found = name->known;
     lookup->found.known = failure != 0;
+    lookup->found.pending = name->running;
 }
 
 static void *look_up(void *argument)
@@ -176,9 +177,10 @@ static struct hfi_name *find_name(const char *host)
     return oldest;
 }
 
-static bool hangs(const struct hfi_name *name)
+static bool hangs(const struct hfi_name *name, const struct hfi_lookup *lookup)
 {
-    return name->running && hfi_now_ns() - name->begun_ns >= PATIENCE;
+    const hfi_time since = name->begun_ns > lookup->since_ns ? name->begun_ns : lookup->since_ns;
+    return name->running && hfi_now_ns() - since >= PATIENCE;
 }
 
 static hf_status outcome(const struct hfi_lookup *lookup, const char *host, hf_error *err)
@@ -206,7 +208,7 @@ static hf_status begin(struct hfi_lookup *lookup, const char *host, hf_error *er
         return hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s: too many hosts are being looked up", host);
     name->used = ++uses;
     const int failure = name->running ? 0 : start(name);
-    if (name->known.count && (failure || hangs(name))) {
+    if (name->known.count && (failure || hangs(name, lookup))) {
         finish(name, lookup, EAI_AGAIN, 0);
         return HF_OK;
     }
@@ -216,11 +218,11 @@ static hf_status begin(struct hfi_lookup *lookup, const char *host, hf_error *er
     return HF_TIMEOUT;
 }
 
-hf_status hfi_lookup_begin(struct hfi_lookup *lookup, const char *host, hf_error *err)
+hf_status hfi_lookup_begin(struct hfi_lookup *lookup, const char *host, bool again, hf_error *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     int number;
-    *lookup = (struct hfi_lookup){ .bell = -1 };
+    *lookup = (struct hfi_lookup){ .bell = -1, .since_ns = again ? hfi_now_ns() : 0 };
     if (ask(&lookup->found, host, AI_NUMERICHOST, &number) == 0)
         return HF_OK;
     if (strlen(host) >= NAME_SIZE || !*host)
@@ -250,7 +252,7 @@ hf_status hfi_lookup_step(struct hfi_lookup *lookup, const char *host, bool last
 {
     pthread_mutex_lock(&mutex);
     struct hfi_name *name = lookup->name;
-    if (name && name->known.count && (last || hangs(name))) {
+    if (name && name->known.count && (last || hangs(name, lookup))) {
         leave(lookup);
         finish(name, lookup, EAI_AGAIN, 0);
     }
@@ -327,25 +329,36 @@ static void wait_for_some(struct round *round, const char *const *hosts, hfi_tim
     }
 }
 
-hf_status hfi_resolve(struct hfi_addresses *found, const char *const *hosts, size_t count, hfi_time deadline_ns,
-                      hf_error *err)
+hf_status hfi_resolve(struct hfi_addresses *found, const char *const *hosts, size_t count, bool again,
+                      hfi_time deadline_ns, hf_error *err)
 {
     struct round round = { .trouble = HF_UNAVAILABLE, .count = count < HFI_RESOLVE_MOST ? count : HFI_RESOLVE_MOST };
     round.lookups = hfi_alloc(round.count * sizeof *round.lookups);
     if (!round.lookups)
         return hfi_fail(err, HF_NOMEM, 0, "no memory to look up a host");
     for (size_t i = 0; i < round.count; i++)
-        note(&round, i, hfi_lookup_begin(&round.lookups[i], hosts[i], err));
+        note(&round, i, hfi_lookup_begin(&round.lookups[i], hosts[i], again, err));
     wait_for_some(&round, hosts, deadline_ns, err);
     for (size_t i = 0; i < count; i++) {
+        const hf_status status = i < round.count ? round.states[i] : HF_UNAVAILABLE;
         found[i].count = 0;
-        if (i < round.count && round.states[i] == HF_TIMEOUT)
+        found[i].known = false;
+        found[i].pending = status == HF_TIMEOUT;
+        if (status == HF_TIMEOUT)
             hfi_lookup_end(&round.lookups[i]);
-        else if (i < round.count && round.states[i] == HF_OK)
+        else if (status == HF_OK)
             found[i] = round.lookups[i].found;
     }
     hfi_free(round.lookups);
     if (round.found == 0 && round.pending)
         return hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s: no answer in time", hosts[0]);
     return round.found ? HF_OK : round.trouble;
+}
+
+bool hfi_resolve_is_worth(const struct hfi_addresses *found, size_t count, hfi_time deadline_ns)
+{
+    bool pending = false;
+    for (size_t i = 0; i < count; i++)
+        pending = pending || found[i].pending;
+    return pending && hfi_now_ns() + PATIENCE < deadline_ns; /* else nothing could be tried after it */
 }

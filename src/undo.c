@@ -14,6 +14,7 @@ static void finish_later(struct hfi_hold *hold, hfi_time at_ns)
         hold->undo_until_ns = ends ? hfi_now_ns() + hold->lease.terms.ttl_ms * HFI_MS : HFI_NEVER;
     }
     hold->undo_at_ns = at_ns;
+    hfi_hold_schedule(hold);
     /* Without a keeper it is tried once more by hf_close(). */
     hfi_keeper_start(client, NULL);
     if (client->keeper_runs)
@@ -40,13 +41,14 @@ hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)
     const struct hfi_request request = hfi_hold_request(hold, deadline);
     const hf_status status = client->engine->release(client->store, hold->engine_lock, &request, err);
     pthread_mutex_lock(&client->mutex);
-    hold->pins--;
+    hfi_hold_unpin(hold);
 
     if (is_unfinished(client, status) && !client->closing && !(hold->undoing && hfi_now_ns() >= hold->undo_until_ns)) {
         finish_later(hold, hfi_now_ns() + hfi_backoff_ns(++hold->undo_failures, client->env.random()));
     } else {
         hold->engaged = false;
         hold->undoing = false;
+        hfi_hold_schedule(hold);
     }
     return status;
 }

@@ -26,6 +26,8 @@ hf_status hfi_dial_failed(const char *host, const char *port, int number, hf_err
 
 hf_status hfi_dial_late(const struct hfi_dial *dial, const char *host, const char *port, hf_error *err)
 {
+    if (dial->failure)
+        return hfi_dial_failed(host, port, dial->failure, err);
     if (dial->gathered && dial->lookup.bell >= 0)
         return hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s: no answer in time", host);
     return hfi_dial_failed(host, port, EAGAIN, err);
@@ -144,12 +146,50 @@ static void set_ports(struct hfi_addresses *addresses, const char *port)
     }
 }
 
+/* HF_OK: the resolver is waited for; what is known is tried again then, or after a moment. */
+static hf_status await_lookup(struct hfi_dial *dial, int *fd, const char *host, const char *port, hf_error *err)
+{
+    int number = 0;
+    if (!dial->gathered)
+        number = gather(dial, fd);
+    else if (!add(*fd, dial->lookup.bell, EPOLLIN))
+        number = errno;
+    if (number) {
+        hfi_lookup_end(&dial->lookup);
+        return hfi_dial_failed(host, port, number, err);
+    }
+    set_timer(dial, HFI_RESOLVE_PATIENCE_MS);
+    return HF_OK;
+}
+
+static void drop_sockets(struct hfi_dial *dial)
+{
+    while (dial->tried > 0) {
+        int *last = &dial->sockets[--dial->tried];
+        hfi_fd_close(*last);
+        *last = -1;
+    }
+}
+
+/* All addresses have failed. HF_OK: there may be others. */
+static hf_status fail(struct hfi_dial *dial, int *fd, const char *host, const char *port, int number, hf_error *err)
+{
+    if (!dial->alone || !dial->lookup.found.pending)
+        return hfi_dial_failed(host, port, number, err);
+    dial->failure = number;
+    drop_sockets(dial);
+    if (hfi_lookup_begin(&dial->lookup, host, true, NULL) != HF_TIMEOUT) /* nobody is there to look it up any more */
+        return hfi_dial_failed(host, port, number, err);
+    return await_lookup(dial, fd, host, port, err);
+}
+
 static hf_status begin_connecting(struct hfi_dial *dial, int *fd, const char *host, const char *port, hf_error *err)
 {
     if (*port)
         set_ports(&dial->lookup.found, port);
+    dial->failure = 0;
     const int number = try_next(dial, fd, ECONNREFUSED);
-    return number ? hfi_dial_failed(host, port, number, err) : HF_OK;
+    return number ? fail(dial, fd, host, port, number, err) : HF_OK;
 }
 
 static hf_status find_unix(struct hfi_dial *dial, const char *path, hf_error *err)
@@ -164,21 +204,15 @@ static hf_status find_unix(struct hfi_dial *dial, const char *path, hf_error *er
 
 hf_status hfi_dial_begin(struct hfi_dial *dial, int *fd, const char *host, const char *port, hf_error *err)
 {
-    *dial = (struct hfi_dial){ .silence_ms = dial->silence_ms, .lookup = { .bell = -1 }, .timer = -1 };
+    *dial = (struct hfi_dial){
+        .silence_ms = dial->silence_ms, .alone = dial->alone, .lookup = { .bell = -1 }, .timer = -1
+    };
     for (size_t i = 0; i < HFI_ADDRESSES_MOST; i++)
         dial->sockets[i] = -1;
-    const hf_status status = *port ? hfi_lookup_begin(&dial->lookup, host, err) : find_unix(dial, host, err);
+    const hf_status status = *port ? hfi_lookup_begin(&dial->lookup, host, false, err) : find_unix(dial, host, err);
     if (status == HF_OK)
         return begin_connecting(dial, fd, host, port, err);
-    if (status != HF_TIMEOUT)
-        return status;
-    const int number = gather(dial, fd);
-    if (number) {
-        hfi_lookup_end(&dial->lookup);
-        return hfi_dial_failed(host, port, number, err);
-    }
-    set_timer(dial, HFI_RESOLVE_PATIENCE_MS);
-    return HF_OK;
+    return status == HF_TIMEOUT ? await_lookup(dial, fd, host, port, err) : status;
 }
 
 /* The socket that is connected, or -1. Those that failed are closed; *number: what went wrong with one of them. */
@@ -248,7 +282,8 @@ static hf_status step_connecting(struct hfi_dial *dial, int *fd, const char *hos
     }
     if (is_waiting(dial))
         return HF_TIMEOUT;
-    return hfi_dial_failed(host, port, trouble ? trouble : number, err);
+    const hf_status status = fail(dial, fd, host, port, trouble ? trouble : number, err);
+    return status == HF_OK ? HF_TIMEOUT : status;
 }
 
 hf_status hfi_dial_step(struct hfi_dial *dial, int *fd, const char *host, const char *port, hf_error *err)
@@ -261,6 +296,8 @@ hf_status hfi_dial_step(struct hfi_dial *dial, int *fd, const char *host, const 
             status = begin_connecting(dial, fd, host, port, err);
         if (status != HF_OK)
             return status;
+        if (dial->lookup.bell >= 0)
+            return HF_TIMEOUT;
     }
     return step_connecting(dial, fd, host, port, err);
 }
@@ -269,8 +306,7 @@ void hfi_dial_end(struct hfi_dial *dial)
 {
     if (!dial->gathered)
         return;
-    for (size_t i = 0; i < dial->tried; i++)
-        hfi_fd_close(dial->sockets[i]);
+    drop_sockets(dial);
     hfi_fd_close(dial->timer);
     hfi_lookup_end(&dial->lookup);
     dial->gathered = false;

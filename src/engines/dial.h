@@ -13,12 +13,14 @@
 
 struct hfi_dial {
     int silence_ms; /* a network that swallows everything is noticed after so long; 0: after hours */
+    bool alone;     /* there is no other host to go to: if what is known of this one fails, wait for the resolver */
     /* Of the rest nobody else needs to know. */
     struct hfi_lookup lookup;
     int sockets[HFI_ADDRESSES_MOST]; /* one for each address; -1: none */
     size_t tried;
     bool gathered; /* there is more than one thing to wait for: the descriptor is an epoll of them, and of … */
     int timer;
+    int failure; /* what went wrong with the last of the addresses that were known */
 };
 
 /* Starts to connect. After HF_OK *fd, which was -1, is to be waited for with POLLIN | POLLOUT. */

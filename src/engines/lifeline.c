@@ -3,7 +3,7 @@
  * lifeline.c: how a waiter learns at once that a holder has died. Each client keeps a FIFO open for reading; whoever
  * waits for it opens the other end, and poll() reports POLLERR there when the kernel has closed the last reader: no
  * process id is involved, so it works across PID namespaces that share the folder. The FIFO also carries messages to
- * the client.
+ * the client, in units of one size: those with a piece of text, if any, and then the message itself.
  */
 #include "local.h"
 #include <errno.h>
@@ -17,7 +17,17 @@
 
 #define UNNAMED_FOR_S 60
 
-static const char magic[8] = "hftells";
+static const char magic[8] = "hftells", text_magic[8] = "hfwords";
+
+struct text_unit {
+    char magic[8];
+    char text[24]; /* zeros behind its end */
+};
+
+_Static_assert(sizeof(struct text_unit) == sizeof(struct hfi_message),
+               "clients of version 0.1 read units of this size");
+
+#define TEXT_UNITS (HFI_LIFELINE_TEXT_MAX / sizeof((struct text_unit){ 0 }.text))
 
 static void lifeline_name(char out[32], char kind, uint64_t id)
 {
@@ -104,10 +114,31 @@ int hfi_lifeline_watch(int folder, uint64_t id)
     return fd;
 }
 
-bool hfi_lifeline_tell(int folder, uint64_t id, const struct hfi_message *message)
+/* Puts the text and the message behind each other; returns their length. */
+static size_t pack(char out[(TEXT_UNITS + 1) * sizeof(struct hfi_message)], const struct hfi_message *message,
+                   const char *text)
 {
-    struct hfi_message copy = *message;
-    memcpy(copy.magic, magic, sizeof copy.magic);
+    struct hfi_message last = *message;
+    struct text_unit unit;
+    size_t used = 0;
+    for (size_t left = strlen(text); left > 0 && used < TEXT_UNITS * sizeof unit; used += sizeof unit) {
+        const size_t length = left < sizeof unit.text ? left : sizeof unit.text;
+        unit = (struct text_unit){ { 0 }, { 0 } };
+        memcpy(unit.magic, text_magic, sizeof unit.magic);
+        memcpy(unit.text, text, length);
+        memcpy(out + used, &unit, sizeof unit);
+        text += length;
+        left -= length;
+    }
+    memcpy(last.magic, magic, sizeof last.magic);
+    memcpy(out + used, &last, sizeof last);
+    return used + sizeof last;
+}
+
+bool hfi_lifeline_tell(int folder, uint64_t id, const struct hfi_message *message, const char *text)
+{
+    char units[(TEXT_UNITS + 1) * sizeof *message];
+    const size_t length = pack(units, message, text);
     const int fd = hfi_lifeline_watch(folder, id);
     if (fd < 0)
         return false;
@@ -115,17 +146,38 @@ bool hfi_lifeline_tell(int folder, uint64_t id, const struct hfi_message *messag
     char name[32];
     lifeline_name(name, 'c', id);
     const int reader = hfi_fifo_open(folder, name, O_RDONLY);
-    const bool sent = reader >= 0 && write(fd, &copy, sizeof copy) == (ssize_t)sizeof copy;
+    const bool sent = reader >= 0 && write(fd, units, length) == (ssize_t)length;
     hfi_fd_close(reader);
     hfi_fd_close(fd);
     return sent;
 }
 
-bool hfi_lifeline_hear(const struct hfi_lifeline *lifeline, struct hfi_message *message)
+/* One unit. False: there is none. */
+static bool read_unit(int fd, void *out)
 {
     ssize_t length;
     do
-        length = read(lifeline->fd, message, sizeof *message);
+        length = read(fd, out, sizeof(struct hfi_message));
     while (length < 0 && errno == EINTR);
-    return length == (ssize_t)sizeof *message && memcmp(message->magic, magic, sizeof magic) == 0;
+    return length == (ssize_t)sizeof(struct hfi_message);
+}
+
+bool hfi_lifeline_hear(const struct hfi_lifeline *lifeline, struct hfi_message *message,
+                       char text[HFI_LIFELINE_TEXT_MAX + 1])
+{
+    size_t used = 0;
+    bool found = read_unit(lifeline->fd, message);
+    while (found && used < HFI_LIFELINE_TEXT_MAX && memcmp(message->magic, text_magic, sizeof text_magic) == 0) {
+        struct text_unit unit;
+        memcpy(&unit, message, sizeof unit);
+        memcpy(text + used, unit.text, sizeof unit.text);
+        used += sizeof unit.text;
+        found = read_unit(lifeline->fd, message);
+    }
+    text[used] = 0;
+    for (char *c = text; *c; c++) { /* the writer may be anybody, and this is shown to people */
+        if (*c < ' ' || *c > '~')
+            *c = '?';
+    }
+    return found && memcmp(message->magic, magic, sizeof magic) == 0;
 }

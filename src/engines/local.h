@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * local.h: what engines for one machine share: a FIFO per client by which others reach it, and which file systems are
- * not of one machine only.
+ * local.h: what engines for one machine share: a FIFO per client by which others reach it, for how long work counts as
+ * done, and which file systems are not of one machine only.
  */
 #ifndef HFI_LOCAL_H
 #define HFI_LOCAL_H
@@ -36,10 +36,22 @@ struct hfi_message {
     uint64_t number;
 };
 
-/* False if nobody could be told. */
-bool hfi_lifeline_tell(int folder, uint64_t id, const struct hfi_message *message);
-/* The next message, without waiting. False: none. */
-bool hfi_lifeline_hear(const struct hfi_lifeline *lifeline, struct hfi_message *message);
+#define HFI_LIFELINE_TEXT_MAX 168
+
+/* `text`: what is said with it, as far as there is room; may be "". False if nobody could be told. */
+bool hfi_lifeline_tell(int folder, uint64_t id, const struct hfi_message *message, const char *text);
+/* The next message, without waiting. False: none. The text is printable ASCII, whoever wrote it. */
+bool hfi_lifeline_hear(const struct hfi_lifeline *lifeline, struct hfi_message *message,
+                       char text[HFI_LIFELINE_TEXT_MAX + 1]);
+
+/* --- wall.c: the machine's wall clock, for what must outlast a reboot --- */
+
+/* Milliseconds since 1970. */
+int64_t hfi_wall_ms(void);
+/* For how long what was done at `done_ms`, for `for_ms`, still counts; 0: it does not. A clock that was set forward
+ * ends it as much earlier; one that was set back, as much later, but by no more than its own time: what would have been
+ * done later than that counts no more. */
+int64_t hfi_wall_done_left_ms(int64_t now_ms, int64_t done_ms, int64_t for_ms);
 
 /* --- reach.c --- */
 

@@ -20,7 +20,7 @@ completes() # WORD ... : the words that would be offered for the last
 }
 
 completes holdfast ''
-same "$(tr '\n' ' ' <out)" "run hold ls status break guard engines bench help "
+same "$(tr '\n' ' ' <out)" "run hold ls status break forget guard engines bench help "
 completes holdfast st
 same "$(cat out)" status
 completes holdfast run --on-lost ''

@@ -11,7 +11,7 @@ for good in 0 0ms 5 5s .5 0.5 1.5s 500ms 2s 5m 1h 0.0001ms 49d-is-not 1e3; do
 done
 for bad in '' ' ' ' 1' '1 ' s ms . 1.s.s 1w 1S 1,5 +1 0x10 inf nan '1s 2s' ١; do
     expect 64 "$HOLDFAST" run --grace "$bad" x -- true
-    said "is not a duration such as 500ms, 2s, 5m, 1h or plain seconds"
+    said "is not a duration such as 500ms, 2s, 5m, 1h, 7d or plain seconds"
 done
 for bad in -1 -0.5s -.5 -0; do
     expect 64 "$HOLDFAST" run --grace="$bad" x -- true

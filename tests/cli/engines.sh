@@ -17,8 +17,11 @@ import json, re, sys
 first, second, *rows = open(sys.argv[1]).read().splitlines()
 starts = [m.start() for m in re.finditer(r"\S+", first)]
 part = lambda line, i: line[starts[i]:][:(starts + [99])[i + 1] - starts[i]].strip()
-words = ["-".join(filter(None, (part(first, i), part(second, i)))) for i in range(len(starts))]
+words = [part(first, i) + part(second, i) for i in range(len(starts))]
 engines = json.load(open(sys.argv[2]))
+for engine in engines:
+    for key in "can", "cannot":
+        engine[key] = [word.replace("-", "") for word in engine[key]]
 assert [row.split()[0] for row in rows] == [engine["name"] for engine in engines]
 for row, engine in zip(rows, engines):
     if not engine["present"]:
@@ -34,7 +37,7 @@ json 'all(set(e) == {"name", "schemes", "summary", "present", "missing", "can", 
 json 'all(e["name"] and e["summary"] and all(s.endswith(":") for s in e["schemes"]) for e in it)'
 json 'all((e["missing"] is None) == e["present"] == (e["can"] is not None) for e in it)'
 json 'all(e["missing"] for e in it if not e["present"])'
-words='["expiry", "bound", "fair", "wake-one", "processes", "machines", "durable-token", "inspect", "break", "guard"]'
+words='["expiry", "bound", "fair", "wake-one", "processes", "machines", "durable-token", "inspect", "break", "guard", "once"]'
 json "all(sorted(e['can'] + e['cannot']) == sorted($words) for e in it if e['present'])"
 json '{"bound", "processes", "durable-token", "break"} <= set(next(e for e in it if e["name"] == "file")["can"])'
 json '"guard" in next(e for e in it if e["name"] == "file")["cannot"]'

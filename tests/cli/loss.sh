@@ -33,7 +33,7 @@ start() # URL OPTION ...
 start "$file"
 until_true '[ -e ready ]'
 "$HOLDFAST" -u "$file" break x
-lost "it was broken by an administrator \\($file\\)"
+lost "it was broken by [^ ]+@[^ ]+:[0-9]+ \\($file\\)"
 
 start "$redis" -t 9s
 until_true '[ -e ready ]'

@@ -67,6 +67,18 @@ PROMISE(admin_inspect_finds_exactly_what_is_held, HF_CAP_INSPECT)
     hf_close(other);
 }
 
+/* Each of its bytes becomes three in some stores. */
+PROMISE(admin_inspect_of_what_no_name_begins_with_finds_nothing, HF_CAP_INSPECT)
+{
+    char prefix[5001] = "";
+    hf_client *client = open_client();
+    memset(prefix, '/', sizeof prefix - 1);
+    CHECK_INT(0, count_held(client, prefix));
+    if (store_can(HF_CAP_ONCE))
+        CHECK_STATUS(HF_OK, hf_inspect_done(client, prefix, see, &(struct seen){ 0 }, NULL), NULL);
+    hf_close(client);
+}
+
 PROMISE(admin_inspect_one_finds_that_lock_alone, HF_CAP_INSPECT)
 {
     struct name name = unique_name("in"), longer = numbered_name("in", 7);

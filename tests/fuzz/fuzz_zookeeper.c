@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * fuzz_zookeeper.c: what the zookeeper: engine reads that others wrote: URLs, and the names of nodes and directories.
- * No crash, no password in a message, and no two names for one directory.
+ * fuzz_zookeeper.c: what the zookeeper: engine reads that others wrote: URLs, the names of nodes and directories, and
+ * marks. No crash, no password in a message, and no two names for one directory.
  *
  * The passwords of the corpus contain SECRET, which stands nowhere else by chance.
  */
@@ -84,6 +84,15 @@ static void check_names(const char *text)
     }
 }
 
+static void check_mark(char *text)
+{
+    struct zookeeper_mark mark;
+    const struct Stat stat = { .mtime = 1000 };
+    const bool counts = hfi_zookeeper_mark_read(&mark, text, &stat, 2000);
+    FUZZ_REQUIRE(counts == (mark.left_ms > 0) && mark.ago_ms == 1000);
+    FUZZ_REQUIRE(mark.who >= text && mark.who <= text + strlen(text));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char text[TEXT_MOST];
@@ -95,5 +104,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!strstr(text, "password_file")) /* would read whatever file the fuzzer thinks of */
         check_url(text);
     check_names(text);
+    check_mark(text);
     return 0;
 }

@@ -68,6 +68,12 @@ static int use_lock(hf_client *client)
     MUST(hf_break(client, "header", &err) == HF_OK);
     MUST(hf_guard(client, "header", hf_token(lock), &err) == HF_UNSUPPORTED);
     MUST(hf_release(lock, &err) == HF_LOST);
+    options.once_per_ms = 3600000;
+    MUST(hf_acquire(&lock, client, "header", &options, &err) == HF_OK);
+    MUST(hf_release_done(lock, &err) == HF_OK);
+    MUST(hf_try_acquire(&lock, client, "header", &options, &err) == HF_DONE);
+    MUST(hf_inspect_done(client, NULL, count_lock, &locks, &err) == HF_OK && locks == 3);
+    MUST(hf_forget_done(client, "header", &err) == HF_OK);
     return 0;
 }
 

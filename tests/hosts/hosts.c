@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,15 +19,14 @@
 #define HOSTS_MOST 128
 #define HANG_NS 30000000000LL
 
-enum answer { ANSWERS, HANGS, FAILS };
+enum answer { ANSWERS, IS_LATE, HANGS, FAILS };
 
 static struct host {
     char name[64], addresses[100];
     enum answer answer;
 } hosts[HOSTS_MOST];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int hanging;
-static atomic_bool moved;
+static atomic_int hanging, to_refuse, refused;
 
 static struct host *find(const char *name, bool add)
 {
@@ -55,6 +55,11 @@ void hosts_answer(const char *host, const char *addresses)
     set(host, ANSWERS, addresses);
 }
 
+void hosts_answer_late(const char *host, const char *addresses)
+{
+    set(host, IS_LATE, addresses);
+}
+
 void hosts_hang(const char *host)
 {
     set(host, HANGS, NULL);
@@ -67,7 +72,13 @@ void hosts_fail(const char *host)
 
 void hosts_move(void)
 {
-    atomic_store(&moved, true);
+    hosts_refuse(INT_MAX);
+}
+
+void hosts_refuse(int times)
+{
+    atomic_store(&refused, 0);
+    atomic_store(&to_refuse, times);
 }
 
 int hosts_hanging(void)
@@ -97,12 +108,12 @@ static int answer(lookup real, const char *addresses, const char *service, const
     return failure;
 }
 
-static void hang(void)
+static void hang(bool until_refused)
 {
     const struct timespec moment = { .tv_nsec = 10000000 };
     const int64_t end = test_now_ns() + HANG_NS;
     atomic_fetch_add(&hanging, 1);
-    while (test_now_ns() < end)
+    while (test_now_ns() < end && !(until_refused && atomic_load(&refused)))
         nanosleep(&moment, NULL);
     atomic_fetch_sub(&hanging, 1);
 }
@@ -122,9 +133,10 @@ __attribute__((visibility("default"))) int getaddrinfo(const char *node, const c
         return real(node, service, hints, found);
     if (hints && hints->ai_flags & AI_NUMERICHOST)
         return EAI_NONAME;
-    if (host.answer == HANGS)
-        hang();
-    return host.answer == ANSWERS ? answer(real, host.addresses, service, hints, found) : EAI_AGAIN;
+    if (host.answer == IS_LATE || host.answer == HANGS)
+        hang(host.answer == IS_LATE);
+    return host.answer == ANSWERS || host.answer == IS_LATE ? answer(real, host.addresses, service, hints, found)
+                                                            : EAI_AGAIN;
 }
 
 /* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name) */
@@ -139,8 +151,9 @@ __attribute__((visibility("default"))) int connect(int fd, const struct sockaddr
     if (there.sin_addr.s_addr != inet_addr(HOSTS_FORMER))
         return real(fd, address, size);
     there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (!atomic_load(&moved))
+    if (atomic_load(&refused) >= atomic_load(&to_refuse))
         return real(fd, (const struct sockaddr *)&there, sizeof there);
+    atomic_fetch_add(&refused, 1);
     errno = ECONNREFUSED;
     return -1;
 }

@@ -9,6 +9,8 @@
 
 /* `host` leads to these addresses from now on, between blanks. */
 void hosts_answer(const char *host, const char *addresses);
+/* … but says so only when it is too late: somebody has been refused at HOSTS_FORMER by then, which is not there. */
+void hosts_answer_late(const char *host, const char *addresses);
 /* Whoever asks for it from now on gets no answer for half a minute, also if others are answered again. */
 void hosts_hang(const char *host);
 /* The resolver says that it cannot say. */
@@ -16,6 +18,8 @@ void hosts_fail(const char *host);
 /* A second address of 127.0.0.1, where a server was until it moved: connections to it are made no more from now on. */
 #define HOSTS_FORMER "127.0.0.4"
 void hosts_move(void);
+/* … or not for so many times. */
+void hosts_refuse(int times);
 /* How many are waiting for an answer; at least one is going to. */
 int hosts_hanging(void);
 

@@ -19,7 +19,7 @@
 static hf_status look_up(struct hfi_addresses *found, const char *host, uint32_t ms, hf_error *err)
 {
     const char *const hosts[] = { host };
-    return hfi_resolve(found, hosts, 1, test_now_ns() + ms * MS, err);
+    return hfi_resolve(found, hosts, 1, false, test_now_ns() + ms * MS, err);
 }
 
 static void check_address(const char *expected, const struct sockaddr_storage *address)
@@ -130,7 +130,7 @@ TEST(a_host_that_hangs_does_not_hold_up_another)
     hosts_hang("a.test");
     hosts_answer("b.test", "127.0.0.1");
     const int64_t start = test_now_ns();
-    CHECK_STATUS(HF_OK, hfi_resolve(found, hosts, 2, start + 15000 * MS, &err), &err);
+    CHECK_STATUS(HF_OK, hfi_resolve(found, hosts, 2, false, start + 15000 * MS, &err), &err);
     check_soon(start);
     CHECK_INT(0, found[0].count);
     REQUIRE_INT(1, found[1].count);
@@ -194,7 +194,7 @@ TEST(a_child_has_no_share_in_what_its_parent_waits_for)
 {
     struct hfi_lookup lookup;
     hosts_hang("a.test");
-    REQUIRE(hfi_lookup_begin(&lookup, "a.test", NULL) == HF_TIMEOUT);
+    REQUIRE(hfi_lookup_begin(&lookup, "a.test", false, NULL) == HF_TIMEOUT);
     helper_join(helper_start(look_up_in_child, NULL));
     CHECK(hfi_lookup_step(&lookup, "a.test", true, NULL) == HF_TIMEOUT);
     hfi_lookup_end(&lookup);

@@ -50,6 +50,16 @@ static void set_traps(PGconn *guest, const char *schema, size_t count)
     }
 }
 
+static void check_once(hf_client *client, const char *name)
+{
+    hf_error err = { 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *lock = NULL;
+    options.once_per_ms = 3600000;
+    CHECK_STATUS(HF_OK, hf_release_done(must_acquire(client, name, &options), &err), &err);
+    CHECK_STATUS(HF_DONE, hf_try_acquire(&lock, client, name, &options, &err), &err);
+}
+
 static void check_not_fooled(const char *strategy)
 {
     hf_client *client = open_client(), *other = open_client();
@@ -65,6 +75,7 @@ static void check_not_fooled(const char *strategy)
     must_release(waiter.lock);
     CHECK_STATUS(HF_OK, hf_guard(client, strategy, 10, &err), &err);
     CHECK_STATUS(HF_LOST, hf_guard(client, strategy, 9, &err), &err);
+    check_once(client, strategy);
     hf_close(client);
     hf_close(other);
 }
@@ -133,7 +144,7 @@ TEST_LIMIT(tables_are_found_where_the_path_leads, 60)
     hf_error err = { 0 };
     CHECK_STATUS(HF_OK, hf_guard(client, "x", 1, &err), &err);
     hf_close(client);
-    CHECK_INT(4, postgres_server_number(server, "SELECT count(*) FROM pg_tables WHERE schemaname LIKE 'it%%odd%%'"));
+    CHECK_INT(5, postgres_server_number(server, "SELECT count(*) FROM pg_tables WHERE schemaname LIKE 'it%%odd%%'"));
     postgres_server_do(server, "ALTER ROLE postgres SET search_path = missing");
     check_open(server->url, HF_INVALID, "table=schema.holdfast_locks");
 }

@@ -46,6 +46,16 @@ static void visit(void *arg, uint32_t index)
     hf_close(client);
 }
 
+static void check_once(hf_client *client, const char *name)
+{
+    hf_error err = { 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *lock = NULL;
+    options.once_per_ms = 3600000;
+    CHECK_STATUS(HF_OK, hf_release_done(must_acquire(client, name, &options), &err), &err);
+    CHECK_STATUS(HF_DONE, hf_try_acquire(&lock, client, name, &options, &err), &err);
+}
+
 /* Fewer sessions than clients, so that every statement may come to another one. */
 static void check_rows(struct postgres_server *server)
 {
@@ -62,6 +72,7 @@ static void check_rows(struct postgres_server *server)
         hf_error err = { 0 };
         CHECK_STATUS(HF_OK, hf_guard(client, "r", 2 * i + 2, &err), &err);
         CHECK_STATUS(HF_LOST, hf_guard(client, "r", 2 * i + 1, &err), &err);
+        check_once(client, rows[i]);
         hf_close(client);
         postgres_server_do(server, "TRUNCATE holdfast_locks, holdfast_locks_grants");
     }

@@ -139,7 +139,7 @@ TEST_LIMIT(the_command_in_the_sentence_makes_what_is_missing, 60)
                                             i ? SOURCE_IN("app") : SOURCE_IN("public"),
                                             i ? SOURCE_IN("public") : SOURCE_IN("app")));
     }
-    CHECK_INT(4, postgres_server_number(server, "SELECT count(DISTINCT relname) FROM (" SHAPE_IN("app") ") shape"));
+    CHECK_INT(5, postgres_server_number(server, "SELECT count(DISTINCT relname) FROM (" SHAPE_IN("app") ") shape"));
     for (size_t i = 0; i < STRATEGIES; i++) {
         char mine[400];
         snprintf(mine, sizeof mine, "%s&strategy=%s", url, strategy_names[i]);

@@ -391,6 +391,43 @@ __attribute__((constructor)) static void take_once_in_another_boot(void)
 
 /* --- break --- */
 
+struct told {
+    struct gate gate;
+    char why[300];
+};
+
+static void note_why(hf_lock *lock, const char *why, void *arg)
+{
+    struct told *told = arg;
+    (void)lock;
+    snprintf(told->why, sizeof told->why, "%s", why);
+    gate_pass(&told->gate);
+}
+
+TEST(a_holder_is_told_who_breaks_its_lock)
+{
+    struct told *told = shared_new(sizeof *told);
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err = { 0 };
+    hf_lock *lock = NULL;
+    char suffix[32];
+    set_up();
+    hf_client *client = open_client(), *other = open_client();
+    options.on_lost = note_why;
+    options.arg = told;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, "x", &options, &err), &err);
+    CHECK_STATUS(HF_OK, hf_break(other, "x", &err), &err);
+    gate_await(&told->gate, 1);
+    snprintf(suffix, sizeof suffix, ":%d", (int)getpid());
+    CHECK(strncmp(told->why, "it was broken by ", 17) == 0 && strchr(told->why, '@') != NULL);
+    CHECK(strstr(told->why, suffix) != NULL);
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    CHECK_STR(told->why, err.message);
+    hf_close(client);
+    hf_close(other);
+    tear_down(false);
+}
+
 TEST(a_holder_that_cannot_hear_is_named)
 {
     hf_error err = { 0 };

@@ -8,6 +8,9 @@
 #include "shared.h"
 #include "test.h"
 #include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
 
 static struct gate lost;
 
@@ -140,4 +143,51 @@ TEST(a_loss_of_a_grant_that_was_of_no_use_is_not_told)
     CHECK_INT(0, gate_count(&lost));
     CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
     hf_close(client);
+}
+
+/* --- many locks --- */
+
+static int64_t processor_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return used.tv_sec * INT64_C(1000000000) + used.tv_nsec;
+}
+
+/* What it costs to renew each of `count` locks once, in processor time per lock; the best of five. */
+static int64_t price_of_a_renewal(int count)
+{
+    hf_client *client = scripted_client(600000);
+    hf_lock **locks = calloc((size_t)count, sizeof *locks);
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err = { 0 };
+    char name[32];
+    int64_t best = INT64_MAX;
+    options.ttl_ms = 3600000;
+    for (int i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "lock %d", i);
+        REQUIRE_STATUS(HF_OK, hf_try_acquire(&locks[i], client, name, &options, &err), &err);
+    }
+    for (int turn = 0; turn < 5; turn++) {
+        const int before = atomic_load(&script_renewed);
+        const int64_t since_ns = processor_ns();
+        hfi_keeper_recheck(client); /* all of them are due now */
+        await_at_least(&script_renewed, before + count);
+        const int64_t used_ns = processor_ns() - since_ns;
+        best = used_ns < best ? used_ns : best;
+    }
+    for (int i = count; i-- > 0;) /* the script's own list begins with the last */
+        REQUIRE_STATUS(HF_OK, hf_release(locks[i], &err), &err);
+    free(locks);
+    hf_close(client);
+    return best / count;
+}
+
+/* Whoever holds a hundred thousand would lose them all if each renewal looked at each of them. */
+TEST_LIMIT(the_price_of_a_renewal_does_not_grow_with_the_number_of_locks, 60)
+{
+    const int slow = test_slowness();
+    const int64_t few = price_of_a_renewal(4000 / slow), many = price_of_a_renewal(100000 / slow);
+    test_note("%lld ns each for few, %lld ns for 25 times as many", (long long)few, (long long)many);
+    CHECK(many < 8 * few); /* what does not fit into the caches costs more */
 }

@@ -153,6 +153,27 @@ TEST_LIMIT(a_client_in_a_hurry_on_a_slow_way_leaves_nothing, 60)
     raw_close(raw);
 }
 
+/* A session is begun and directories are made before the node is: the time-to-live begins with the grant. */
+TEST_LIMIT(a_slow_way_takes_nothing_off_the_time_to_live, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct valve *valve = valve_open(server);
+    use_url(valve->url);
+    hf_client *client = open_client();
+    const hf_options options = with_ttl(20000);
+    atomic_store(&valve->delay_ms, 200);
+    const int64_t start = test_now_ns();
+    hf_lock *lock = must_acquire(client, "x", &options);
+    const int64_t took_ms = (test_now_ns() - start) / 1000000, left_ms = hf_remaining_ms(lock);
+    atomic_store(&valve->delay_ms, 0);
+    test_note("%lld ms left after %lld", (long long)left_ms, (long long)took_ms);
+    CHECK(took_ms > 1000);
+    CHECK(left_ms > options.ttl_ms - took_ms / 2);
+    must_release(lock);
+    helper_kill(valve->pid);
+    hf_close(client);
+}
+
 TEST_LIMIT(a_renewal_whose_answer_is_lost_is_made_again, 60)
 {
     struct zookeeper_server *server = serve("");

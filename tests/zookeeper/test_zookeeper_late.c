@@ -179,3 +179,27 @@ TEST_LIMIT(a_break_that_comes_late_breaks_nobody_else, 60)
     hf_close(next);
     raw_close(raw);
 }
+
+/* What was done by its successor was taken back meanwhile. */
+TEST_LIMIT(a_mark_that_comes_late_is_not_left, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+    hf_client *client = open_behind(relay, relay), *other = open_client();
+    hf_options options = with_ttl(60000);
+    options.once_per_ms = 3600000;
+    hf_lock *lock = must_acquire(client, "x", &options);
+    late_relay_catch(relay, "/holdfast/.done/x", 1);
+    CHECK_STATUS(HF_UNKNOWN, hf_release_done(lock, NULL), NULL);
+    late_relay_await(relay);
+    check_becomes_free(other, "x");
+    REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/.done/x"));
+    CHECK_STATUS(HF_OK, hf_forget_done(other, "x", NULL), NULL);
+    late_relay_deliver_if_open(relay);
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL, "", "/holdfast/x/after")); /* what came before it is done */
+    CHECK_INT(ZNONODE, raw_get(raw, "/holdfast/.done/x"));
+    hf_close(client);
+    hf_close(other);
+    raw_close(raw);
+}

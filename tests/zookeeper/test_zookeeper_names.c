@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_zookeeper_names.c: the number at the end of a node's name, whoever wrote it; who comes before whom, also when
- * the numbers go round; names of locks as directories that ZooKeeper takes.
+ * the numbers go round; names of locks as directories that ZooKeeper takes; marks, whoever wrote them.
  */
 #include "engines/zookeeper/zookeeper.h"
 #include "test.h"
@@ -127,4 +127,39 @@ TEST(names_become_what_zookeeper_takes)
     CHECK(!hfi_zookeeper_component_check("..", 2));
     CHECK(!hfi_zookeeper_component_check("", 0));
     CHECK(!hfi_zookeeper_component_check("a\x01", 2));
+}
+
+static void check_mark(const char *data, int64_t mtime, int64_t now_ms, bool counts)
+{
+    char text[100];
+    struct zookeeper_mark mark;
+    const struct Stat stat = { .mtime = mtime };
+    snprintf(text, sizeof text, "%s", data);
+    CHECK_INT(counts, hfi_zookeeper_mark_read(&mark, text, &stat, now_ms));
+    CHECK_INT(counts, mark.left_ms > 0);
+    CHECK(mark.ago_ms >= 0 && mark.who >= text && mark.who <= text + strlen(data));
+}
+
+TEST(marks_are_read_as_they_were_written)
+{
+    struct zookeeper_config config = { .prefix = "/a/b" };
+    char path[HFI_ZOOKEEPER_PATH_MAX], data[HFI_ZOOKEEPER_MARK_MAX], decoded[HFI_NAME_MAX + 1];
+    struct zookeeper_mark mark;
+    const struct Stat stat = { .mtime = 1000000 };
+    hfi_zookeeper_mark_path(path, &config, "x/.y");
+    CHECK_STR("/a/b/.done/x%2F.y", path);
+    CHECK(!hfi_zookeeper_name_decode(decoded, ".done")); /* which is no lock */
+    hfi_zookeeper_mark_write(data, 5000, UINT64_MAX, "host 12 a note");
+    CHECK(hfi_zookeeper_mark_read(&mark, data, &stat, 1000400));
+    CHECK_INT(UINT64_MAX, mark.token);
+    CHECK_INT(400, mark.ago_ms);
+    CHECK_INT(4600, mark.left_ms);
+    CHECK_STR("host 12 a note", mark.who);
+    check_mark("5000 1 host 1", 1000000, 1004999, true);
+    check_mark("5000 1 host 1", 1000000, 1005000, false);
+    check_mark("5000 1 host 1", 1000000, 1, true); /* the clock was set back */
+    check_mark("5000", 1000000, 1000000, true);
+    check_mark("", 1000000, 1000000, false);
+    check_mark("-9223372036854775808 x", 1000000, 2000000, false);
+    check_mark("a word", 1000000, 1000000, false);
 }

@@ -52,14 +52,23 @@ void await_watch(struct zookeeper_server *server);
 
 /* --- a valve --- */
 
-enum valve_request { VALVE_CREATE = 15, VALVE_DELETE = 2, VALVE_LIST = 8, VALVE_GET = 4, VALVE_CHECK = 14 };
+/* Renewals, and releases that leave a mark, are transactions. */
+enum valve_request {
+    VALVE_CREATE = 15,
+    VALVE_DELETE = 2,
+    VALVE_LIST = 8,
+    VALVE_GET = 4,
+    VALVE_CHECK = 14,
+    VALVE_KINDS = 16
+};
 
 struct valve {
     char url[60];
-    _Atomic int lose;     /* the answer to the next request of this kind, and the connection with it; 0: none */
-    _Atomic int lost;     /* how often that happened */
-    _Atomic int delay_ms; /* each answer comes so much later */
-    _Atomic bool garbles; /* it is not lost, but comes with the number of another request */
+    _Atomic int lose; /* the answer to the next request of this kind, and the connection with it; 0: none */
+    _Atomic int lost; /* how often that happened */
+    _Atomic int passed[VALVE_KINDS]; /* requests of each kind on their way to the server */
+    _Atomic int delay_ms;            /* each answer comes so much later */
+    _Atomic bool garbles;            /* it is not lost, but comes with the number of another request */
     pid_t pid;
     int listener, server_port;
 };

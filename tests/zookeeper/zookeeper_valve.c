@@ -65,7 +65,8 @@ static uint32_t number_at(const unsigned char *bytes)
 }
 
 /* Requests are a length, a number and a kind, and arrive in pieces. True if one of this kind begins. */
-static bool has_request(struct line *line, const unsigned char *bytes, size_t length, uint32_t kind)
+static bool has_request(struct valve *valve, struct line *line, const unsigned char *bytes, size_t length,
+                        uint32_t wanted)
 {
     bool found = false;
     for (size_t i = 0; i < length; i++) {
@@ -76,7 +77,10 @@ static bool has_request(struct line *line, const unsigned char *bytes, size_t le
         line->header[line->header_length++] = bytes[i];
         if (line->header_length < sizeof line->header)
             continue;
-        found = found || number_at(line->header + 8) == kind;
+        const uint32_t kind = number_at(line->header + 8);
+        found = found || kind == wanted;
+        if (kind < VALVE_KINDS)
+            atomic_fetch_add(&valve->passed[kind], 1);
         line->to_skip = number_at(line->header) - 8;
         line->header_length = 0;
     }
@@ -90,7 +94,7 @@ static void pass_on(struct valve *valve, struct line *line, bool to_server)
     const int wanted = atomic_load(&valve->lose);
     if (!to_server)
         pause_ms((uint32_t)atomic_load(&valve->delay_ms));
-    const bool found = to_server && length > 0 && has_request(line, bytes, (size_t)length, (uint32_t)wanted);
+    const bool found = to_server && length > 0 && has_request(valve, line, bytes, (size_t)length, (uint32_t)wanted);
     if (found && wanted) {
         line->lose = true;
         atomic_store(&valve->lose, 0);

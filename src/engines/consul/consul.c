@@ -10,6 +10,8 @@
  *                     the number of locks.
  * Waiting:            a place in a queue beside the lock, and a long poll on the place before it; a release wakes its
  *                     successor alone. Clients of others, which know no queue, may overtake.
+ * Done:               a key for each name that was done once, written with the release, overwritten by the next. Its
+ *                     time is counted by the clocks of the agents, which say seconds.
  * Token:              the Raft index at which the lock was taken: it grows for as long as the cluster keeps its data.
  *                     (LockIndex starts over when the key is deleted.)
  * Cannot promise:     that a holder knows in time when somebody destroys its session or deregisters its node: it is
@@ -112,7 +114,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "consul: consuls:",
     .summary = "machines that share a Consul cluster",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
-            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD,
+            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD | HF_CAP_ONCE,
     .lingers = true,
     .store_size = sizeof(struct consul_store),
     .lock_size = sizeof(struct consul_lock),
@@ -124,6 +126,8 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = hfi_consul_release,
     .inspect = hfi_consul_inspect,
     .inspect_one = hfi_consul_inspect_one,
+    .inspect_done = hfi_consul_inspect_done,
+    .forget_done = hfi_consul_forget_done,
     .evict = hfi_consul_evict,
     .guard = hfi_consul_guard,
     .ear = consul_ear,

@@ -7,7 +7,7 @@
  *   consul_queue.c      what is seen of a lock by others, and who comes before whom
  *   consul_session.c    sessions, one for each time-to-live; consul_renew.c: keeping locks
  *   consul_ear.c        long polls and the renewal of sessions, on the keeper's thread
- *   consul_look.c       who holds what, forced release, fencing
+ *   consul_look.c       who holds what, forced release, fencing; consul_done.c: what is done
  *   consul_txn.c        transactions and what is in an entry
  *   consul_answer.c     what the server's refusals mean
  *   consul_http.c       one exchange; consul_connect.c: socket and TLS; consul_url.c
@@ -151,6 +151,7 @@ struct consul_answer {
     uint64_t failed; /* bits of the operations whose condition does not hold; 0: all were done */
     bool delayed;    /* one of them because of a lock-delay */
     bool no_session; /* … because the session is gone */
+    int64_t date_s;  /* by the agent's clock, 0: not told */
 };
 
 #define HFI_CONSUL_OPERATIONS_MOST 60
@@ -187,7 +188,9 @@ struct consul_entry {
     struct consul_holder holder;
 };
 
-/* The value of the entry `i` as a number; 0 if it is none. */
+/* The value of the entry `i`; "" if there is none, or it is too long to be one of ours. */
+void hfi_consul_text(char out[HFI_CONSUL_VALUE_MAX], const struct consul_answer *answer, size_t i);
+/* The same as a number; 0 if it is none. */
 uint64_t hfi_consul_number(const struct consul_answer *answer, size_t i);
 size_t hfi_consul_entries(const struct consul_answer *answer);
 /* The entry `i`; false if it makes no sense. */
@@ -326,7 +329,9 @@ struct consul_lock {
     struct hfi_owner watched;
     uint64_t watch_index;
     char busy[160];
-    enum consul_asked asked; /* what exchange is about */
+    bool done;                         /* its work is, by `busy` */
+    int64_t done_ago_ms, done_left_ms; /* -1: not known */
+    enum consul_asked asked;           /* what exchange is about */
     struct consul_exchange exchange;
     /* with the store's mutex */
     struct hfi_owner owner;
@@ -355,6 +360,7 @@ struct consul_work {
     struct consul_answer answer;
     char key[HFI_CONSUL_KEY_MAX], place[HFI_CONSUL_KEY_MAX], marker[HFI_CONSUL_KEY_MAX], all[HFI_CONSUL_KEY_MAX];
     char fence[HFI_CONSUL_KEY_MAX], value[HFI_CONSUL_VALUE_MAX];
+    char done[HFI_CONSUL_KEY_MAX]; /* with request->once only */
 };
 
 void hfi_consul_work_start(struct consul_work *work, struct consul_store *store, struct consul_lock *lock,
@@ -375,7 +381,24 @@ void hfi_consul_consider(struct consul_work *work, const struct consul_view *vie
 /* The session is gone, and all that it had with it; or nobody needs it any more. */
 void hfi_consul_drop_session(struct consul_work *work);
 
+/* --- consul_done.c --- */
+
+/* P/.done/NAME/mark */
+void hfi_consul_done_key(char out[HFI_CONSUL_KEY_MAX], const struct consul_store *store, const char *name);
+/* With request->once: has the mark read, as the last operation; and what its answer says. */
+void hfi_consul_add_done(struct consul_work *work);
+void hfi_consul_note_done(struct consul_work *work);
+/* The value of a mark for request->done_ms from when the request was made, by the agent's clock, which is asked. */
+hf_status hfi_consul_describe_done(struct consul_work *work, char out[HFI_CONSUL_VALUE_MAX]);
+hf_status hfi_consul_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                  hf_error *err);
+hf_status hfi_consul_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+
 /* --- consul_look.c --- */
+
+/* Reads what is below the key. */
+hf_status hfi_consul_get_tree(struct consul_store *store, const char *key, struct consul_answer *answer,
+                              hfi_time deadline_ns, hf_error *err);
 
 hf_status hfi_consul_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                              hf_error *err);

@@ -25,6 +25,7 @@ hf_status hfi_consul_connect(const struct consul_store *store, size_t host, stru
     connection->fd = -1;
     connection->wants = POLLIN | POLLOUT;
     connection->dial.silence_ms = SILENCE_MOST_MS;
+    connection->dial.alone = store->config.address_count == 1;
     const hf_status status = hfi_dial_begin(&connection->dial, &connection->fd, address->host, address->port, err);
     if (status != HF_OK) {
         hfi_consul_disconnect(connection);

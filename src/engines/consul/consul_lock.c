@@ -103,6 +103,7 @@ static hf_status take(struct consul_work *work)
     char *ahead = add_ahead(work);
     if (lock->placed && lock->ahead_count && !ahead)
         return hfi_fail(work->err, HF_NOMEM, 0, "no memory for a request");
+    hfi_consul_add_done(work);
     const bool renews = renew_meanwhile(work, &renewal);
     hf_status status = hfi_consul_work_ask(work, CONSUL_TAKE);
     hfi_free(ahead);
@@ -123,6 +124,7 @@ static hf_status join_queue(struct consul_work *work)
     add_lock(work, work->place, 0);
     hfi_consul_add(work, "set", work->marker)->value = work->value;
     hfi_consul_add(work, "get-tree", work->all);
+    hfi_consul_add_done(work);
     const hf_status status = hfi_consul_work_ask(work, CONSUL_JOIN);
     if (status != HF_OK)
         return status;
@@ -135,6 +137,7 @@ static hf_status look(struct consul_work *work, struct consul_view *view)
 {
     work->count = 0;
     hfi_consul_add(work, "get-tree", work->all);
+    hfi_consul_add_done(work);
     const hf_status status = hfi_consul_txn(work->store, work->operations, work->count, &work->answer,
                                             work->request->deadline_ns, work->err);
     if (status == HF_UNKNOWN) /* it only reads */
@@ -151,6 +154,7 @@ static hf_status look_and_consider(struct consul_work *work)
     if (status != HF_OK)
         return status;
     hfi_consul_consider(work, &view);
+    hfi_consul_note_done(work);
     if (work->lock->placed && !view.place.key) /* somebody has deleted it: line up again */
         hfi_consul_set_left(work);
     hfi_consul_answer_free(&work->answer);
@@ -208,7 +212,7 @@ static hf_status contend(struct consul_work *work)
             continue;
         }
         status = work->request->queue && !lock->placed ? join_queue(work) : look_and_consider(work);
-        if (status != HF_OK || lock->held)
+        if (status != HF_OK || lock->held || lock->done)
             return status;
         note_crowd(work, lock->behind);
         if (lock->foreign)
@@ -228,10 +232,17 @@ hf_status hfi_consul_attempt(void *memory, void *lock_memory, const struct hfi_r
     struct consul_store *store = memory;
     struct consul_lock *lock = lock_memory;
     struct consul_work work;
+    lock->done = false;
     hfi_consul_work_start(&work, store, lock, request, err);
     hf_status status = hfi_consul_catch_up(&work);
-    if (status == HF_OK && !lock->held)
+    if (status == HF_OK && !lock->held && !lock->done)
         status = contend(&work);
+    if (status == HF_OK && lock->done) { /* release() gives back what was taken while this was found out */
+        snprintf(grant->holder, sizeof grant->holder, "%s", lock->busy);
+        grant->holder_left_ms = lock->done_left_ms;
+        grant->done_ago_ms = lock->done_ago_ms;
+        return HF_DONE;
+    }
     if (status == HF_OK)
         status = hfi_consul_session_keep(store, lock->session, request->deadline_ns, err);
     if (status == HF_LOST) { /* gone in the meantime, and the lock with it */
@@ -321,12 +332,19 @@ hf_status hfi_consul_wait(void *memory, void *lock_memory, const struct hfi_requ
 
 /* --- releasing --- */
 
+/* With request->done_ms the mark comes with it. */
 static hf_status give_back(struct consul_work *work)
 {
     const struct consul_lock *lock = work->lock;
+    char mark[HFI_CONSUL_VALUE_MAX];
+    const hf_status status = work->request->done_ms ? hfi_consul_describe_done(work, mark) : HF_OK;
+    if (status != HF_OK)
+        return status;
     work->count = 0;
     hfi_consul_add(work, "check-index", work->key)->index = lock->index;
     hfi_consul_add(work, "delete", work->key);
+    if (work->request->done_ms)
+        hfi_consul_add(work, "set", work->done)->value = mark;
     if (lock->placed) {
         hfi_consul_add(work, "delete", work->place);
         hfi_consul_add(work, "get-tree", work->marker);

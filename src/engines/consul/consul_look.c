@@ -19,8 +19,8 @@ static hf_status read_only(hf_status status, hf_error *err)
     return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
 }
 
-static hf_status get_tree(struct consul_store *store, const char *key, struct consul_answer *answer,
-                          hfi_time deadline_ns, hf_error *err)
+hf_status hfi_consul_get_tree(struct consul_store *store, const char *key, struct consul_answer *answer,
+                              hfi_time deadline_ns, hf_error *err)
 {
     const struct consul_operation look = { .verb = "get-tree", .key = key };
     return read_only(hfi_consul_txn(store, &look, 1, answer, deadline_ns, err), err);
@@ -132,11 +132,9 @@ static hf_status show_all(struct consul_store *store, const char *start, const c
 {
     struct consul_answer answer;
     char key[HFI_CONSUL_KEY_MAX], encoded[HFI_NAME_ENCODED_MAX] = "";
-    if (strlen(start) > HFI_NAME_MAX) /* no name is that long */
-        return HF_OK;
     hfi_name_encode(encoded, start);
     snprintf(key, sizeof key, "%s/%s%s", store->config.prefix, encoded, end);
-    const hf_status status = get_tree(store, key, &answer, deadline_ns, err);
+    const hf_status status = hfi_consul_get_tree(store, key, &answer, deadline_ns, err);
     if (status != HF_OK)
         return status;
     const struct listing listing = { .store = store, .answer = &answer, .each = each, .arg = arg };
@@ -224,7 +222,7 @@ hf_status hfi_consul_evict(void *memory, const char *name, const char *by, hfi_t
         struct consul_answer answer;
         struct consul_view view;
         bool done = true;
-        hf_status status = get_tree(store, key, &answer, deadline_ns, err);
+        hf_status status = hfi_consul_get_tree(store, key, &answer, deadline_ns, err);
         if (status != HF_OK)
             return status;
         hfi_consul_view(&view, &answer, store, name, nobody);
@@ -251,7 +249,7 @@ static hf_status show_token(struct consul_store *store, const char *key, uint64_
     char value[24];
     struct consul_answer answer;
     struct consul_entry entry;
-    hf_status status = get_tree(store, key, &answer, deadline_ns, err);
+    hf_status status = hfi_consul_get_tree(store, key, &answer, deadline_ns, err);
     if (status != HF_OK)
         return status;
     const bool there = hfi_consul_entry(&answer, 0, &entry);

@@ -103,7 +103,7 @@ static hf_status read_errors(struct consul_answer *answer, const json_t *errors,
 static hf_status read_answer(const struct consul_store *store, const struct consul_reply *reply,
                              struct consul_answer *answer, hf_error *err)
 {
-    *answer = (struct consul_answer){ 0 };
+    *answer = (struct consul_answer){ .date_s = reply->date_s };
     if (reply->status != 200 && reply->status != 409)
         return hfi_consul_refusal(store, reply, true, err);
     answer->root = json_loadb(reply->body, reply->length, 0, NULL);
@@ -195,10 +195,15 @@ static const json_t *entry_of(const struct consul_answer *answer, size_t i)
     return json_object_get(json_array_get(json_object_get(answer->root, "Results"), i), "KV");
 }
 
+void hfi_consul_text(char out[HFI_CONSUL_VALUE_MAX], const struct consul_answer *answer, size_t i)
+{
+    read_value(out, entry_of(answer, i));
+}
+
 uint64_t hfi_consul_number(const struct consul_answer *answer, size_t i)
 {
     char text[HFI_CONSUL_VALUE_MAX];
-    read_value(text, entry_of(answer, i));
+    hfi_consul_text(text, answer, i);
     return strtoull(text, NULL, 10);
 }
 

@@ -20,6 +20,8 @@ void hfi_consul_work_start(struct consul_work *work, struct consul_store *store,
     hfi_consul_key(work->place, store, CONSUL_PLACE, request->name, request->owner);
     hfi_consul_key(work->marker, store, CONSUL_MARKER, request->name, request->owner);
     hfi_consul_key(work->all, store, CONSUL_ALL, request->name, request->owner);
+    if (request->once)
+        hfi_consul_done_key(work->done, store, request->name);
     hfi_consul_describe(work->value, store, request->owner, request->ttl_ms, request->note);
 }
 
@@ -162,6 +164,7 @@ static void take_in(struct consul_work *work, enum consul_asked asked)
     case CONSUL_NOTHING:
         break;
     }
+    hfi_consul_note_done(work);
 }
 
 /* A question that was not answered yet stays on its connection. The store knows of it, should nobody come back. */
@@ -240,6 +243,7 @@ static hf_status settle(struct consul_work *work)
     lock->session = work->lock->session->id;
     lock->value = fresh;
     hfi_consul_add(work, "get-tree", work->all);
+    hfi_consul_add_done(work);
     const hf_status status = hfi_consul_work_ask(work, CONSUL_SETTLE);
     if (status != HF_OK)
         return status;

@@ -9,6 +9,7 @@
  * Waiting:            in order of the keys' revisions. Each waiter watches the one key before its own, all of them on
  *                     one stream per client; when that key is gone it reads again, its own key included, before it
  *                     believes.
+ * Done:               a key of its own for the mark, tied to a lease that nobody keeps: it ends by itself.
  * Token:              the store's revision when the lock was seen to be ours. Our key is there in that revision, so
  *                     whoever comes later sees a greater one.
  * Cannot promise:     tokens that grow through a restore from a snapshot, unless it bumps the revision. Exclusion from
@@ -135,6 +136,15 @@ static void line_up(struct etcd_store *store, struct etcd_lock *lock, struct etc
     pthread_mutex_unlock(&store->mutex);
 }
 
+/* The work is done: what of ours is there is given back by release(). */
+static void step_back(struct etcd_store *store, struct etcd_lock *lock, const struct etcd_view *view)
+{
+    pthread_mutex_lock(&store->mutex);
+    lock->place = view->placed ? ETCD_PLACED : ETCD_NOWHERE;
+    lock->own_revision = view->own_revision;
+    pthread_mutex_unlock(&store->mutex);
+}
+
 static void note_unsure(struct etcd_store *store, struct etcd_lock *lock)
 {
     pthread_mutex_lock(&store->mutex);
@@ -177,7 +187,7 @@ static hf_status ask_all(struct etcd_store *store, struct etcd_lock *lock, const
         status = hfi_etcd_lease_take(store, lock, request, err);
     if (status == HF_OK)
         status = ask(store, lock, request, view, err);
-    if (status == HF_OK && view->placed && !view->first && !view->before) {
+    if (status == HF_OK && view->placed && !view->first && !view->before && !view->done) {
         /* Found again after a lost answer, which does not say who is before it. */
         line_up(store, lock, view);
         status = ask(store, lock, request, view, err);
@@ -212,7 +222,11 @@ static hf_status etcd_attempt(void *memory, void *lock_memory, const struct hfi_
     lock->called = false; /* what comes from now on is news */
     pthread_mutex_unlock(&store->mutex);
     hf_status status = ask_until_it_says(store, lock, request, &view, err);
-    if (status == HF_OK && view.first) {
+    if (status == HF_OK && view.done) {
+        step_back(store, lock, &view);
+        hfi_etcd_say_done(store, &view, grant, request->deadline_ns);
+        status = HF_DONE;
+    } else if (status == HF_OK && view.first) {
         take_up(store, lock, request, &view, grant);
     } else if (status == HF_OK) {
         snprintf(grant->holder, sizeof grant->holder, "%s", view.holder);
@@ -241,7 +255,9 @@ static hf_status etcd_release(void *memory, void *lock_memory, const struct hfi_
     stop_watching(store, lock);
     const bool was_held = lock->place == ETCD_HELD;
     hf_status status = HF_OK;
-    if (lock->place != ETCD_NOWHERE || lock->late)
+    if (was_held && request->done_ms)
+        status = hfi_etcd_finish(store, lock, request, err);
+    else if (lock->place != ETCD_NOWHERE || lock->late)
         status = hfi_etcd_ask_to_delete(store, lock, request, err);
     if (status != HF_OK && hfi_etcd_lease_has_ended(store, lock->lease)) /* and the key with it */
         status = hfi_fail(err, HF_LOST, 0, "the lease has ended");
@@ -268,7 +284,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "etcd: etcds:",
     .summary = "machines that share an etcd cluster",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
-            HF_CAP_INSPECT | HF_CAP_BREAK,
+            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_ONCE,
     .lingers = true,
     .store_size = sizeof(struct etcd_store),
     .lock_size = sizeof(struct etcd_lock),
@@ -280,6 +296,8 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = etcd_release,
     .inspect = hfi_etcd_inspect,
     .inspect_one = hfi_etcd_inspect_one,
+    .inspect_done = hfi_etcd_inspect_done,
+    .forget_done = hfi_etcd_forget_done,
     .evict = hfi_etcd_evict,
     .ear = etcd_ear,
     .hear = hfi_etcd_hear,

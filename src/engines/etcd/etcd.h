@@ -7,7 +7,7 @@
  *   etcd_lease.c       leases: granting and sharing; etcd_renew.c: keeping what is held
  *   etcd_ear.c         the connection that hears: watches and the keep-alives; etcd_watch.c: who watches what;
  *                      etcd_errand.c: what is done on the side
- *   etcd_look.c        who holds what
+ *   etcd_look.c        who holds what; etcd_done.c: what is done
  *   etcd_ask.c         one exchange, with whichever server answers; etcd_answer.c: what a refusal means
  *   etcd_login.c       the token of the log-in
  *   etcd_node.c        a server and the idle connections to it
@@ -118,8 +118,9 @@ hf_status hfi_etcd_exchange(struct etcd_connection *connection, struct etcd_stre
 /* --- etcd_connect.c --- */
 
 hf_status hfi_etcd_tls_new(SSL_CTX **out, const struct etcd_config *config, hf_error *err);
-/* In steps that never wait. HF_TIMEOUT: not yet; go on when connection->wants is there. */
-hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address, hf_error *err);
+/* In steps that never wait. HF_TIMEOUT: not yet; go on when connection->wants is there. `alone`: see dial.h. */
+hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address, bool alone,
+                                 hf_error *err);
 hf_status hfi_etcd_connect_step(struct etcd_connection *connection, const struct etcd_address *address, SSL_CTX *tls,
                                 hf_error *err);
 void hfi_etcd_disconnect(struct etcd_connection *connection);
@@ -148,6 +149,7 @@ hf_status hfi_etcd_outcome(const struct etcd_stream *stream, bool writes, hf_err
 /* The server refuses the token: it is too old, or the server has forgotten it. */
 bool hfi_etcd_is_stale_token(const struct etcd_stream *stream);
 bool hfi_etcd_is_lease_missing(const struct etcd_stream *stream);
+bool hfi_etcd_is_lease_there(const struct etcd_stream *stream);
 bool hfi_etcd_is_too_many(const struct etcd_stream *stream);
 bool hfi_etcd_is_full(const struct etcd_stream *stream);
 
@@ -172,6 +174,7 @@ struct etcd_question {
     uint64_t login;     /* set: after which log-in */
     bool unsure;        /* set: what a server that did not answer was asked may have been done, or be done yet */
     bool lease_missing; /* set: there is no such lease */
+    bool lease_there;   /* set: there is such a lease, which was asked for once before */
     bool too_many;      /* set: the server takes fewer operations in one transaction */
     bool full;          /* set: the server has no room, and may have done what has used it up */
 };
@@ -203,7 +206,9 @@ struct etcd_view {
     int64_t revision;     /* of the store, when it was looked at */
     char *before;         /* the key that comes right before the own one; NULL: not known, or none */
     size_t before_length;
-    char holder[160]; /* "host:pid", "" if not known */
+    char holder[160];   /* "host:pid", "" if not known */
+    bool done;          /* there is a mark that its work is done: of `holder`, "host:pid note" */
+    int64_t done_lease; /* … that ends with this lease; 0: with none */
 };
 
 void hfi_etcd_view_free(struct etcd_view *view);
@@ -221,6 +226,9 @@ hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lo
 /* HF_OK: deleted, or was never there; and what was asked for it before does nothing any more, however late it arrives.
  * HF_LOST: it was gone. */
 hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                                 hf_error *err);
+/* The same, and leaves a mark in the same step, that ends with lock->done_lease. HF_OK also if this was done before. */
+hf_status hfi_etcd_ask_to_finish(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
                                  hf_error *err);
 /* What is said of a contender in its key: "host pid note", or "host pid:token note" if there is a token to be told. Its
  * length. */
@@ -275,6 +283,9 @@ hfi_time hfi_etcd_lease_counts_from(struct etcd_store *store, const struct etcd_
  * lost, or was released by another thread. */
 struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock, int64_t *own_revision);
 void hfi_etcd_lease_unuse(struct etcd_store *store, struct etcd_lease *lease);
+/* Of leases that may have ended; whether or not they are there afterwards, they end by themselves. */
+#define HFI_ETCD_REVOKE_MOST 32
+void hfi_etcd_leases_revoke(struct etcd_store *store, const int64_t *ids, size_t count, hfi_time deadline_ns);
 /* Gives all of them back. */
 void hfi_etcd_leases_close(struct etcd_store *store);
 /* With the mutex. */
@@ -343,11 +354,40 @@ hf_status hfi_etcd_await_turn(struct etcd_store *store, struct etcd_lock *lock, 
 
 /* --- etcd_look.c --- */
 
+/* What a value says: see hfi_etcd_value(). */
+struct etcd_person {
+    char host[65]; /* "": it is another program's */
+    long long pid;
+    unsigned long long token; /* 0: not told */
+    char note[HFI_ETCD_VALUE_MAX];
+};
+
+void hfi_etcd_read_person(struct etcd_person *person, const ProtobufCBinaryData *value);
+/* Reads all keys that start with `start`. */
+hf_status hfi_etcd_read_keys(struct etcd_store *store, const char *start, struct etcd_call *call, hfi_time deadline_ns,
+                             hf_error *err);
+/* Deletes the key if it is still the one that was seen. */
+hf_status hfi_etcd_delete_key(struct etcd_store *store, const Etcd__KeyValue *one, hfi_time deadline_ns, hf_error *err);
+
 hf_status hfi_etcd_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                            hf_error *err);
 hf_status hfi_etcd_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                hf_error *err);
 hf_status hfi_etcd_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
+
+/* --- etcd_done.c --- */
+
+/* The key of the mark that the work of `name` is done. Its length. */
+size_t hfi_etcd_done_key(char out[HFI_ETCD_KEY_MAX + 1], const struct etcd_store *store, const char *name);
+/* For how long the mark that was seen still counts, and how long ago it was made, as far as the server says. */
+void hfi_etcd_say_done(struct etcd_store *store, const struct etcd_view *view, struct hfi_grant *grant,
+                       hfi_time deadline_ns);
+/* Gives the lock back, and leaves a mark for request->done_ms if it was held until now. */
+hf_status hfi_etcd_finish(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                          hf_error *err);
+hf_status hfi_etcd_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                hf_error *err);
+hf_status hfi_etcd_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 
 /* --- all of it --- */
 
@@ -391,6 +431,7 @@ struct etcd_lock {
     bool refused;         /* it is one of lease->refused */
     int64_t own_revision; /* in which the key was made; 0: not known */
     int64_t token;        /* while it is held */
+    int64_t done_lease;   /* of the mark that its release leaves; 0: none was asked for */
 
     /* what it watches: the key before its own while it waits, its own while it holds */
     struct etcd_lock *next_watched, *prev_watched;

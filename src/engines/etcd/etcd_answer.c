@@ -84,6 +84,11 @@ bool hfi_etcd_is_lease_missing(const struct etcd_stream *stream)
     return stream->code == NOT_FOUND && strstr(stream->reason, "lease not found");
 }
 
+bool hfi_etcd_is_lease_there(const struct etcd_stream *stream)
+{
+    return stream->code == FAILED_PRECONDITION && strstr(stream->reason, "lease already exists");
+}
+
 bool hfi_etcd_is_too_many(const struct etcd_stream *stream)
 {
     return stream->code == INVALID_ARGUMENT && strstr(stream->reason, "too many operations");

@@ -218,6 +218,7 @@ hf_status hfi_etcd_ask(struct etcd_store *store, struct etcd_question *question,
         }
         question->unsure = question->unsure || status == HF_UNKNOWN;
         question->lease_missing = is_any(question, hfi_etcd_is_lease_missing);
+        question->lease_there = is_any(question, hfi_etcd_is_lease_there);
         question->too_many = is_any(question, hfi_etcd_is_too_many);
         question->full = is_any(question, hfi_etcd_is_full);
         const bool refused = *store->config.user && is_any(question, hfi_etcd_is_stale_token);

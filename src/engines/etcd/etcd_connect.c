@@ -7,7 +7,8 @@
 
 /* --- the socket --- */
 
-hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address, hf_error *err)
+hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address, bool alone,
+                                 hf_error *err)
 {
     struct etcd_connection *connection = hfi_alloc(sizeof *connection);
     *out = NULL;
@@ -15,6 +16,7 @@ hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
     connection->fd = -1;
     connection->wants = POLLIN | POLLOUT;
+    connection->dial.alone = alone;
     hf_status status = hfi_dial_begin(&connection->dial, &connection->fd, address->host, address->port, err);
     if (status == HF_OK && !hfi_etcd_session_new(connection))
         status = hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");

@@ -181,7 +181,7 @@ static void start_connecting(struct etcd_store *store, hfi_time now_ns)
     if (ear->connection) {
         node->idle = ear->connection->next;
         node->idle_count--;
-    } else if (hfi_etcd_connect_begin(&ear->connection, node->address, NULL) != HF_OK) {
+    } else if (hfi_etcd_connect_begin(&ear->connection, node->address, false, NULL) != HF_OK) {
         break_off(store);
         return;
     }

@@ -13,7 +13,6 @@
 #define IDLE_MOST (60 * HFI_SECOND)
 /* What a client that is closed takes to give its leases back. */
 #define FAREWELL (500 * HFI_MS)
-#define FAREWELL_CALLS 32
 
 /* --- which lease; with the mutex --- */
 
@@ -317,11 +316,11 @@ void hfi_etcd_lease_unuse(struct etcd_store *store, struct etcd_lease *lease)
 
 /* --- the end --- */
 
-static void revoke(struct etcd_store *store, const int64_t *ids, size_t count)
+void hfi_etcd_leases_revoke(struct etcd_store *store, const int64_t *ids, size_t count, hfi_time deadline_ns)
 {
-    Etcd__LeaseRequest requests[FAREWELL_CALLS];
-    struct etcd_call calls[FAREWELL_CALLS];
-    struct etcd_question question = { .calls = calls, .count = count, .deadline_ns = store->env->now_ns() + FAREWELL };
+    Etcd__LeaseRequest requests[HFI_ETCD_REVOKE_MOST];
+    struct etcd_call calls[HFI_ETCD_REVOKE_MOST];
+    struct etcd_question question = { .calls = calls, .count = count, .deadline_ns = deadline_ns };
     for (size_t i = 0; i < count; i++) {
         etcd__lease_request__init(&requests[i]);
         requests[i].id = ids[i];
@@ -335,14 +334,14 @@ static void revoke(struct etcd_store *store, const int64_t *ids, size_t count)
 
 void hfi_etcd_leases_close(struct etcd_store *store)
 {
-    int64_t ids[FAREWELL_CALLS];
+    int64_t ids[HFI_ETCD_REVOKE_MOST];
     size_t count = 0;
     for (const struct etcd_lease *lease = store->leases; lease; lease = lease->next) {
         if (lease->state == ETCD_LEASE_ALIVE)
             ids[count++] = lease->id;
         /* They end by themselves too, so a server that does not answer is not asked for more. */
-        if (store->answers && count && (count == FAREWELL_CALLS || !lease->next)) {
-            revoke(store, ids, count);
+        if (store->answers && count && (count == HFI_ETCD_REVOKE_MOST || !lease->next)) {
+            hfi_etcd_leases_revoke(store, ids, count, store->env->now_ns() + FAREWELL);
             count = 0;
         }
     }

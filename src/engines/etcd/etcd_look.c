@@ -28,9 +28,8 @@ static ProtobufCBinaryData bytes(const char *text)
     return (ProtobufCBinaryData){ .len = strlen(text), .data = (uint8_t *)(uintptr_t)text };
 }
 
-/* All keys that start with `start`. */
-static hf_status read_keys(struct etcd_store *store, const char *start, struct etcd_call *call, hfi_time deadline_ns,
-                           hf_error *err)
+hf_status hfi_etcd_read_keys(struct etcd_store *store, const char *start, struct etcd_call *call, hfi_time deadline_ns,
+                             hf_error *err)
 {
     char end[HFI_ETCD_KEY_MAX + 1];
     Etcd__RangeRequest request = ETCD__RANGE_REQUEST__INIT;
@@ -134,15 +133,7 @@ static hf_status ask_about_holders(struct etcd_store *store, struct group *group
 
 /* --- showing --- */
 
-/* What a value says: see hfi_etcd_value(). */
-struct person {
-    char host[65];
-    long long pid;
-    unsigned long long token; /* 0: not told */
-    char note[HFI_ETCD_VALUE_MAX];
-};
-
-static void read_person(struct person *person, const ProtobufCBinaryData *value)
+void hfi_etcd_read_person(struct etcd_person *person, const ProtobufCBinaryData *value)
 {
     char text[HFI_ETCD_VALUE_MAX];
     int used = 0, more = 0;
@@ -167,9 +158,9 @@ static const char **describe_waiters(const struct group *group)
     const char **pointers = hfi_alloc(count * (sizeof *pointers + WAITER_MOST) + 1);
     char *texts = pointers ? (char *)(pointers + count) : NULL;
     for (size_t i = 0; pointers && i < count; i++) {
-        struct person person;
+        struct etcd_person person;
         char *text = texts + i * WAITER_MOST;
-        read_person(&person, &group->keys[1 + i]->value);
+        hfi_etcd_read_person(&person, &group->keys[1 + i]->value);
         pointers[i] = text;
         if (*person.host)
             snprintf(text, WAITER_MOST, "%s:%lld%s%.120s", person.host, person.pid, *person.note ? " " : "",
@@ -180,9 +171,9 @@ static const char **describe_waiters(const struct group *group)
 
 static int show(const struct group *group, hf_inspect_fn each, void *arg)
 {
-    struct person holder;
+    struct etcd_person holder;
     const char **waiting = describe_waiters(group);
-    read_person(&holder, &group->keys[0]->value);
+    hfi_etcd_read_person(&holder, &group->keys[0]->value);
     const hf_info info = { .size = sizeof info,
                            .name = group->name,
                            .host = holder.host,
@@ -203,7 +194,7 @@ static hf_status show_all(struct etcd_store *store, const char *start, hf_inspec
                           hfi_time deadline_ns, hf_error *err)
 {
     struct etcd_call call;
-    hf_status status = read_keys(store, start, &call, deadline_ns, err);
+    hf_status status = hfi_etcd_read_keys(store, start, &call, deadline_ns, err);
     if (status != HF_OK)
         return status;
     const Etcd__RangeResponse *range = (const Etcd__RangeResponse *)call.answer;
@@ -245,7 +236,7 @@ hf_status hfi_etcd_inspect_one(void *memory, const char *name, hf_inspect_fn eac
 
 /* --- breaking --- */
 
-static hf_status delete_key(struct etcd_store *store, const Etcd__KeyValue *one, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_etcd_delete_key(struct etcd_store *store, const Etcd__KeyValue *one, hfi_time deadline_ns, hf_error *err)
 {
     Etcd__TxnRequest request = ETCD__TXN_REQUEST__INIT;
     Etcd__Compare compare = ETCD__COMPARE__INIT, *compares[] = { &compare };
@@ -278,7 +269,7 @@ hf_status hfi_etcd_evict(void *memory, const char *name, const char *by, hfi_tim
     char start[HFI_ETCD_KEY_MAX + 1];
     struct etcd_call call;
     hfi_etcd_key(start, store, name, 0);
-    hf_status status = read_keys(store, start, &call, deadline_ns, err);
+    hf_status status = hfi_etcd_read_keys(store, start, &call, deadline_ns, err);
     if (status != HF_OK)
         return status;
     const Etcd__RangeResponse *range = (const Etcd__RangeResponse *)call.answer;
@@ -288,7 +279,7 @@ hf_status hfi_etcd_evict(void *memory, const char *name, const char *by, hfi_tim
             oldest = range->kvs[i];
     }
     if (oldest)
-        status = delete_key(store, oldest, deadline_ns, err);
+        status = hfi_etcd_delete_key(store, oldest, deadline_ns, err);
     hfi_etcd_answers_free(&(struct etcd_question){ .calls = &call, .count = 1 });
     store->env->recheck(store->env->core); /* it may have been our own */
     return status;

@@ -65,7 +65,7 @@ static hf_status connect_to(struct etcd_store *store, struct etcd_node *node, st
                             hfi_time deadline_ns, hf_error *err)
 {
     struct etcd_connection *connection;
-    hf_status status = hfi_etcd_connect_begin(&connection, node->address, err);
+    hf_status status = hfi_etcd_connect_begin(&connection, node->address, store->config.address_count == 1, err);
     if (status != HF_OK)
         return status;
     while ((status = hfi_etcd_connect_step(connection, node->address, store->tls, err)) == HF_TIMEOUT) {

@@ -38,7 +38,7 @@ static ProtobufCBinaryData bytes(const char *text, size_t length)
 /* --- a transaction --- */
 
 #define OPERATIONS_MOST 3
-#define COMPARES_MOST 2
+#define COMPARES_MOST 3
 
 struct txn {
     const struct etcd_store *store;
@@ -47,12 +47,14 @@ struct txn {
     char group[HFI_ETCD_KEY_MAX + 1]; /* "P/NAME/", below which all contenders are */
     char end[HFI_ETCD_KEY_MAX + 1];   /* behind the last of them */
     char mark[HFI_ETCD_KEY_MAX + 1];  /* if it is there, the own key is not to be made any more */
+    char done[HFI_ETCD_KEY_MAX + 1];  /* if it is there, the work of the lock is done */
     size_t key_length, group_length;
     char value[HFI_ETCD_VALUE_MAX];
     Etcd__Compare conditions[COMPARES_MOST], *compares[COMPARES_MOST];
     Etcd__RequestOp operations[2][OPERATIONS_MOST], *pointers[2][OPERATIONS_MOST];
     Etcd__RangeRequest ranges[2][OPERATIONS_MOST];
-    Etcd__PutRequest put; /* of the own key, or of the mark */
+    Etcd__PutRequest put;      /* of the own key, or of the mark that it was undone */
+    Etcd__PutRequest put_done; /* of the mark that the work is done */
     Etcd__DeleteRangeRequest remove;
     Etcd__TxnRequest request;
     Etcd__LeaseRequest keep;
@@ -136,15 +138,16 @@ static Etcd__RangeRequest *add_end_of_queue(struct txn *txn, int branch, Etcd__R
 }
 
 /* Goes with the lease. */
-static void add_put(struct txn *txn, int branch, ProtobufCBinaryData key, size_t value_length)
+static void add_put(struct txn *txn, int branch, Etcd__PutRequest *put, ProtobufCBinaryData key, size_t value_length,
+                    int64_t lease)
 {
     Etcd__RequestOp *operation = add_operation(txn, branch);
-    etcd__put_request__init(&txn->put);
-    txn->put.key = key;
-    txn->put.value = bytes(txn->value, value_length);
-    txn->put.lease = txn->lock->lease->id;
+    etcd__put_request__init(put);
+    put->key = key;
+    put->value = bytes(txn->value, value_length);
+    put->lease = lease;
     operation->request_case = ETCD__REQUEST_OP__REQUEST_PUT;
-    operation->put = &txn->put;
+    operation->put = put;
     txn->question.writes = true;
 }
 
@@ -162,7 +165,20 @@ static ProtobufCBinaryData mark_of(struct txn *txn)
 static void add_own(struct txn *txn, const char *note)
 {
     add_condition(txn, mark_of(txn), ETCD__COMPARE__RESULT__EQUAL, 0);
-    add_put(txn, 0, bytes(txn->key, txn->key_length), hfi_etcd_value(txn->value, txn->store, 0, note));
+    add_put(txn, 0, &txn->put, bytes(txn->key, txn->key_length), hfi_etcd_value(txn->value, txn->store, 0, note),
+            txn->lock->lease->id);
+}
+
+static ProtobufCBinaryData done_of(struct txn *txn)
+{
+    return bytes(txn->done, hfi_etcd_done_key(txn->done, txn->store, txn->lock->name));
+}
+
+/* Nothing is made if the work is done: then the mark is read. */
+static void add_unless_done(struct txn *txn)
+{
+    add_condition(txn, done_of(txn), ETCD__COMPARE__RESULT__EQUAL, 0);
+    add_range(txn, 1)->key = done_of(txn);
 }
 
 static void add_delete(struct txn *txn)
@@ -275,6 +291,21 @@ static hf_status find_own(struct etcd_view *view, const Etcd__KeyValue *oldest, 
     return HF_OK;
 }
 
+/* `mark` may be NULL. */
+static void note_done(struct etcd_view *view, const Etcd__KeyValue *mark)
+{
+    struct etcd_person person;
+    if (!mark)
+        return;
+    hfi_etcd_read_person(&person, &mark->value);
+    view->done = true;
+    view->done_lease = mark->lease;
+    view->holder[0] = 0;
+    if (*person.host)
+        snprintf(view->holder, sizeof view->holder, "%s:%lld%s%.70s", person.host, person.pid, *person.note ? " " : "",
+                 person.note);
+}
+
 static bool is_own(const struct txn *txn, const Etcd__KeyValue *one)
 {
     return one->key.len == txn->key_length && memcmp(one->key.data, txn->key, txn->key_length) == 0;
@@ -297,22 +328,26 @@ hf_status hfi_etcd_ask_if_free(struct etcd_store *store, struct etcd_lock *lock,
     only_if(&txn, true, ETCD__COMPARE__RESULT__EQUAL, 0);
     add_own(&txn, request->note);
     add_end_of_queue(&txn, 1, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
+    if (request->once)
+        add_unless_done(&txn);
     hf_status status = run(&txn, store, true, &answer, err);
     note_doubt(lock, &txn.question);
     if (status == HF_OK)
         status = note_revision(view, answer, err);
     if (status == HF_OK) {
         const Etcd__KeyValue *oldest = answer->succeeded ? NULL : only_key(range_of(answer, 0));
+        const Etcd__KeyValue *mark = answer->succeeded ? NULL : only_key(range_of(answer, 1));
         if (answer->succeeded) {
             view->placed = view->first = true;
             view->own_revision = view->revision;
-        } else if (!oldest) {
-            status = nonsense(err);
-        } else if (is_own(&txn, oldest)) {
+        } else if (oldest && is_own(&txn, oldest)) {
             status = find_own(view, oldest, oldest, err);
-        } else {
+        } else if (oldest) {
             hfi_etcd_say_who(view->holder, &oldest->value);
         }
+        note_done(view, mark);
+        if (!answer->succeeded && !oldest && !mark)
+            status = nonsense(err);
     }
     end(&txn);
     return status;
@@ -330,14 +365,19 @@ hf_status hfi_etcd_ask_to_line_up(struct etcd_store *store, struct etcd_lock *lo
     add_own(&txn, request->note);
     add_end_of_queue(&txn, 1, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
     add_range(&txn, 1)->key = bytes(txn.key, txn.key_length);
+    if (request->once)
+        add_unless_done(&txn);
     hf_status status = run(&txn, store, true, &answer, err);
     note_doubt(lock, &txn.question);
     if (status == HF_OK)
         status = note_revision(view, answer, err);
     if (status == HF_OK) {
         const Etcd__KeyValue *oldest = only_key(range_of(answer, 0)), *other = only_key(range_of(answer, 1));
+        const Etcd__KeyValue *mark = answer->succeeded ? NULL : only_key(range_of(answer, 2));
         if (!answer->succeeded) {
-            status = find_own(view, oldest, other, err);
+            if (other || !mark)
+                status = find_own(view, oldest, other, err);
+            note_done(view, mark);
         } else {
             view->placed = true;
             view->first = !oldest;
@@ -363,6 +403,8 @@ hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lo
     before->max_create_revision = lock->own_revision - 1;
     before->keys_only = true;
     add_end_of_queue(&txn, 0, ETCD__RANGE_REQUEST__SORT_ORDER__ASCEND);
+    if (request->once) /* whoever was before us may have left a mark */
+        add_range(&txn, 0)->key = done_of(&txn);
     hf_status status = run(&txn, store, true, &answer, err);
     if (status == HF_OK)
         status = note_revision(view, answer, err);
@@ -377,9 +419,24 @@ hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lo
             hfi_etcd_say_who(view->holder, &oldest->value);
         if (status == HF_OK && other)
             status = keep_before(view, other, err);
+        note_done(view, only_key(range_of(answer, 2)));
     }
     end(&txn);
     return status;
+}
+
+/* Not the key by its name alone: a request that comes late would delete what was made anew under that name. */
+static void begin_to_delete(struct txn *txn, const struct etcd_store *store, struct etcd_lock *lock,
+                            const struct hfi_request *request, bool mark)
+{
+    begin(txn, store, lock, request->deadline_ns);
+    if (lock->own_revision)
+        only_if(txn, false, ETCD__COMPARE__RESULT__EQUAL, lock->own_revision);
+    else
+        only_if(txn, false, ETCD__COMPARE__RESULT__NOT_EQUAL, 0);
+    add_delete(txn);
+    for (int branch = 0; branch < 2 && mark; branch++)
+        add_put(txn, branch, &txn->put, mark_of(txn), 0, lock->lease->id);
 }
 
 static hf_status delete_own(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
@@ -387,15 +444,7 @@ static hf_status delete_own(struct etcd_store *store, struct etcd_lock *lock, co
 {
     struct txn txn;
     const Etcd__TxnResponse *answer;
-    begin(&txn, store, lock, request->deadline_ns);
-    /* Not the key by its name alone: a request that comes late would delete what was made anew under that name. */
-    if (lock->own_revision)
-        only_if(&txn, false, ETCD__COMPARE__RESULT__EQUAL, lock->own_revision);
-    else
-        only_if(&txn, false, ETCD__COMPARE__RESULT__NOT_EQUAL, 0);
-    add_delete(&txn);
-    for (int branch = 0; branch < 2 && mark; branch++)
-        add_put(&txn, branch, mark_of(&txn), 0);
+    begin_to_delete(&txn, store, lock, request, mark);
     hf_status status = run(&txn, store, false, &answer, err);
     /* One that comes late would delete what has the same name by then: so nothing new gets that name. */
     lock->late = lock->late || (txn.question.unsure && !lock->own_revision);
@@ -413,5 +462,28 @@ hf_status hfi_etcd_ask_to_delete(struct etcd_store *store, struct etcd_lock *loc
     /* A server that is full takes no mark: it is asked for again, but who waits need not wait for that. */
     if (status == HF_UNAVAILABLE && lock->late)
         delete_own(store, lock, request, false, NULL);
+    return status;
+}
+
+hf_status hfi_etcd_ask_to_finish(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request,
+                                 hf_error *err)
+{
+    struct txn txn;
+    begin_to_delete(&txn, store, lock, request, lock->late);
+    add_put(&txn, 0, &txn.put_done, done_of(&txn), hfi_etcd_value(txn.value, store, lock->token, request->note),
+            lock->done_lease);
+    add_range(&txn, 1)->key = done_of(&txn);
+    hf_status status = hfi_etcd_ask(store, &txn.question, err);
+    if (txn.question
+            .lease_missing) /* the mark's, so that its time is over, or the key's: which is seen without a mark */
+        return hfi_etcd_ask_to_delete(store, lock, request, err);
+    if (status != HF_OK)
+        return status;
+    const Etcd__TxnResponse *answer = (const Etcd__TxnResponse *)txn.calls[0].answer;
+    const Etcd__KeyValue *mark = answer->succeeded ? NULL : only_key(range_of(answer, answer->n_responses - 1));
+    /* No other has this lease: with such a mark it was done by a request whose answer was lost. */
+    if (!answer->succeeded && (!mark || mark->lease != lock->done_lease))
+        status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
+    end(&txn);
     return status;
 }

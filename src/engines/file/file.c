@@ -7,6 +7,7 @@
  * Who counts time:    nobody; there is no HF_CAP_EXPIRY.
  * Order:              first come, first served, unless a holder crashes with waiters behind it: those line up anew.
  * Token:              in the file, see lockrecord.h.
+ * Done:               in the file, see done.c; counted by the machine's wall clock.
  * Cannot promise:     anything beyond one kernel; so network file systems are refused.
  *
  * Taking a free lock is: open the file, lock it, look at it and whether it has a queue, read and write its record;
@@ -112,17 +113,38 @@ static void let_go(struct file_store *store, struct file_lock *lock, const char 
     }
 }
 
+/* HF_OK: nothing is recorded as done, or nobody asks. */
+static hf_status look_whether_done(const struct file_lock *lock, const struct hfi_request *request,
+                                   struct hfi_grant *grant, hf_error *err)
+{
+    struct file_done done;
+    const hf_status status = request->once ? hfi_file_read_done(lock->fd, &done, request->name, err) : HF_OK;
+    if (status != HF_DONE)
+        return status;
+    if (strcmp(done.name, request->name) != 0)
+        return HF_OK; /* then so is the record, and the lock is refused */
+    snprintf(grant->holder, sizeof grant->holder, "%s:%lld%s%.80s", done.host, (long long)done.pid,
+             done.note[0] ? " " : "", done.note);
+    grant->holder_left_ms = done.left_ms;
+    grant->done_ago_ms = done.ago_ms;
+    return HF_DONE;
+}
+
 /* The kernel's lock is ours: writes who we are and takes the token. */
 static hf_status enter(struct file_store *store, struct file_lock *lock, const struct hfi_request *request,
                        struct hfi_grant *grant, hf_error *err)
 {
+    lock->state = FILE_GIVEN;
+    hf_status status = look_whether_done(lock, request, grant, err);
+    if (status != HF_OK)
+        return status;
     struct file_record record = {
         .client = store->id, .queue = lock->queue.number, .pid = store->pid, .since_ns = grant->counted_from_ns
     };
     memcpy(record.host, store->host, sizeof record.host);
     snprintf(record.note, sizeof record.note, "%s", request->note);
     snprintf(record.name, sizeof record.name, "%s", request->name);
-    const hf_status status = hfi_file_write_record(lock->fd, &store->directory, &record, err);
+    status = hfi_file_write_record(lock->fd, &store->directory, &record, err);
     if (status != HF_OK) {
         let_go(store, lock, request->name);
         return status;
@@ -149,8 +171,11 @@ static hf_status describe_holder(const struct file_lock *lock, const struct hfi_
 }
 
 /* After HF_BUSY a caller that will not wait keeps nothing. */
-static hf_status busy(struct file_lock *lock, const struct hfi_request *request, struct hfi_grant *grant)
+static hf_status busy(struct file_lock *lock, const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
 {
+    const hf_status status = look_whether_done(lock, request, grant, err);
+    if (status != HF_OK)
+        return status;
     describe_holder(lock, request, grant);
     if (!request->queue)
         close_all(lock);
@@ -237,7 +262,7 @@ static hf_status file_attempt(void *memory, void *lock_memory, const struct hfi_
         if (lock->state == FILE_GIVEN)
             return enter(store, lock, request, grant, err);
         if (lock->state != FILE_OPEN)
-            return busy(lock, request, grant);
+            return busy(lock, request, grant, err);
         status = take_free(store, lock, request, &again, err);
         if (status == HF_OK)
             return enter(store, lock, request, grant, err);
@@ -245,7 +270,7 @@ static hf_status file_attempt(void *memory, void *lock_memory, const struct hfi_
             return status;
     }
     if (!again)
-        return busy(lock, request, grant);
+        return busy(lock, request, grant, err);
     return hfi_fail(err, HF_UNAVAILABLE, 0, "the lock file of %.120s is removed again and again", request->name);
 }
 
@@ -283,7 +308,7 @@ static hf_status wait_as_first(struct file_store *store, struct file_lock *lock,
                                              .inode = lock->inode,
                                              .number = lock->queue.number };
         if (lock->watch >= 0)
-            hfi_lifeline_tell(store->directory.fd, holder, &message); /* it knocks anyway, but faster */
+            hfi_lifeline_tell(store->directory.fd, holder, &message, ""); /* it knocks anyway, but faster */
     }
     if (lock->watch < 0)
         return sleep_soon(store, lock, request) ? HF_OK : HF_TIMEOUT;
@@ -415,11 +440,49 @@ static void leave_queue(struct file_store *store, struct file_lock *lock, const 
     }
 }
 
+/* Records that the work is done, while the lock is ours. */
+static hf_status record_done(const struct file_store *store, const struct file_lock *lock,
+                             const struct hfi_request *request, hf_error *err)
+{
+    struct stat stat;
+    struct file_done done = {
+        .token = lock->token, .pid = store->pid, .done_ms = hfi_wall_ms(), .for_ms = (int64_t)request->done_ms
+    };
+    const hf_status status = hfi_file_examine(lock->fd, &stat, request->name, err);
+    if (status != HF_OK)
+        return status;
+    if (stat.st_nlink == 0)
+        return hfi_fail(err, HF_LOST, 0, "its lock file was removed");
+    memcpy(done.host, store->host, sizeof done.host);
+    snprintf(done.note, sizeof done.note, "%s", request->note);
+    snprintf(done.name, sizeof done.name, "%s", request->name);
+    return hfi_file_write_done(lock->fd, &done, err);
+}
+
+void hfi_file_let_go_of_all(struct file_store *store)
+{
+    while (store->held) {
+        struct file_lock *lock = store->held;
+        store->held = lock->next;
+        let_go(store, lock, "");
+    }
+}
+
+/* The core asks again after these: nobody may do the work before it is recorded. */
+static bool is_passing(hf_status status)
+{
+    return status == HF_UNAVAILABLE || status == HF_NOMEM;
+}
+
 static hf_status file_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
 {
-    (void)err;
     struct file_store *store = memory;
     struct file_lock *lock = lock_memory;
+    hf_status status = HF_OK;
+    if (lock->state == FILE_HELD && request->done_ms)
+        status = record_done(store, lock, request, err);
+    if (is_passing(status))
+        return status;
     switch (lock->state) {
     case FILE_NEW:
         break;
@@ -440,7 +503,7 @@ static hf_status file_release(void *memory, void *lock_memory, const struct hfi_
         let_go(store, lock, request->name);
         break;
     }
-    return HF_OK;
+    return status;
 }
 
 const struct hfi_engine hfi_engine_file = {
@@ -449,7 +512,7 @@ const struct hfi_engine hfi_engine_file = {
     .schemes = "file:",
     .summary = "processes of one machine; the kernel keeps the lock on a file",
     .caps = HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_BOUND | HF_CAP_PROCESSES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT |
-            HF_CAP_BREAK,
+            HF_CAP_BREAK | HF_CAP_ONCE,
     .immediate = true,
     .store_size = sizeof(struct file_store),
     .lock_size = sizeof(struct file_lock),
@@ -460,6 +523,8 @@ const struct hfi_engine hfi_engine_file = {
     .release = file_release,
     .inspect = hfi_file_inspect,
     .inspect_one = hfi_file_inspect_one,
+    .inspect_done = hfi_file_inspect_done,
+    .forget_done = hfi_file_forget_done,
     .evict = hfi_file_evict,
     .ear = hfi_file_ear,
     .hear = hfi_file_hear,

@@ -28,7 +28,7 @@ void hfi_file_directory_close(struct file_directory *directory);
 /* --- what is said to a client by its lifeline --- */
 
 enum file_word {
-    FILE_SAYS_BREAK = 1, /* let go of the lock; the number is its token */
+    FILE_SAYS_BREAK = 1, /* let go of the lock; the number is its token, the text who wants it */
     FILE_SAYS_DOOR = 2,  /* somebody waits for it: the number is the queue to knock on */
 };
 
@@ -53,8 +53,9 @@ void hfi_file_name(char *out, const char *name);
 hf_status hfi_file_open(int *fd, const struct file_directory *directory, const char *name, hf_error *err);
 /* What it is: refuses all but a regular file with one name. st_nlink is 0 if it was removed in the meantime. */
 hf_status hfi_file_examine(int fd, struct stat *stat, const char *name, hf_error *err);
-/* The same for somebody who only looks; -1 if there is no such lock file. */
-int hfi_file_open_to_look(const struct file_directory *directory, const char *file_name, struct stat *stat);
+/* The same for somebody who only looks (O_RDONLY), or changes what is there (O_RDWR); -1 if there is no such lock
+ * file. */
+int hfi_file_open_to_look(const struct file_directory *directory, const char *file_name, int access, struct stat *stat);
 
 /* The kernel's lock. Its length is the holder's lifeline id, so that whoever finds it taken knows by whom,
  * atomically. */
@@ -78,6 +79,26 @@ hf_status hfi_file_read_record(int fd, struct file_record *record, const char *n
  * on disk before it is given out wherever a power failure could otherwise bring it back. */
 hf_status hfi_file_write_record(int fd, const struct file_directory *directory, struct file_record *record,
                                 hf_error *err);
+
+/* --- done.c: that the work of a lock is done, behind its record in the lock file --- */
+
+struct file_done {
+    uint64_t token;
+    int64_t pid;
+    int64_t done_ms; /* when, by the wall clock, and for how long it counts */
+    int64_t for_ms;
+    int64_t left_ms; /* set by who reads it, as this: */
+    int64_t ago_ms;
+    char host[65];
+    char note[121];
+    char name[HFI_NAME_MAX + 1];
+};
+
+/* HF_DONE: that is recorded, and counts still. HF_OK: nothing of the kind. */
+hf_status hfi_file_read_done(int fd, struct file_done *done, const char *name, hf_error *err);
+/* Records it, on disk. The caller has the kernel's lock. */
+hf_status hfi_file_write_done(int fd, const struct file_done *done, hf_error *err);
+hf_status hfi_file_erase_done(int fd, const char *name, hf_error *err);
 
 /* --- queue.c: the waiters of one lock --- */
 

@@ -90,9 +90,9 @@ hf_status hfi_file_open(int *fd, const struct file_directory *directory, const c
     return *fd < 0 ? hfi_fail_errno(err, errno, "open lock file", file_name) : HF_OK;
 }
 
-int hfi_file_open_to_look(const struct file_directory *directory, const char *file_name, struct stat *stat)
+int hfi_file_open_to_look(const struct file_directory *directory, const char *file_name, int access, struct stat *stat)
 {
-    const int fd = HFI_FD(openat(directory->fd, file_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    const int fd = HFI_FD(openat(directory->fd, file_name, access | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     if (fd < 0 && errno == ELOOP)
         errno = ENOENT; /* a link is no lock, and neither is anything but a regular file */
     if (fd < 0 || hfi_file_examine(fd, stat, file_name, NULL) == HF_OK)

@@ -32,17 +32,21 @@ bool hfi_lockrecord_this_boot(const struct lock_slot *slot)
     return memcmp(slot->boot, boot_name, sizeof boot_name) == 0;
 }
 
-static uint64_t checksum(const struct lock_slot *slot)
+uint64_t hfi_lockrecord_checksum(const void *from, size_t size)
 {
-    const size_t skip = offsetof(struct lock_slot, sequence);
     uint64_t sum = 0x9e3779b97f4a7c15u;
-    for (size_t at = skip; at < sizeof *slot; at += sizeof(uint64_t)) {
+    for (size_t at = 0; at < size; at += sizeof(uint64_t)) {
         uint64_t word;
-        memcpy(&word, (const char *)slot + at, sizeof word);
+        memcpy(&word, (const char *)from + at, sizeof word);
         sum = (sum ^ word) * 0xff51afd7ed558ccdu;
         sum ^= sum >> 32;
     }
     return sum;
+}
+
+static uint64_t checksum(const struct lock_slot *slot)
+{
+    return hfi_lockrecord_checksum(&slot->sequence, sizeof *slot - offsetof(struct lock_slot, sequence));
 }
 
 static bool is_valid(const struct lock_slot *slot)

@@ -59,6 +59,8 @@ bool hfi_lockrecord_next(struct lock_slot *next, const struct lock_slot *last, u
                          const struct file_record *record);
 /* The slot could not be written to disk: the next one must be. */
 void hfi_lockrecord_unmark(struct lock_slot *slot);
+/* Of a record of words; `from` need not be aligned. */
+uint64_t hfi_lockrecord_checksum(const void *from, size_t size);
 /* True if the slot was written since the machine was started. */
 bool hfi_lockrecord_this_boot(const struct lock_slot *slot);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * look.c: who holds what in the directory, and asking a holder to let go.
+ * look.c: who holds what in the directory, what is done, and asking a holder to let go.
  */
 #include "store.h"
 #include <dirent.h>
@@ -39,6 +39,25 @@ static int show(struct file_store *store, int fd, const char *file_name, const c
     return strncmp(info.name, prefix, strlen(prefix)) == 0 ? each(&info, arg) : 0;
 }
 
+static int show_done(struct file_store *store, int fd, const char *file_name, const char *prefix, hf_inspect_fn each,
+                     void *arg)
+{
+    (void)store;
+    struct file_done done;
+    if (hfi_file_read_done(fd, &done, file_name, NULL) != HF_DONE || strncmp(done.name, prefix, strlen(prefix)) != 0)
+        return 0;
+    const hf_info info = { .size = sizeof info,
+                           .name = done.name,
+                           .host = done.host,
+                           .pid = done.pid,
+                           .token = done.token,
+                           .held_ms = done.ago_ms,
+                           .remaining_ms = done.left_ms,
+                           .waiters = -1,
+                           .note = done.note };
+    return each(&info, arg);
+}
+
 /* The stream takes over its descriptor, so it is not on the list of those that a forked child closes. */
 static DIR *list(const struct file_directory *directory)
 {
@@ -64,11 +83,12 @@ void hfi_file_tidy(const struct file_directory *directory)
         closedir(stream);
 }
 
-hf_status hfi_file_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
-                           hf_error *err)
+typedef int show_fn(struct file_store *store, int fd, const char *file_name, const char *prefix, hf_inspect_fn each,
+                    void *arg);
+
+static hf_status show_all(struct file_store *store, show_fn *show_one, const char *prefix, hf_inspect_fn each,
+                          void *arg, hf_error *err)
 {
-    (void)deadline_ns;
-    struct file_store *store = memory;
     DIR *stream = list(&store->directory);
     if (!stream)
         return hfi_fail_errno(err, errno, "list", store->directory.path);
@@ -81,17 +101,31 @@ hf_status hfi_file_inspect(void *memory, const char *prefix, hf_inspect_fn each,
             tidy(&store->directory, entry->d_name);
             continue;
         }
-        const int fd = hfi_file_open_to_look(&store->directory, entry->d_name, &stat);
+        const int fd = hfi_file_open_to_look(&store->directory, entry->d_name, O_RDONLY, &stat);
         if (fd < 0 && errno != ENOENT) {
             status = hfi_fail_errno(err, errno, "open lock file", entry->d_name);
             break;
         }
         if (fd >= 0)
-            stop = show(store, fd, entry->d_name, prefix, each, arg);
+            stop = show_one(store, fd, entry->d_name, prefix, each, arg);
         hfi_fd_close(fd);
     }
     closedir(stream);
     return status;
+}
+
+hf_status hfi_file_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                           hf_error *err)
+{
+    (void)deadline_ns;
+    return show_all(memory, show, prefix, each, arg, err);
+}
+
+hf_status hfi_file_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                hf_error *err)
+{
+    (void)deadline_ns;
+    return show_all(memory, show_done, prefix, each, arg, err);
 }
 
 hf_status hfi_file_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
@@ -102,7 +136,7 @@ hf_status hfi_file_inspect_one(void *memory, const char *name, hf_inspect_fn eac
     char file_name[HFI_FILE_NAME_MAX + 1];
     struct stat stat;
     hfi_file_name(file_name, name);
-    const int fd = hfi_file_open_to_look(&store->directory, file_name, &stat);
+    const int fd = hfi_file_open_to_look(&store->directory, file_name, O_RDONLY, &stat);
     if (fd < 0)
         return errno == ENOENT ? HF_OK : hfi_fail_errno(err, errno, "open the lock file of", name);
     show(store, fd, file_name, name, each, arg);
@@ -110,10 +144,29 @@ hf_status hfi_file_inspect_one(void *memory, const char *name, hf_inspect_fn eac
     return HF_OK;
 }
 
+hf_status hfi_file_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+{
+    (void)deadline_ns;
+    struct file_store *store = memory;
+    char file_name[HFI_FILE_NAME_MAX + 1];
+    struct file_done done;
+    struct stat stat;
+    hfi_file_name(file_name, name);
+    const int fd = hfi_file_open_to_look(&store->directory, file_name, O_RDWR, &stat);
+    if (fd < 0)
+        return errno == ENOENT ? HF_OK : hfi_fail_errno(err, errno, "open the lock file of", name);
+    hf_status status = hfi_file_read_done(fd, &done, name, err);
+    if (status == HF_DONE || status == HF_OK) /* also one that does not count: the clock may be set */
+        status = strcmp(done.name, name) == 0 ? hfi_file_erase_done(fd, name, err) : HF_OK;
+    hfi_fd_close(fd);
+    return status;
+}
+
 /* --- break --- */
 
 struct victim {
     const char *name;
+    const char *by; /* who wants it */
     bool asked;
     unsigned looks;
     uint64_t holder;
@@ -150,20 +203,19 @@ static bool is_over(struct file_store *store, int fd, const struct stat *stat, s
     /* Again and again: a holder that has just been granted the lock may not know of it yet. */
     if (record.client == holder && victim->looks++ % LOOKS_PER_REQUEST == 0) {
         const struct hfi_message message = { .kind = FILE_SAYS_BREAK, .inode = stat->st_ino, .number = record.token };
-        victim->asked |= hfi_lifeline_tell(store->directory.fd, holder, &message);
+        victim->asked |= hfi_lifeline_tell(store->directory.fd, holder, &message, victim->by);
     }
     return false;
 }
 
 hf_status hfi_file_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
-    (void)by;
     struct file_store *store = memory;
     char file_name[HFI_FILE_NAME_MAX + 1];
     struct stat stat;
-    struct victim victim = { .name = name, .status = HF_OK };
+    struct victim victim = { .name = name, .by = by, .status = HF_OK };
     hfi_file_name(file_name, name);
-    const int fd = hfi_file_open_to_look(&store->directory, file_name, &stat);
+    const int fd = hfi_file_open_to_look(&store->directory, file_name, O_RDONLY, &stat);
     if (fd < 0)
         return errno == ENOENT ? HF_OK : hfi_fail_errno(err, errno, "open the lock file of", name);
     while (!is_over(store, fd, &stat, &victim, err)) {

@@ -134,6 +134,7 @@ void hfi_file_store_close_idle(struct file_store *store)
 void hfi_file_store_close(void *memory)
 {
     struct file_store *store = memory;
+    hfi_file_let_go_of_all(store);
     hfi_file_store_close_idle(store);
     hfi_lifeline_close(&store->lifeline, store->directory.fd);
     hfi_file_directory_close(&store->directory);
@@ -164,9 +165,11 @@ int hfi_file_ear(void *memory)
     return fd;
 }
 
-static void hear_break(struct file_store *store, const struct hfi_message *message)
+static void hear_break(struct file_store *store, const struct hfi_message *message, const char *by)
 {
     struct hfi_owner owner = { 0 };
+    char why[HFI_LIFELINE_TEXT_MAX + 32];
+    snprintf(why, sizeof why, "it was broken by %s", *by ? by : "an administrator");
     pthread_mutex_lock(&store->mutex);
     for (const struct file_lock *lock = store->held; lock; lock = lock->next) {
         if (lock->inode == message->inode && lock->token == message->number)
@@ -174,7 +177,7 @@ static void hear_break(struct file_store *store, const struct hfi_message *messa
     }
     pthread_mutex_unlock(&store->mutex);
     if (owner.serial)
-        store->env->lost(store->env->core, owner, "it was broken by an administrator");
+        store->env->lost(store->env->core, owner, why);
 }
 
 /* Somebody waits: opens the door now, so that the release only has to knock. */
@@ -198,9 +201,10 @@ void hfi_file_hear(void *memory)
 {
     struct file_store *store = memory;
     struct hfi_message message;
-    while (hfi_lifeline_hear(&store->lifeline, &message)) {
+    char text[HFI_LIFELINE_TEXT_MAX + 1];
+    while (hfi_lifeline_hear(&store->lifeline, &message, text)) {
         if (message.kind == FILE_SAYS_BREAK)
-            hear_break(store, &message);
+            hear_break(store, &message, text);
         else
             hear_door(store, &message);
     }

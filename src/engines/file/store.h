@@ -62,6 +62,10 @@ struct file_store {
     uint64_t idle_used;
 };
 
+/* file.c */
+/* Lets go of what is still held: of what could not be recorded as done. */
+void hfi_file_let_go_of_all(struct file_store *store);
+
 /* store.c */
 hf_status hfi_file_store_open(void *memory, const struct hfi_url *url, const struct hfi_env *env,
                               struct hfi_opened *opened, hf_error *err);
@@ -82,6 +86,9 @@ hf_status hfi_file_inspect(void *memory, const char *prefix, hf_inspect_fn each,
                            hf_error *err);
 hf_status hfi_file_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                hf_error *err);
+hf_status hfi_file_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                hf_error *err);
+hf_status hfi_file_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_file_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 
 #endif

@@ -24,7 +24,7 @@ static hf_status connect_first(struct mysql_store *store, hf_error *err)
     hf_status status = hfi_mysql_connect(store, &connection, deadline, err);
     if (status != HF_OK)
         return status;
-    status = hfi_mysql_prepare_tables(store, connection, deadline, err);
+    status = hfi_mysql_prepare_tables(store, connection, false, deadline, err);
     hfi_mysql_give_back(store, connection);
     if (status == HF_UNKNOWN && err)
         err->status = HF_UNAVAILABLE;
@@ -103,7 +103,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "mysql: mariadb:",
     .summary = "machines that share a MySQL or MariaDB database",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
-            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD,
+            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD | HF_CAP_ONCE,
     .store_size = sizeof(struct mysql_store),
     .lock_size = sizeof(struct mysql_lock),
     .open = mysql_engine_open,
@@ -114,6 +114,8 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = mysql_release,
     .inspect = hfi_mysql_inspect,
     .inspect_one = hfi_mysql_inspect_one,
+    .inspect_done = hfi_mysql_inspect_done,
+    .forget_done = hfi_mysql_forget_done,
     .evict = hfi_mysql_evict,
     .guard = hfi_mysql_guard,
     .ear = mysql_ear,

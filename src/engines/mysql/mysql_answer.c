@@ -65,6 +65,11 @@ hf_status hfi_mysql_refusal(const struct mysql_store *store, unsigned number, co
     return hfi_fail(err, status, (int)number, "%.70s refused: %s (%u)", store->config.where, words, number);
 }
 
+bool hfi_mysql_is_final(hf_status status)
+{
+    return status == HF_DENIED || status == HF_INVALID || status == HF_UNSUPPORTED;
+}
+
 bool hfi_mysql_is_lost(unsigned number)
 {
     return number == CR_SERVER_GONE_ERROR || number == CR_SERVER_LOST || number == CR_UNKNOWN_ERROR ||

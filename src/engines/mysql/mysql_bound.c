@@ -49,9 +49,10 @@ static hf_status try_lock(struct mysql_store *store, struct mysql_lock *lock, co
                           struct hfi_grant *grant, hfi_time deadline_ns, hf_error *err)
 {
     struct mysql_answer answer = { .found = false };
-    const hf_status status = hfi_mysql_ask_on(store, &lock->connection, SQL_TAKE, values, &answer, deadline_ns, err);
-    if (status != HF_OK)
-        return status;
+    const enum mysql_sql statement = values->once ? SQL_TAKE_ONCE : SQL_TAKE;
+    const hf_status status = hfi_mysql_ask_on(store, &lock->connection, statement, values, &answer, deadline_ns, err);
+    if (status != HF_OK || hfi_mysql_is_done(values, &answer))
+        return status == HF_OK ? HF_DONE : status;
     lock->got = answer.changed > 0;
     grant->token = lock->got ? answer.number : 0;
     return lock->got ? HF_OK : HF_BUSY;
@@ -134,10 +135,13 @@ static hf_status draw_token(struct mysql_store *store, struct mysql_lock *lock, 
                             uint64_t *token, hfi_time deadline_ns, hf_error *err)
 {
     struct mysql_answer answer = { .number = 0 };
+    const enum mysql_sql statement = values->once ? SQL_GRANT_ONCE : SQL_GRANT;
     values->connection = lock->connection->id;
     const hf_status status = store->config.strategy->transaction
-                                 ? hfi_mysql_ask(store, SQL_GRANT, values, &answer, deadline_ns, err)
-                                 : hfi_mysql_run(store, lock->connection, SQL_GRANT, values, &answer, deadline_ns, err);
+                                 ? hfi_mysql_ask(store, statement, values, &answer, deadline_ns, err)
+                                 : hfi_mysql_run(store, lock->connection, statement, values, &answer, deadline_ns, err);
+    if (status == HF_OK && hfi_mysql_is_done(values, &answer))
+        return HF_DONE;
     *token = answer.number;
     return status;
 }
@@ -163,10 +167,14 @@ hf_status hfi_mysql_bound_attempt(struct mysql_store *store, struct mysql_lock *
         status = try_take(store, lock, &values, grant, request->deadline_ns, err);
     if (status == HF_OK && grant->token == 0)
         status = draw_token(store, lock, &values, &grant->token, request->deadline_ns, err);
+    if (status == HF_DONE)
+        hfi_mysql_look_at_mark(store, &values, grant, request->deadline_ns, NULL); /* it may have been taken back */
+    else if (status == HF_BUSY && request->once)
+        status = hfi_mysql_look_at_mark(store, &values, grant, request->deadline_ns, err);
     lock->held = status == HF_OK;
     if (lock->held)
         hfi_mysql_watch(store, lock);
-    if (status != HF_OK && status != HF_BUSY)
+    if (status != HF_OK && status != HF_BUSY && status != HF_DONE)
         drop(store, lock); /* whatever the server has done, it undoes */
     return status;
 }
@@ -244,6 +252,17 @@ static void undo(struct mysql_store *store, struct mysql_connection *connection,
         hfi_mysql_let_go(store, connection, NULL, deadline_ns, NULL);
 }
 
+/* In its transaction, or before the lock is let go of. */
+static hf_status mark(struct mysql_store *store, struct mysql_connection *connection, const struct mysql_values *values,
+                      hfi_time deadline_ns, hf_error *err)
+{
+    struct mysql_answer answer = { .changed = 0 };
+    const hf_status status = hfi_mysql_run(store, connection, SQL_MARK, values, &answer, deadline_ns, err);
+    if (status == HF_OK && answer.changed == 0)
+        return hfi_fail(err, HF_LOST, 0, "the server no longer had it");
+    return status;
+}
+
 static hf_status unlock(struct mysql_store *store, struct mysql_connection *connection,
                         const struct hfi_request *request, hf_error *err)
 {
@@ -251,14 +270,19 @@ static hf_status unlock(struct mysql_store *store, struct mysql_connection *conn
     struct mysql_answer answer = { .found = false };
     uint64_t count = 0;
     hfi_mysql_values(&values, store, request);
+    const hf_status marked = request->done_ms ? mark(store, connection, &values, request->deadline_ns, err) : HF_OK;
+    if (marked != HF_OK && marked != HF_LOST && !hfi_mysql_is_final(marked))
+        return marked;
     hf_status status = hfi_mysql_run(store, connection, SQL_FREE, &values, &answer, request->deadline_ns, err);
     if (status == HF_OK && answer.changed > 0)
         count = answer.number;
     else if (status == HF_OK) /* somebody deleted the row of grants */
         status = hfi_mysql_let_go(store, connection, &count, request->deadline_ns, err);
     if (status == HF_OK && store->config.strategy->transaction)
-        return say(store, connection, "COMMIT", request->deadline_ns, err);
-    return status == HF_OK && count == 0 ? hfi_fail(err, HF_LOST, 0, "the server no longer had it") : status;
+        status = say(store, connection, "COMMIT", request->deadline_ns, err);
+    else if (status == HF_OK && count == 0)
+        status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
+    return status == HF_OK ? marked : status;
 }
 
 hf_status hfi_mysql_bound_release(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
@@ -286,7 +310,8 @@ hf_status hfi_mysql_bound_release(struct mysql_store *store, struct mysql_lock *
     hfi_mysql_give_back(store, connection);
     if (!was_held || late)
         return was_held ? status : HF_OK;
-    return ended ? hfi_fail(err, HF_LOST, 0, "its connection to the server has ended") : status;
+    return ended && !hfi_mysql_is_final(status) ? hfi_fail(err, HF_LOST, 0, "its connection to the server has ended")
+                                                : status;
 }
 
 hf_status hfi_mysql_bound_renew(struct mysql_store *store, struct hfi_renewal *renewals, size_t count)

@@ -358,19 +358,28 @@ static hf_status try_addresses(struct mysql_store *store, struct mysql_connectio
     return status;
 }
 
-static hf_status try_host(struct mysql_store *store, struct mysql_connection **out, hfi_time deadline_ns, hf_error *err)
+static hf_status try_found(struct mysql_store *store, struct mysql_connection **out, const struct hfi_addresses *found,
+                           hfi_time deadline_ns, hf_error *err)
 {
     const struct mysql_config *config = &store->config;
-    const char *const hosts[] = { config->host };
-    struct hfi_addresses found;
-    const hf_status status = hfi_resolve(&found, hosts, 1, deadline_ns, err);
-    if (status != HF_OK)
-        return status;
     if (!config->by_name)
-        return try_addresses(store, out, &found, deadline_ns, err);
-    if (found.known) /* libmariadb looks it up again, and would hang */
+        return try_addresses(store, out, found, deadline_ns, err);
+    if (found->known) /* libmariadb looks it up again, and would hang */
         return hfi_fail(err, HF_UNAVAILABLE, 0, "cannot find host %.120s: no answer in time", config->host);
     return try_address(store, out, config->host, deadline_ns, err);
+}
+
+static hf_status try_host(struct mysql_store *store, struct mysql_connection **out, hfi_time deadline_ns, hf_error *err)
+{
+    const char *const hosts[] = { store->config.host };
+    struct hfi_addresses found;
+    for (bool again = false;; again = true) {
+        hf_status status = hfi_resolve(&found, hosts, 1, again, deadline_ns, err);
+        if (status == HF_OK)
+            status = try_found(store, out, &found, deadline_ns, err);
+        if (status != HF_UNAVAILABLE || !hfi_resolve_is_worth(&found, 1, deadline_ns))
+            return status;
+    }
 }
 
 hf_status hfi_mysql_connect(struct mysql_store *store, struct mysql_connection **out, hfi_time deadline_ns,

@@ -36,7 +36,8 @@
 enum mysql_sql {
     SQL_ADD, /* the row of a name that was never used */
     SQL_TAKE,
-    SQL_COUNT, /* gives a row that was just taken its token */
+    SQL_TAKE_ONCE, /* unless there is a mark that its work is done */
+    SQL_COUNT,     /* gives a row that was just taken its token */
     SQL_LOOK,
     SQL_MEND,  /* an end that is too far away */
     SQL_ENTER, /* writes down who waits */
@@ -44,10 +45,11 @@ enum mysql_sql {
     SQL_CALL,  /* waits for the bell, or in the server for the lock itself */
     SQL_WAITS, /* whether a connection does so */
     SQL_GRANT,
+    SQL_GRANT_ONCE,
     SQL_RENEW,
     SQL_RENEW_MANY,
     SQL_ALIVE_MANY,
-    SQL_MARK, /* what this owner has asked for, and arrives from now on, is refused */
+    SQL_REFUSE, /* what this owner has asked for, and arrives from now on, is refused */
     SQL_CLAIM,
     SQL_FREE,
     SQL_RINGER, /* the connection that must end with a forced release, its user-level lock, and the owner */
@@ -55,13 +57,18 @@ enum mysql_sql {
     SQL_INSPECT,
     SQL_INSPECT_ONE,
     SQL_GUARD,
+    SQL_MARK, /* that its work is done, by whoever holds it */
+    SQL_MARKS,
+    SQL_LOOK_AT_MARK,
+    SQL_FORGET,
     SQL_STATEMENTS
 };
 
 /* Parameters by a letter each, in order: name, owner, ttl, host, pid, note (k), bell (l), key of GET_LOCK() (x),
- * connection (b), number of the request (r), version; N and O: HFI_MYSQL_MANY names and owners. */
+ * connection (b), number of the request (r), how long a mark lasts (d), version; N and O: HFI_MYSQL_MANY names and owners. */
 struct mysql_text {
-    const char *text; /* {L} {G} {W} {F}: the tables; {D} {T}: their database and name as SQL strings; {M}: many "?" */
+    const char
+        *text; /* {L} {G} {W} {F} {N}: the tables; {D} {T}: their database and name as SQL strings; {M}: many "?" */
     const char *parameters;
 };
 
@@ -107,7 +114,7 @@ struct mysql_config {
     /* Quoted, for statements. */
     char locks[2 * HFI_MYSQL_IDENTIFIER_MAX + 30], grants[2 * HFI_MYSQL_IDENTIFIER_MAX + 30],
         waiters[2 * HFI_MYSQL_IDENTIFIER_MAX + 30], fences[2 * HFI_MYSQL_IDENTIFIER_MAX + 30],
-        guard[2 * HFI_MYSQL_IDENTIFIER_MAX + 30];
+        marks[2 * HFI_MYSQL_IDENTIFIER_MAX + 30], guard[2 * HFI_MYSQL_IDENTIFIER_MAX + 30];
     char schema[HFI_MYSQL_IDENTIFIER_MAX + 16]; /* an SQL expression: 'name' or DATABASE() */
     char table[HFI_MYSQL_IDENTIFIER_MAX + 1];
     bool create;         /* the tables, if they are missing */
@@ -186,8 +193,9 @@ struct mysql_values {
     const char *name, *note, *bell;
     char owner[33];
     char key[HFI_MYSQL_KEY_MAX + 1]; /* "": the server computes it */
-    uint64_t ttl_ms, connection, version;
+    uint64_t ttl_ms, connection, version, done_ms;
     uint64_t request; /* each of a client's has a greater one: what arrives after a later one does nothing */
+    bool once;        /* not if there is a mark */
     const struct mysql_many *many;
     hfi_time sent_ns; /* when the row was last asked for: not before that does the server count */
 };
@@ -263,10 +271,13 @@ void hfi_mysql_enter_line(struct mysql_store *store, struct mysql_connection *co
                           const struct mysql_values *values, hfi_time deadline_ns);
 
 uint64_t hfi_mysql_number(const struct mysql_row *row, int column);
+/* What SQL_TAKE_ONCE or SQL_GRANT_ONCE has answered: there is a mark. */
+bool hfi_mysql_is_done(const struct mysql_values *values, const struct mysql_answer *answer);
 
 /* --- refusals --- */
 
 hf_status hfi_mysql_refusal(const struct mysql_store *store, unsigned number, const char *text, hf_error *err);
+bool hfi_mysql_is_final(hf_status status);   /* to try again would not help */
 bool hfi_mysql_is_lost(unsigned number);     /* the connection, not the statement, failed */
 bool hfi_mysql_is_conflict(unsigned number); /* worth another try at once */
 bool hfi_mysql_is_missing_table(unsigned number);
@@ -275,9 +286,9 @@ bool hfi_mysql_is_locked(unsigned number);        /* somebody else has the row *
 
 /* --- the tables --- */
 
-/* Checks them, makes them if they are missing and that is allowed. */
-hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
-                                   hf_error *err);
+/* Checks them, makes them if they are missing and that is allowed. That of marks may be missing until it is `wanted`. */
+hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_connection *connection, bool wanted,
+                                   hfi_time deadline_ns, hf_error *err);
 
 /* --- locks --- */
 
@@ -348,6 +359,12 @@ hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each
                             hf_error *err);
 hf_status hfi_mysql_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                 hf_error *err);
+hf_status hfi_mysql_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                 hf_error *err);
+hf_status hfi_mysql_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+/* HF_DONE: there is a mark; who has left it is in `grant`. HF_BUSY: there is none, or its time is over. */
+hf_status hfi_mysql_look_at_mark(struct mysql_store *store, const struct mysql_values *values, struct hfi_grant *grant,
+                                 hfi_time deadline_ns, hf_error *err);
 hf_status hfi_mysql_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_mysql_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 

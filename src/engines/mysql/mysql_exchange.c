@@ -191,6 +191,8 @@ void hfi_mysql_values(struct mysql_values *values, const struct mysql_store *sto
     hfi_mysql_owner_text(values->owner, request->owner);
     values->ttl_ms = request->ttl_ms;
     values->connection = values->version = values->request = 0;
+    values->once = request->once;
+    values->done_ms = request->done_ms;
     values->many = NULL;
     values->key[0] = 0;
     if (store->config.strategy->bound)
@@ -241,6 +243,8 @@ static MYSQL_BIND parameter(const struct mysql_store *store, const struct mysql_
         return number_of(&values->connection);
     case 'r':
         return number_of(&values->request);
+    case 'd':
+        return number_of(&values->done_ms);
     default:
         return number_of(&values->version);
     }
@@ -420,7 +424,7 @@ hf_status hfi_mysql_run(struct mysql_store *store, struct mysql_connection *conn
 static hf_status make_tables(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
                              hf_error *err)
 {
-    const hf_status status = hfi_mysql_prepare_tables(store, connection, deadline_ns, err);
+    const hf_status status = hfi_mysql_prepare_tables(store, connection, true, deadline_ns, err);
     if (status == HF_UNKNOWN && err)
         err->status = HF_UNAVAILABLE;
     return status == HF_UNKNOWN ? HF_UNAVAILABLE : status;
@@ -562,6 +566,11 @@ hf_status hfi_mysql_let_go(struct mysql_store *store, struct mysql_connection *c
     if (status == HF_OK && count)
         *count = hfi_mysql_number(&answer.row, 0);
     return status;
+}
+
+bool hfi_mysql_is_done(const struct mysql_values *values, const struct mysql_answer *answer)
+{
+    return values->once && answer->changed == 0 && answer->number == 1;
 }
 
 uint64_t hfi_mysql_number(const struct mysql_row *row, int column)

@@ -68,6 +68,36 @@ hf_status hfi_mysql_inspect_one(void *memory, const char *name, hf_inspect_fn ea
     return show_all(memory, SQL_INSPECT_ONE, name, each, arg, deadline_ns, err);
 }
 
+hf_status hfi_mysql_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                 hf_error *err)
+{
+    return show_all(memory, SQL_MARKS, prefix, each, arg, deadline_ns, err);
+}
+
+hf_status hfi_mysql_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+{
+    const struct mysql_values values = { .name = name };
+    return hfi_mysql_ask(memory, SQL_FORGET, &values, NULL, deadline_ns, err);
+}
+
+hf_status hfi_mysql_look_at_mark(struct mysql_store *store, const struct mysql_values *values, struct hfi_grant *grant,
+                                 hfi_time deadline_ns, hf_error *err)
+{
+    struct mysql_answer answer = { .found = false };
+    const hf_status status = hfi_mysql_ask(store, SQL_LOOK_AT_MARK, values, &answer, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    const struct mysql_row *row = &answer.row;
+    const long long left = answer.found ? strtoll(row->text[5], NULL, 10) : 0;
+    if (left <= 0)
+        return HF_BUSY;
+    snprintf(grant->holder, sizeof grant->holder, "%.64s:%.20s%s%.70s", row->text[1], row->text[2],
+             *row->text[7] ? " " : "", row->text[7]);
+    grant->holder_left_ms = left;
+    grant->done_ago_ms = strtoll(row->text[4], NULL, 10);
+    return HF_DONE;
+}
+
 /* Who has the name. */
 struct holder {
     bool found;

@@ -76,7 +76,10 @@ static hf_status take(struct mysql_store *store, struct mysql_connection **conne
 {
     values->sent_ns = store->env->now_ns();
     values->request = next_request(store);
-    hf_status status = hfi_mysql_ask_on(store, connection, SQL_TAKE, values, answer, deadline_ns, err);
+    const enum mysql_sql statement = values->once ? SQL_TAKE_ONCE : SQL_TAKE;
+    hf_status status = hfi_mysql_ask_on(store, connection, statement, values, answer, deadline_ns, err);
+    if (status == HF_OK && hfi_mysql_is_done(values, answer))
+        return HF_DONE;
     if (status == HF_OK && store->config.strategy->sql[SQL_COUNT].text)
         status = hfi_mysql_ask_on(store, connection, SQL_COUNT, values, answer, deadline_ns, err);
     return status != HF_OK || answer->changed > 0 ? status : HF_BUSY;
@@ -95,7 +98,8 @@ static hf_status look(struct mysql_store *store, struct mysql_connection **conne
 }
 
 /* Until the answer is yes or no: a name that was never used gets its row, a version that has changed meanwhile is
- * looked at again. After HF_OK answer->number is the token, after HF_BUSY the row says who has it. */
+ * looked at again. After HF_OK answer->number is the token, after HF_BUSY the row says who has it, after HF_DONE the
+ * bell was let go of. */
 static hf_status contest(struct mysql_store *store, struct mysql_connection **connection, struct mysql_values *values,
                          struct mysql_answer *answer, hfi_time deadline_ns, hf_error *err)
 {
@@ -228,13 +232,18 @@ hf_status hfi_mysql_row_attempt(struct mysql_store *store, struct mysql_lock *lo
         connection = take_own(store, lock);
         lock->got = lock->held = false;
     }
-    const hf_status status = contest(store, &connection, &values, &answer, request->deadline_ns, err);
+    hf_status status = contest(store, &connection, &values, &answer, request->deadline_ns, err);
     if (status == HF_OK) {
         grant->token = answer.number;
         grant->counted_from_ns = values.sent_ns;
         become_holder(store, lock, connection, request->deadline_ns);
     } else if (status == HF_BUSY) {
         stay_in_line(store, lock, request, connection, &answer, grant);
+        if (request->once && store->config.strategy->looks_first) /* and did not ask for what others have */
+            status = hfi_mysql_look_at_mark(store, &values, grant, request->deadline_ns, err);
+    } else if (status == HF_DONE) {
+        hfi_mysql_give_back(store, connection);
+        hfi_mysql_look_at_mark(store, &values, grant, request->deadline_ns, NULL); /* it may have been taken back */
     } else {
         lock->unsure = true;
         lock->unanswered = lock->unanswered || status == HF_UNKNOWN;
@@ -305,16 +314,20 @@ static hf_status free_row(struct mysql_store *store, const struct mysql_lock *lo
 {
     struct mysql_values values;
     struct mysql_answer answer = { .changed = 0 };
-    hf_status status = HF_OK;
+    hf_status status = HF_OK, marked = HF_OK;
     hfi_mysql_values(&values, store, request);
     if (lock->unanswered) /* or what arrives after this would take it for nobody */
-        status = hfi_mysql_ask_on(store, connection, SQL_MARK, &values, &answer, request->deadline_ns, err);
+        status = hfi_mysql_ask_on(store, connection, SQL_REFUSE, &values, &answer, request->deadline_ns, err);
+    if (status == HF_OK && request->done_ms) {
+        marked = hfi_mysql_ask_on(store, connection, SQL_MARK, &values, &answer, request->deadline_ns, err);
+        status = hfi_mysql_is_final(marked) ? HF_OK : marked; /* it is freed all the same */
+    }
     if (status == HF_OK && store->config.strategy->sql[SQL_CLAIM].text)
         status = hfi_mysql_ask_on(store, connection, SQL_CLAIM, &values, &answer, request->deadline_ns, err);
     if (status == HF_OK)
         status = hfi_mysql_ask_on(store, connection, SQL_FREE, &values, &answer, request->deadline_ns, err);
     *changed = answer.changed;
-    return status;
+    return status == HF_OK ? marked : status;
 }
 
 static hf_status release_held(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,

@@ -57,6 +57,32 @@
 #define IS_FIRST(bell) "IF(" IS_MINE(bell) ", 1, RELEASE_ALL_LOCKS() * 0)"
 #define NEXT_TOKEN "GREATEST(token + 1, " MICROSECONDS ")"
 
+/* --- once: the mark that the work of a lock is done --- */
+
+/* Looked at when the lock is ours, or the row of its name locked, so that it is there if whoever had it last has left
+ * one. Therefore not "name = ?", by which a row would be read before the statement is carried out; and a locking read,
+ * which sees what is there now. The bell, or the lock, is let go of, and 1 in the place of a token says why. */
+#define UNLESS_DONE(condition)                                                                                         \
+    "IF((SELECT d.expires > " NOW " FROM {N} d WHERE d.name >= ? AND d.name <= ? LOCK IN SHARE MODE),"                 \
+    " LAST_INSERT_ID(RELEASE_ALL_LOCKS() * 0 + 1) * 0, " condition ")"
+
+/* While the lock is held: `row` is there only then, and nobody can take it before this is committed. */
+#define MARK(row)                                                                                                      \
+    "INSERT INTO {N} (name, token, since, expires, host, pid, note)"                                                   \
+    " SELECT name, token, " NOW ", " END ", host, pid, note FROM (" row " FOR UPDATE) r WHERE name IS NOT NULL"        \
+    " ON DUPLICATE KEY UPDATE token = VALUES(token), since = VALUES(since), expires = VALUES(expires),"                \
+    " host = VALUES(host), pid = VALUES(pid), note = VALUES(note)"
+
+static const char lease_mark[] = MARK("SELECT name, token, host, pid, note FROM {L} WHERE name = ? AND owner = ?");
+
+#define LOOK_AT_MARKS(wanted)                                                                                          \
+    "SELECT name, host, pid, token, " HELD_MS ", " LEFT_MS("expires") ", -1, note FROM {N} WHERE " wanted
+
+static const char marks[] = LOOK_AT_MARKS("expires > " NOW " AND " BEGINS("name") " ORDER BY name");
+static const char look_at_mark[] = LOOK_AT_MARKS(IS_IT("name"));
+
+static const char forget[] = "DELETE FROM {N} WHERE name = ?";
+
 /* --- lease and version --- */
 
 #define OVER "(expires <= " NOW " OR (expires IS NULL AND owner IS NULL))"
@@ -66,15 +92,20 @@
     ", epoch, token), bell = IF(" GOT_BELL ", CONNECTION_ID(), 0),"                                                    \
     " owner = ?, request = ?, ttl = ?, expires = " END ", host = ?, pid = ?, note = ? WHERE name = ?"
 #define IF_FREE                                                                                                        \
-    " AND IF(LOCATE(?, undone), 0, IF(owner <=> ?, request < ?,"                                                       \
+    "IF(LOCATE(?, undone), 0, IF(owner <=> ?, request < ?,"                                                            \
     " IF(owner IS NULL OR " OVER ", " GOT_BELL " OR " OVER ", 0)))"
 
-static const char lease_take[] = TAKE_ROW IF_FREE;
+static const char lease_take[] = TAKE_ROW " AND " IF_FREE;
+static const char lease_take_once[] = TAKE_ROW " AND " UNLESS_DONE(IF_FREE);
 
 /* Optimistic: as it was when it was looked at, or not at all. */
-static const char version_take[] = TAKE_ROW " AND token = ?" IF_FREE;
+static const char version_take[] = TAKE_ROW " AND token = ? AND " IF_FREE;
+static const char version_take_once[] = TAKE_ROW " AND token = ? AND " UNLESS_DONE(IF_FREE);
 
-static const char lease_add[] = "INSERT INTO {L} (name) VALUES (?) ON DUPLICATE KEY UPDATE epoch = epoch";
+/* With an end: a row without one is somebody else's, and a lock to those who use insert. */
+#define LONG_AGO "'1970-01-01 00:00:00'"
+static const char lease_add[] =
+    "INSERT INTO {L} (name, expires) VALUES (?, " LONG_AGO ") ON DUPLICATE KEY UPDATE epoch = epoch";
 
 #define LOOK_AT_ROW                                                                                                    \
     "SELECT owner <=> ?, host, pid, IF(owner IS NULL, 0, " LEFT_MS("expires") "), " BELL ", " IS_FIRST(                \
@@ -122,11 +153,11 @@ static const char renew_many[] = RENEW " WHERE name IN ({M}) AND owner IN ({M})"
 static const char alive_many[] = "SELECT owner FROM {L} WHERE name IN ({M}) AND owner IN ({M}) AND expires > " NOW;
 
 /* The last thousand of a name. Made if the name was never used: an attempt may come after the one who makes it. */
-#define MARK(table)                                                                                                    \
-    "INSERT INTO " table " (name, undone) VALUES (?, CONCAT(?, ',')) ON DUPLICATE KEY UPDATE"                          \
+#define REFUSE(table, columns, values)                                                                                 \
+    "INSERT INTO " table " (name, undone" columns ") VALUES (?, CONCAT(?, ',')" values ") ON DUPLICATE KEY UPDATE"     \
     " undone = RIGHT(CONCAT(COALESCE(undone, ''), VALUES(undone)), 33000)"
 
-static const char lease_mark[] = MARK("{L}");
+static const char lease_refuse[] = REFUSE("{L}", ", expires", ", " LONG_AGO);
 
 static const char lease_free[] = "UPDATE {L} SET owner = NULL, expires = " CLAIM_END ", ttl = " CLAIM_MS
                                  ", bell = RELEASE_ALL_LOCKS() * 0 WHERE name = ? AND owner = ?";
@@ -162,20 +193,28 @@ static const char insert_add[] = "INSERT INTO {G} (name) VALUES (?) ON DUPLICATE
         "note") ", request = IF({L}.expires <= " NOW " OR ({L}.owner = VALUES(owner) AND {L}.request <"                \
                 " VALUES(request)), VALUES(request), {L}.request), " UNLESS_OVER("owner") ", " IF_MINE(                \
                     "ttl") ", " IF_MINE("expires")
-static const char insert_take[] =
-    "INSERT INTO {L} (name, owner, request, since, ttl, expires, host, pid, note)"
-    " SELECT g.name, ?, ?, " NOW ", ?, " END
-    ", ?, ?, ? FROM (SELECT name, epoch, claim, undone FROM {G} WHERE name = ? LOCK IN SHARE MODE) g"
-    " WHERE IF(LOCATE(?, undone), 0,"
-    " EXISTS (SELECT 1 FROM {L} m WHERE m.name = g.name AND m.owner = ?) OR " GOT_BELL " OR claim <= " NOW
-    " OR " IS_AHEAD("claim", CLAIM_MS) ") ON DUPLICATE KEY UPDATE " TAKE_OVER;
+#define INSERT_ROW                                                                                                     \
+    "INSERT INTO {L} (name, owner, request, since, ttl, expires, host, pid, note)"                                     \
+    " SELECT g.name, ?, ?, " NOW ", ?, " END                                                                           \
+    ", ?, ?, ? FROM (SELECT name, epoch, claim, undone FROM {G} WHERE name = ? LOCK IN SHARE MODE) g WHERE "
+#define IF_CLAIMED                                                                                                     \
+    "IF(LOCATE(?, undone), 0,"                                                                                         \
+    " EXISTS (SELECT 1 FROM {L} m WHERE m.name = g.name AND m.owner = ?) OR " GOT_BELL " OR claim <= " NOW             \
+    " OR " IS_AHEAD("claim", CLAIM_MS) ")"
+static const char insert_take[] = INSERT_ROW IF_CLAIMED " ON DUPLICATE KEY UPDATE " TAKE_OVER;
+static const char insert_take_once[] = INSERT_ROW UNLESS_DONE(IF_CLAIMED) " ON DUPLICATE KEY UPDATE " TAKE_OVER;
+
+/* Whoever takes it has the row of grants locked from before it looks for a mark. */
+static const char insert_mark[] =
+    MARK("SELECT g.name, g.token, l.host, l.pid, l.note FROM {G} g JOIN {L} l ON l.name = g.name"
+         " WHERE g.name = ? AND g.owner = ? AND l.owner = ?");
 
 static const char insert_count[] =
     "UPDATE {G} SET token = LAST_INSERT_ID(IF(owner <=> ?, token, " NEXT_TOKEN ")), epoch = IF(owner <=> ? OR " MINE
     ", epoch, token), bell = IF(" GOT_BELL ", CONNECTION_ID(), 0), owner = ?"
     " WHERE name = ? AND (SELECT l.owner FROM {L} l WHERE l.name = ?) = ? AND IF(LOCATE(?, undone), 0, 1)";
 
-static const char insert_mark[] = MARK("{G}");
+static const char insert_refuse[] = REFUSE("{G}", "", "");
 
 static const char insert_look[] =
     "SELECT l.owner <=> ?, l.host, l.pid, " LEFT_MS("l.expires") ", " BELL_OF("g") ", " IS_FIRST(BELL_OF(
@@ -222,6 +261,9 @@ static const char bound_look[] = "SELECT 0, host, pid, NULL FROM {G} WHERE name 
 static const char bound_free[] = "UPDATE {G} SET owner = NULL, connection = NULL,"
                                  " bell = LAST_INSERT_ID(RELEASE_ALL_LOCKS()) * 0 WHERE name = ? AND owner = ?";
 
+static const char bound_mark[] = MARK("SELECT name, token, host, pid, note FROM {G} WHERE name = ? AND owner = ?"
+                                      " AND connection = CONNECTION_ID() AND " IS_HELD);
+
 static const char bound_ringer[] = "SELECT IS_USED_LOCK(lockname), lockname FROM {G} WHERE name = ? AND " IS_HELD;
 
 #define LOOK_AT_GRANTS(waiters, wanted)                                                                                \
@@ -235,12 +277,18 @@ static const char lock_inspect_one[] = LOOK_AT_GRANTS("(" IN_LINE("g") ")", IS_I
 static const char update_inspect[] = LOOK_AT_GRANTS("-1", BEGINS("name"));
 static const char update_inspect_one[] = LOOK_AT_GRANTS("-1", IS_IT("name"));
 
-static const char lock_take[] = "INSERT INTO {G} (" GRANT_COLUMNS ") SELECT ?, LAST_INSERT_ID(" MICROSECONDS
-                                "), ?, k.word, CONNECTION_ID(), " NOW ", ?, ?, ?"
-                                " FROM (SELECT " KEY " AS word) k WHERE GET_LOCK(k.word, 0)" GRANT_UPDATE;
+#define TAKE_LOCK                                                                                                      \
+    "INSERT INTO {G} (" GRANT_COLUMNS ") SELECT ?, LAST_INSERT_ID(" MICROSECONDS "), ?, k.word, CONNECTION_ID(), " NOW \
+    ", ?, ?, ? FROM (SELECT " KEY " AS word) k WHERE "
+
+static const char lock_take[] = TAKE_LOCK "GET_LOCK(k.word, 0)" GRANT_UPDATE;
+static const char lock_take_once[] = TAKE_LOCK "IF(GET_LOCK(k.word, 0), " UNLESS_DONE("1") ", 0)" GRANT_UPDATE;
 
 static const char lock_grant[] = "INSERT INTO {G} (" GRANT_COLUMNS ") VALUES (?, LAST_INSERT_ID(" MICROSECONDS
                                  "), ?, " KEY ", CONNECTION_ID(), " NOW ", ?, ?, ?)" GRANT_UPDATE;
+static const char lock_grant_once[] =
+    "INSERT INTO {G} (" GRANT_COLUMNS ") SELECT ?, LAST_INSERT_ID(" MICROSECONDS "), ?, " KEY ", CONNECTION_ID(), " NOW
+    ", ?, ?, ? FROM DUAL WHERE " UNLESS_DONE("1") GRANT_UPDATE;
 
 static const char lock_call[] = CALL(KEY);
 
@@ -257,6 +305,10 @@ static const char update_call[] = "SELECT 1, GET_LOCK(" ROW_KEY("name") ", 0) FR
 static const char update_grant[] = "INSERT INTO {G} (" GRANT_COLUMNS ") VALUES (?, LAST_INSERT_ID(" MICROSECONDS
                                    "), ?, " ROW_KEY("?") ", ?, " NOW ", ?, ?, ?)" GRANT_UPDATE;
 
+static const char update_grant_once[] =
+    "INSERT INTO {G} (" GRANT_COLUMNS ") SELECT ?, LAST_INSERT_ID(" MICROSECONDS
+    "), ?, " ROW_KEY("?") ", ?, " NOW ", ?, ?, ? FROM DUAL WHERE " UNLESS_DONE("1") GRANT_UPDATE;
+
 /* --- fencing --- */
 
 static const char guard[] = "INSERT INTO {F} (resource, token) VALUES (?, LAST_INSERT_ID(?))"
@@ -266,31 +318,37 @@ static const char guard[] = "INSERT INTO {F} (resource, token) VALUES (?, LAST_I
 
 #define ALL_CAPS                                                                                                       \
     (HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT | HF_CAP_BREAK |     \
-     HF_CAP_GUARD)
+     HF_CAP_GUARD | HF_CAP_ONCE)
+#define MARK_STATEMENTS                                                                                                \
+    [SQL_MARKS] = { marks, "nn" }, [SQL_LOOK_AT_MARK] = { look_at_mark, "n" }, [SQL_FORGET] = { forget, "n" }
 #define ROW_STATEMENTS                                                                                                 \
     [SQL_ENTER] = { enter, "nohpk" }, [SQL_TIDY] = { tidy, "" }, [SQL_CALL] = { call, "l" },                           \
     [SQL_MEND] = { mend, "n" }, [SQL_RENEW] = { renew, "rttnor" }, [SQL_RENEW_MANY] = { renew_many, "rttNOr" },        \
-    [SQL_ALIVE_MANY] = { alive_many, "NO" }, [SQL_GUARD] = { guard, "nv" }
+    [SQL_ALIVE_MANY] = { alive_many, "NO" }, [SQL_GUARD] = { guard, "nv" }, MARK_STATEMENTS
 
 static const struct mysql_strategy strategies[] = {
     { .name = "lease",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
       .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { lease_take, "oooortthpknoor" },
-               [SQL_LOOK] = { lease_look, "on" }, [SQL_MARK] = { lease_mark, "no" }, [SQL_FREE] = { lease_free, "no" },
-               [SQL_EVICT] = { lease_evict, "no" }, [SQL_RINGER] = { lease_ringer, "n" },
-               [SQL_INSPECT] = { row_inspect, "nn" }, [SQL_INSPECT_ONE] = { row_inspect_one, "n" } } },
+               [SQL_TAKE_ONCE] = { lease_take_once, "oooortthpknnnoor" }, [SQL_MARK] = { lease_mark, "dno" },
+               [SQL_LOOK] = { lease_look, "on" }, [SQL_REFUSE] = { lease_refuse, "no" },
+               [SQL_FREE] = { lease_free, "no" }, [SQL_EVICT] = { lease_evict, "no" },
+               [SQL_RINGER] = { lease_ringer, "n" }, [SQL_INSPECT] = { row_inspect, "nn" },
+               [SQL_INSPECT_ONE] = { row_inspect_one, "n" } } },
     { .name = "version",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
       .looks_first = true,
       .sql = { ROW_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { version_take, "oooortthpknvoor" },
-               [SQL_LOOK] = { version_look, "on" }, [SQL_MARK] = { lease_mark, "no" },
+               [SQL_TAKE_ONCE] = { version_take_once, "oooortthpknvnnoor" }, [SQL_MARK] = { lease_mark, "dno" },
+               [SQL_LOOK] = { version_look, "on" }, [SQL_REFUSE] = { lease_refuse, "no" },
                [SQL_FREE] = { lease_free, "no" }, [SQL_EVICT] = { lease_evict, "no" },
                [SQL_RINGER] = { lease_ringer, "n" }, [SQL_INSPECT] = { row_inspect, "nn" },
                [SQL_INSPECT_ONE] = { row_inspect_one, "n" } } },
     { .name = "insert",
       .caps = ALL_CAPS | HF_CAP_EXPIRY | HF_CAP_FAIR,
       .sql = { ROW_STATEMENTS, [SQL_ADD] = { insert_add, "n" }, [SQL_TAKE] = { insert_take, "ortthpknoo" },
-               [SQL_COUNT] = { insert_count, "ooonnoo" }, [SQL_MARK] = { insert_mark, "no" },
+               [SQL_TAKE_ONCE] = { insert_take_once, "ortthpknnnoo" }, [SQL_MARK] = { insert_mark, "dnoo" },
+               [SQL_COUNT] = { insert_count, "ooonnoo" }, [SQL_REFUSE] = { insert_refuse, "no" },
                [SQL_LOOK] = { insert_look, "on" }, [SQL_CLAIM] = { insert_claim, "no" },
                [SQL_FREE] = { insert_free, "no" }, [SQL_EVICT] = { insert_evict, "no" },
                [SQL_RINGER] = { insert_ringer, "n" }, [SQL_INSPECT] = { insert_inspect, "nn" },
@@ -298,31 +356,23 @@ static const struct mysql_strategy strategies[] = {
     { .name = "get-lock",
       .caps = ALL_CAPS | HF_CAP_BOUND | HF_CAP_FAIR,
       .bound = true,
-      .sql = { [SQL_TAKE] = { lock_take, "nohpkxn" },
-               [SQL_LOOK] = { bound_look, "n" },
-               [SQL_ENTER] = { enter, "nohpk" },
-               [SQL_TIDY] = { tidy, "" },
-               [SQL_CALL] = { lock_call, "xn" },
-               [SQL_WAITS] = { lock_waits, "bb" },
-               [SQL_GRANT] = { lock_grant, "noxnhpk" },
-               [SQL_FREE] = { bound_free, "no" },
-               [SQL_RINGER] = { lock_ringer, "xn" },
-               [SQL_INSPECT] = { lock_inspect, "nn" },
-               [SQL_INSPECT_ONE] = { lock_inspect_one, "n" },
+      .sql = { MARK_STATEMENTS, [SQL_TAKE] = { lock_take, "nohpkxn" },
+               [SQL_TAKE_ONCE] = { lock_take_once, "nohpkxnnn" }, [SQL_MARK] = { bound_mark, "dno" },
+               [SQL_LOOK] = { bound_look, "n" }, [SQL_ENTER] = { enter, "nohpk" }, [SQL_TIDY] = { tidy, "" },
+               [SQL_CALL] = { lock_call, "xn" }, [SQL_WAITS] = { lock_waits, "bb" },
+               [SQL_GRANT] = { lock_grant, "noxnhpk" }, [SQL_GRANT_ONCE] = { lock_grant_once, "noxnhpknn" },
+               [SQL_FREE] = { bound_free, "no" }, [SQL_RINGER] = { lock_ringer, "xn" },
+               [SQL_INSPECT] = { lock_inspect, "nn" }, [SQL_INSPECT_ONE] = { lock_inspect_one, "n" },
                [SQL_GUARD] = { guard, "nv" } } },
     { .name = "for-update",
       .caps = ALL_CAPS | HF_CAP_BOUND,
       .bound = true,
       .transaction = true,
-      .sql = { [SQL_ADD] = { lease_add, "n" },
-               [SQL_TAKE] = { update_take, "n" },
-               [SQL_LOOK] = { bound_look, "n" },
-               [SQL_CALL] = { update_call, "n" },
-               [SQL_GRANT] = { update_grant, "nonbhpk" },
-               [SQL_FREE] = { bound_free, "no" },
-               [SQL_RINGER] = { bound_ringer, "n" },
-               [SQL_INSPECT] = { update_inspect, "nn" },
-               [SQL_INSPECT_ONE] = { update_inspect_one, "n" },
+      .sql = { MARK_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { update_take, "n" },
+               [SQL_MARK] = { bound_mark, "dno" }, [SQL_LOOK] = { bound_look, "n" }, [SQL_CALL] = { update_call, "n" },
+               [SQL_GRANT] = { update_grant, "nonbhpk" }, [SQL_GRANT_ONCE] = { update_grant_once, "nonbhpknn" },
+               [SQL_FREE] = { bound_free, "no" }, [SQL_RINGER] = { bound_ringer, "n" },
+               [SQL_INSPECT] = { update_inspect, "nn" }, [SQL_INSPECT_ONE] = { update_inspect_one, "n" },
                [SQL_GUARD] = { guard, "nv" } } },
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * mysql_tables.c: the four tables: checked when a client is opened, and made if they are missing and the user may. The
- * same statements are in sql/holdfast-mysql.sql. Tables that version 0.1 made get the columns that it did not know; it
+ * mysql_tables.c: the tables: checked when a client is opened, and made if they are missing and the user may; that of
+ * marks, which old installations do not have, is missed by who asks for once. The same statements are in sql/holdfast-mysql.sql. Tables that version 0.1 made get the columns that it did not know; it
  * can go on using them.
  */
 #include "mysql_engine.h"
@@ -10,6 +10,7 @@
 #define OURS                                                                                                           \
     "TABLE_SCHEMA = {D} AND TABLE_NAME IN ({T}, CONCAT({T}, '_grants'), CONCAT({T}, '_waiters'),"                      \
     " CONCAT({T}, '_fences'))"
+#define MARKS "TABLE_SCHEMA = {D} AND TABLE_NAME = CONCAT({T}, '_done')"
 #define FIRST "TABLE_SCHEMA = {D} AND TABLE_NAME = {T}"
 
 /* How many are there, and the first; which have no transactions; does a unique index on the name alone guard the first,
@@ -18,7 +19,7 @@
 static const char check[] =
     "SELECT (SELECT COUNT(*) FROM information_schema.TABLES WHERE " OURS "),"
     " (SELECT COUNT(*) FROM information_schema.TABLES WHERE " FIRST "),"
-    " (SELECT COUNT(*) FROM information_schema.TABLES WHERE " OURS " AND ENGINE <> 'InnoDB'),"
+    " (SELECT COUNT(*) FROM information_schema.TABLES WHERE (" OURS " OR " MARKS ") AND ENGINE <> 'InnoDB'),"
     " (SELECT COUNT(*) FROM information_schema.STATISTICS s WHERE " FIRST " AND NON_UNIQUE = 0 AND COLUMN_NAME = 'name'"
     " AND SUB_PART IS NULL AND (SELECT COUNT(*) FROM information_schema.STATISTICS o WHERE " FIRST
     " AND o.INDEX_NAME = s.INDEX_NAME) = 1),"
@@ -26,7 +27,7 @@ static const char check[] =
     " AND DATA_TYPE = 'varbinary' AND CHARACTER_OCTET_LENGTH >= 255),"
     " (SELECT COUNT(*) FROM information_schema.COLUMNS WHERE " OURS " AND COLUMN_NAME IN ('request', 'undone'))";
 enum { COLUMN_THERE, COLUMN_FIRST_THERE, COLUMN_OTHER_ENGINE, COLUMN_GUARDED, COLUMN_BINARY, COLUMN_NEWER };
-#define TABLES 4
+#define TABLES 4 /* without which there are no locks */
 
 /* Whoever else uses the table waits behind this while it waits for a long reader: not for long. */
 static const char *const alter[] = {
@@ -60,7 +61,11 @@ static const char create_waiters[] =
 static const char create_fences[] =
     "CREATE TABLE IF NOT EXISTS {F} (resource VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL)"
     " ENGINE=InnoDB";
-static const char *const create[] = { create_locks, create_grants, create_waiters, create_fences };
+static const char create_marks[] =
+    "CREATE TABLE IF NOT EXISTS {N} (name VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL,"
+    " since DATETIME(6) NOT NULL, expires DATETIME(6) NOT NULL, host VARCHAR(64) CHARACTER SET utf8mb4,"
+    " pid BIGINT UNSIGNED, note VARCHAR(120) CHARACTER SET utf8mb4) ENGINE=InnoDB";
+static const char *const create[] = { create_locks, create_grants, create_waiters, create_fences, create_marks };
 
 /* For programs that write in transactions of their own. Who may not create it can do without it. */
 static const char create_guard[] =
@@ -87,7 +92,7 @@ static hf_status make(struct mysql_store *store, struct mysql_connection *connec
                       hf_error *err)
 {
     hf_status status = HF_OK;
-    for (size_t i = 0; i < TABLES && status == HF_OK; i++)
+    for (size_t i = 0; i < sizeof create / sizeof create[0] && status == HF_OK; i++)
         status = say(store, connection, create[i], NULL, deadline_ns, err);
     if (status == HF_OK)
         say(store, connection, create_guard, NULL, deadline_ns, NULL);
@@ -145,8 +150,8 @@ static hf_status judge(const struct mysql_config *config, const struct mysql_row
     return HF_OK;
 }
 
-hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
-                                   hf_error *err)
+hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_connection *connection, bool wanted,
+                                   hfi_time deadline_ns, hf_error *err)
 {
     const struct mysql_config *config = &store->config;
     struct mysql_answer answer = { .found = false };
@@ -155,7 +160,7 @@ hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_conne
         status = judge(config, &answer.row, err);
     if (status != HF_OK)
         return status;
-    if (hfi_mysql_number(&answer.row, COLUMN_THERE) < TABLES) {
+    if (wanted || hfi_mysql_number(&answer.row, COLUMN_THERE) < TABLES) {
         if (!config->create)
             return refuse_missing(config, "", err);
         status = make(store, connection, deadline_ns, err);

@@ -150,6 +150,7 @@ static hf_status name_tables(struct mysql_config *config, const char *table, hf_
     snprintf(config->grants, sizeof config->grants, "%s`%s_grants`", prefix, last);
     snprintf(config->waiters, sizeof config->waiters, "%s`%s_waiters`", prefix, last);
     snprintf(config->fences, sizeof config->fences, "%s`%s_fences`", prefix, last);
+    snprintf(config->marks, sizeof config->marks, "%s`%s_done`", prefix, last);
     snprintf(config->guard, sizeof config->guard, "%s`%s_guard`", prefix, usual ? "holdfast" : last);
     snprintf(config->schema, sizeof config->schema, dot ? "'%.*s'" : "DATABASE()", (int)schema, table);
     snprintf(config->table, sizeof config->table, "%s", last);
@@ -167,6 +168,8 @@ static const char *meaning(const struct mysql_config *config, char letter)
         return config->waiters;
     case 'F':
         return config->fences;
+    case 'N':
+        return config->marks;
     case 'P':
         return config->guard;
     case 'D':

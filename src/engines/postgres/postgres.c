@@ -70,8 +70,10 @@ static hf_status postgres_attempt(void *memory, void *lock, const struct hfi_req
                                   hf_error *err)
 {
     struct postgres_store *store = memory;
-    return store->config.strategy->bound ? hfi_postgres_bound_attempt(store, lock, request, grant, err)
-                                         : hfi_postgres_row_attempt(store, lock, request, grant, err);
+    const hf_status status = store->config.strategy->bound
+                                 ? hfi_postgres_bound_attempt(store, lock, request, grant, err)
+                                 : hfi_postgres_row_attempt(store, lock, request, grant, err);
+    return request->once ? hfi_postgres_explain_once(store, status, err) : status;
 }
 
 static hf_status postgres_wait(void *memory, void *lock, const struct hfi_request *request, hf_error *err)
@@ -92,8 +94,9 @@ static hf_status postgres_renew(void *memory, struct hfi_renewal *renewals, size
 static hf_status postgres_release(void *memory, void *lock, const struct hfi_request *request, hf_error *err)
 {
     struct postgres_store *store = memory;
-    return store->config.strategy->bound ? hfi_postgres_bound_release(store, lock, request, err)
-                                         : hfi_postgres_row_release(store, lock, request, err);
+    const hf_status status = store->config.strategy->bound ? hfi_postgres_bound_release(store, lock, request, err)
+                                                           : hfi_postgres_row_release(store, lock, request, err);
+    return request->done_ms > 0 ? hfi_postgres_explain_once(store, status, err) : status;
 }
 
 static int postgres_ear(void *memory)
@@ -114,7 +117,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "postgres: postgresql:",
     .summary = "machines that share a PostgreSQL database",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
-            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD,
+            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD | HF_CAP_ONCE,
     .store_size = sizeof(struct postgres_store),
     .lock_size = sizeof(struct postgres_lock),
     .open = postgres_open,
@@ -125,6 +128,8 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = postgres_release,
     .inspect = hfi_postgres_inspect,
     .inspect_one = hfi_postgres_inspect_one,
+    .inspect_done = hfi_postgres_inspect_done,
+    .forget_done = hfi_postgres_forget_done,
     .evict = hfi_postgres_evict,
     .guard = hfi_postgres_guard,
     .ear = postgres_ear,

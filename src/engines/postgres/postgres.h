@@ -5,7 +5,7 @@
  *   postgres.c             the engine: what the core asks for, by whichever strategy
  *   postgres_rows.c        lease, insert, version: the lock is a row with an end; postgres_ear.c: hearing of a hand-off
  *   postgres_bound.c       for-update, advisory: the lock is bound to a connection of its own
- *   postgres_look.c        who holds what, and forced release; postgres_guard.c: fencing
+ *   postgres_look.c        who holds what, and forced release; postgres_guard.c: fencing; postgres_once.c: what is done
  *   postgres_strategies.c  the strategies, each a table of statements; postgres_tables.c: what the database must have
  *   postgres_exchange.c    statements out, answers in, one round trip; postgres_answer.c: what a refusal means
  *   postgres_late.c        what was asked and never answered
@@ -50,6 +50,7 @@ struct postgres_lock {
     struct postgres_connection *connection;
     bool blocking; /* a statement that waits was sent and not answered yet */
     bool got;      /* the server gave the lock to the connection */
+    int64_t token; /* of that, if it was written down */
     bool in_transaction;
     bool watched;  /* in the list of those whose connection is watched */
     uint64_t beat; /* when it was looked at last */
@@ -138,7 +139,24 @@ hf_status hfi_postgres_bound_release(struct postgres_store *store, struct postgr
 hf_status hfi_postgres_bound_renew(struct postgres_store *store, struct hfi_renewal *renewals, size_t count);
 void hfi_postgres_bound_hear(struct postgres_store *store);
 
+/* --- postgres_once.c --- */
+
+/* `sequence` with a statement in the place of another, and one more at its end. */
+void hfi_postgres_instead(postgres_sequence out, const unsigned char *sequence, enum postgres_statement of,
+                          enum postgres_statement by, enum postgres_statement last);
+/* What POSTGRES_DONE says; NULL: nothing. */
+bool hfi_postgres_is_done(const PGresult *result, struct hfi_grant *grant);
+/* The table is missing, or forbidden. */
+bool hfi_postgres_cannot_mark(hf_status status);
+hf_status hfi_postgres_explain_once(const struct postgres_store *store, hf_status status, hf_error *err);
+hf_status hfi_postgres_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg,
+                                    hfi_time deadline_ns, hf_error *err);
+hf_status hfi_postgres_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+
 /* --- postgres_look.c --- */
+
+hf_status hfi_postgres_show(struct postgres_store *store, const postgres_sequence inspect, const char *text,
+                            hf_inspect_fn each, void *arg, hfi_time deadline_ns, hf_error *err);
 
 hf_status hfi_postgres_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                hf_error *err);

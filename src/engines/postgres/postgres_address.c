@@ -69,7 +69,7 @@ static void add_found(struct postgres_addresses *addresses, struct postgres_addr
     }
 }
 
-hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struct postgres_config *config,
+hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struct postgres_config *config, bool again,
                                hfi_time deadline_ns, hf_error *err)
 {
     struct places *places = hfi_alloc(sizeof *places);
@@ -78,7 +78,8 @@ hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struc
     read_places(places, config);
     hf_status status = HF_OK;
     if (places->name_count)
-        status = hfi_resolve(places->found, places->names, places->name_count, deadline_ns, err);
+        status = hfi_resolve(places->found, places->names, places->name_count, again, deadline_ns, err);
+    addresses->again = hfi_resolve_is_worth(places->found, places->name_count, deadline_ns);
     addresses->count = 0;
     for (size_t i = 0, name = 0; i < places->count; i++) {
         if (is_name(&places->list[i]))

@@ -68,8 +68,9 @@ hf_status hfi_postgres_refusal(const struct postgres_store *store, const PGresul
     if (!state)
         return hfi_fail(err, HF_INTERNAL, 0, "%s gave an answer that makes no sense", store->config.where);
     first_line(words, sizeof words, primary ? primary : "no reason given");
-    return hfi_fail(err, status_of(state), state_number(state), "%s refused: %s (%s)", store->config.where, words,
-                    state);
+    const bool locked = is_class(state, "55P03");
+    return hfi_fail(err, status_of(state), state_number(state), "%s refused: %s (%s)%s", store->config.where, words,
+                    state, locked ? "; a transaction keeps the row locked, as strategy=for-update does" : "");
 }
 
 /* In "FATAL:  28P01: password authentication failed": the five characters. */

@@ -176,15 +176,20 @@ static void drop(struct postgres_store *store, struct postgres_lock *lock)
 /* The server gave the lock to the connection: writes down who holds it, and draws the token. With an open transaction
  * that takes another connection, or the token would be undone with the transaction. */
 static hf_status draw_token(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
-                            uint64_t *token, hfi_time deadline_ns, hf_error *err)
+                            const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
 {
-    struct postgres_call call = { .statement = POSTGRES_GRANT, .values = values };
-    const hf_status status = store->config.strategy->transaction
-                                 ? hfi_postgres_ask(store, &call, 1, deadline_ns, err)
-                                 : hfi_postgres_exchange(store, lock->connection, &call, 1, deadline_ns, err);
-    if (status == HF_OK)
-        *token = (uint64_t)hfi_postgres_number(call.result, 0, 0, 0);
-    PQclear(call.result);
+    struct postgres_call calls[2] = { { .statement = POSTGRES_GRANT, .values = values },
+                                      { .statement = POSTGRES_DONE, .values = values } };
+    const size_t count = request->once ? 2 : 1;
+    hf_status status = store->config.strategy->transaction
+                           ? hfi_postgres_ask(store, calls, count, request->deadline_ns, err)
+                           : hfi_postgres_exchange(store, lock->connection, calls, count, request->deadline_ns, err);
+    if (status == HF_OK) {
+        grant->token = (uint64_t)hfi_postgres_number(calls[0].result, 0, 0, 0);
+        status = hfi_postgres_is_done(calls[1].result, grant) ? HF_DONE : HF_OK;
+    }
+    PQclear(calls[0].result);
+    PQclear(calls[1].result);
     return status;
 }
 
@@ -193,14 +198,27 @@ struct try_answer {
     bool missing;    /* the row */
 };
 
-static hf_status try_once(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
-                          struct try_answer *answer, struct hfi_grant *grant, hfi_time deadline_ns, hf_error *err)
+/* Column `column` of the answer about a row: whether another strategy holds it, which this one could not wait for. */
+static hf_status check_row(const PGresult *result, int column, hf_error *err)
 {
-    struct postgres_call calls[2] = { { .statement = POSTGRES_BEGIN, .values = values },
-                                      { .statement = POSTGRES_TAKE, .values = values } };
-    const bool begin = store->config.strategy->transaction && !lock->in_transaction;
-    struct postgres_call *first = begin ? calls : calls + 1;
-    const hf_status status = hfi_postgres_exchange(store, lock->connection, first, begin ? 2 : 1, deadline_ns, err);
+    if (PQntuples(result) == 0 || column >= PQnfields(result) || PQgetvalue(result, 0, column)[0] != 't')
+        return HF_OK;
+    return hfi_fail(err, HF_INVALID, 0,
+                    "held with strategy=lease, insert or version; use the same strategy everywhere");
+}
+
+static hf_status try_once(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
+                          const struct hfi_request *request, struct try_answer *answer, struct hfi_grant *grant,
+                          hf_error *err)
+{
+    struct postgres_call calls[3] = { { .statement = POSTGRES_BEGIN, .values = values },
+                                      { .statement = POSTGRES_TAKE, .values = values },
+                                      { .statement = POSTGRES_DONE, .values = values } };
+    const size_t begin = store->config.strategy->transaction && !lock->in_transaction ? 0 : 1;
+    const size_t count = (request->once ? 3 : 2) - begin;
+    if (request->once)
+        calls[1].statement = POSTGRES_TAKE_ONCE;
+    hf_status status = hfi_postgres_exchange(store, lock->connection, calls + begin, count, request->deadline_ns, err);
     if (status != HF_OK)
         return status;
     const PGresult *result = calls[1].result;
@@ -208,44 +226,47 @@ static hf_status try_once(struct postgres_store *store, struct postgres_lock *lo
     lock->in_transaction = store->config.strategy->transaction;
     answer->token = hfi_postgres_number(result, 0, 0, 0);
     answer->missing = PQntuples(result) > 0 && PQgetvalue(result, 0, 4)[0] == 't';
+    lock->got = answer->token > 0;
     if (*host)
         snprintf(grant->holder, sizeof grant->holder, "%.100s:%lld", host, hfi_postgres_number(result, 0, 2, 0));
-    PQclear(calls[0].result);
-    PQclear(calls[1].result);
-    return HF_OK;
+    status = hfi_postgres_is_done(calls[2].result, grant) ? HF_DONE : check_row(result, 5, err);
+    for (size_t i = 0; i < 3; i++)
+        PQclear(calls[i].result);
+    return status;
 }
 
 static hf_status try_take(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
-                          struct hfi_grant *grant, hfi_time deadline_ns, hf_error *err)
+                          const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
 {
     struct try_answer answer = { 0 };
-    hf_status status = try_once(store, lock, values, &answer, grant, deadline_ns, err);
+    hf_status status = try_once(store, lock, values, request, &answer, grant, err);
     if (status == HF_OK && answer.missing) {
         struct postgres_call add = { .statement = POSTGRES_ADD, .values = values };
-        status = hfi_postgres_ask(store, &add, 1, deadline_ns, err);
+        status = hfi_postgres_ask(store, &add, 1, request->deadline_ns, err);
         PQclear(add.result);
         if (status == HF_OK)
-            status = try_once(store, lock, values, &answer, grant, deadline_ns, err);
+            status = try_once(store, lock, values, request, &answer, grant, err);
     }
-    if (status != HF_OK || answer.token == 0)
-        return status == HF_OK ? HF_BUSY : status;
-    lock->got = true;
-    if (!store->config.strategy->transaction)
+    if (status == HF_OK && !store->config.strategy->transaction)
         grant->token = (uint64_t)answer.token;
-    return HF_OK;
+    return status == HF_OK && !lock->got ? HF_BUSY : status;
 }
 
 /* What has become of the statement that waits. */
 static hf_status look_at_wait(struct postgres_store *store, struct postgres_lock *lock, hf_error *err)
 {
     struct postgres_call call = { .statement = POSTGRES_BLOCK };
-    const hf_status status = hfi_postgres_poll(store, lock->connection, &call, err);
+    hf_status status = hfi_postgres_poll(store, lock->connection, &call, err);
     if (status == HF_BUSY)
         return HF_BUSY;
     lock->blocking = false;
-    lock->got = status == HF_OK && (!store->config.strategy->transaction || PQntuples(call.result) > 0);
+    if (status == HF_OK && store->config.strategy->transaction && PQntuples(call.result) == 0)
+        status = HF_BUSY; /* the row was deleted: it is made anew */
+    if (status == HF_OK)
+        status = check_row(call.result, 0, err);
+    lock->got = status == HF_OK;
     PQclear(call.result);
-    return status == HF_OK && !lock->got ? HF_BUSY : status; /* the row was deleted: it is made anew */
+    return status;
 }
 
 hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgres_lock *lock,
@@ -267,12 +288,13 @@ hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgr
     if (lock->blocking)
         status = look_at_wait(store, lock, err);
     else if (!lock->got)
-        status = try_take(store, lock, &values, grant, request->deadline_ns, err);
+        status = try_take(store, lock, &values, request, grant, err);
     if (status == HF_OK && grant->token == 0)
-        status = draw_token(store, lock, &values, &grant->token, request->deadline_ns, err);
+        status = draw_token(store, lock, &values, request, grant, err);
+    lock->token = (int64_t)grant->token;
     if (status == HF_OK)
         status = watch(store, lock, err);
-    if (status != HF_OK && status != HF_BUSY)
+    if (status != HF_OK && status != HF_BUSY && status != HF_DONE)
         drop(store, lock);
     return status;
 }
@@ -352,25 +374,39 @@ static bool stop_blocking(struct postgres_store *store, struct postgres_connecti
     return status != HF_BUSY && !connection->broken && (status == HF_OK || hfi_postgres_is_cancelled(&answer));
 }
 
-static hf_status unlock(struct postgres_store *store, struct postgres_connection *connection, bool got,
-                        bool in_transaction, const struct hfi_request *request, hf_error *err)
+static size_t append(struct postgres_call *calls, size_t count, const unsigned char *sequence,
+                     const struct postgres_values *values)
 {
+    for (; *sequence != POSTGRES_END; sequence++)
+        calls[count++] = (struct postgres_call){ .statement = *sequence, .values = values };
+    return count;
+}
+
+static hf_status unlock(struct postgres_store *store, struct postgres_connection *connection,
+                        const struct postgres_lock *lock, bool got, const struct hfi_request *request, hf_error *err)
+{
+    static const postgres_sequence roll_back = { POSTGRES_ROLLBACK };
     const struct postgres_strategy *strategy = store->config.strategy;
     struct postgres_values values;
-    struct postgres_call calls[2] = { { .values = &values }, { .values = &values } };
+    struct postgres_call calls[2 * POSTGRES_SEQUENCE_MAX];
     size_t count = 0;
     hfi_postgres_values(&values, request);
-    for (; got && count < 2 && strategy->release[count] != POSTGRES_END; count++)
-        calls[count].statement = strategy->release[count];
-    if (!got && in_transaction)
-        calls[count++].statement = POSTGRES_ROLLBACK;
+    if (request->done_ms > 0 && lock->state == POSTGRES_HELD) {
+        hfi_postgres_put(values.version, lock->token);
+        hfi_postgres_put(values.ttl, (int64_t)request->done_ms);
+        count = append(calls, count, strategy->mark, &values);
+    }
+    if (got)
+        count = append(calls, count, strategy->release, &values);
+    else if (lock->in_transaction)
+        count = append(calls, count, roll_back, &values);
     if (count == 0)
         return HF_OK;
     hf_status status = hfi_postgres_exchange(store, connection, calls, count, request->deadline_ns, err);
-    if (status == HF_OK && got && !strategy->transaction && PQgetvalue(calls[1].result, 0, 0)[0] != 't')
+    if (status == HF_OK && got && !strategy->transaction && PQgetvalue(calls[count - 1].result, 0, 0)[0] != 't')
         status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
-    PQclear(calls[0].result);
-    PQclear(calls[1].result);
+    for (size_t i = 0; i < count; i++)
+        PQclear(calls[i].result);
     return status;
 }
 
@@ -383,7 +419,7 @@ static hf_status let_go(struct postgres_store *store, struct postgres_lock *lock
     if (lock->blocking && !stop_blocking(store, connection, &got, request->deadline_ns))
         connection->broken = true;
     if (!connection->broken)
-        status = unlock(store, connection, got, lock->in_transaction, request, was_held ? err : NULL);
+        status = unlock(store, connection, lock, got, request, was_held ? err : NULL);
     lock->state = POSTGRES_NEW;
     lock->blocking = lock->got = lock->in_transaction = false;
     if (status != HF_OK && (was_held || status != HF_LOST))
@@ -394,6 +430,8 @@ static hf_status let_go(struct postgres_store *store, struct postgres_lock *lock
         hfi_postgres_give_back(store, connection);
     if (!was_held)
         return HF_OK;
+    if (request->done_ms > 0 && hfi_postgres_cannot_mark(status)) /* the end of the connection frees it all the same */
+        return status;
     /* Without an answer by the deadline the lock may be held until the session has ended. */
     const bool late = status == HF_UNKNOWN && store->env->now_ns() >= request->deadline_ns;
     if (status != HF_OK && !late)

@@ -191,9 +191,11 @@ hf_status hfi_postgres_connect(struct postgres_store *store, struct postgres_con
     struct postgres_addresses *addresses = hfi_alloc(sizeof *addresses);
     if (!addresses)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
-    status = hfi_postgres_look_up(addresses, &store->config, deadline_ns, err);
-    if (status == HF_OK)
-        status = try_all(store, out, addresses, deadline_ns, err);
+    do {
+        status = hfi_postgres_look_up(addresses, &store->config, addresses->again, deadline_ns, err);
+        if (status == HF_OK)
+            status = try_all(store, out, addresses, deadline_ns, err);
+    } while (status == HF_UNAVAILABLE && addresses->again);
     hfi_free(addresses);
     return status;
 }

@@ -23,9 +23,10 @@ struct postgres_address {
 struct postgres_addresses {
     struct postgres_address list[HFI_POSTGRES_ADDRESSES_MOST];
     size_t count; /* at least 1 */
+    bool again;   /* there may be others later: should all of them fail, look them up again */
 };
 
-hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struct postgres_config *config,
+hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struct postgres_config *config, bool again,
                                hfi_time deadline_ns, hf_error *err);
 
 /* --- postgres_connect.c --- */
@@ -36,7 +37,7 @@ struct postgres_connection {
     int64_t lived_us;  /* … at this time: who has the same number and began later is another */
     char started[40];  /* when the server was: after a failover another one has the same numbers */
     bool pooled;       /* something between us and the server gives its connections to others */
-    uint32_t prepared; /* bits by statement */
+    uint64_t prepared; /* bits by statement */
     bool broken;
     bool pinged;                      /* the answer to a ping comes before any other */
     hfi_time used_ns;                 /* when it was given back, or pinged */
@@ -92,10 +93,10 @@ hf_status hfi_postgres_exchange(struct postgres_store *store, struct postgres_co
 /* The same on a connection of the pool, and again after a deadlock or a conflict; makes the tables if they are gone. */
 hf_status hfi_postgres_ask(struct postgres_store *store, struct postgres_call *calls, size_t count,
                            hfi_time deadline_ns, hf_error *err);
-/* A sequence with one set of values; tells how many rows the statement `counted` changed, and the results of the last
- * one and of POSTGRES_VOUCH. */
+/* A sequence with one set of values; tells how many rows the statement `counted` changed, and the results of
+ * POSTGRES_VOUCH, of POSTGRES_DONE and of the last one of the others. */
 struct postgres_answer {
-    PGresult *last, *vouched;
+    PGresult *last, *vouched, *done;
     enum postgres_statement counted;
     long changed;
 };

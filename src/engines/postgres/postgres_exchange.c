@@ -120,10 +120,10 @@ static bool send_end(struct postgres_connection *connection)
 hf_status hfi_postgres_send(struct postgres_store *store, struct postgres_connection *connection,
                             struct postgres_call *calls, size_t count, hf_error *err)
 {
-    uint32_t prepared = connection->prepared;
+    uint64_t prepared = connection->prepared;
     bool sent = send_path(connection);
     for (size_t i = 0; i < count && sent; i++) {
-        const uint32_t bit = 1u << calls[i].statement;
+        const uint64_t bit = UINT64_C(1) << calls[i].statement;
         calls[i].result = NULL;
         calls[i].prepares = !connection->pooled && !(prepared & bit);
         prepared |= bit; /* the next of its kind needs no other */
@@ -237,7 +237,7 @@ static hf_status receive_all(struct postgres_store *store, struct postgres_conne
             PGresult *result = receive(store, connection, deadline_ns);
             whole = result != NULL;
             if (PQresultStatus(result) == PGRES_COMMAND_OK)
-                connection->prepared |= 1u << calls[i].statement;
+                connection->prepared |= UINT64_C(1) << calls[i].statement;
             if (whole)
                 take_result(store, result, &refusal, err);
             PQclear(result);
@@ -284,7 +284,7 @@ hf_status hfi_postgres_exchange(struct postgres_store *store, struct postgres_co
 hf_status hfi_postgres_prepare(struct postgres_store *store, struct postgres_connection *connection,
                                enum postgres_statement statement, hfi_time deadline_ns, hf_error *err)
 {
-    if (connection->pooled || connection->prepared & 1u << statement)
+    if (connection->pooled || connection->prepared & UINT64_C(1) << statement)
         return HF_OK;
     const char *letters = store->config.strategy->sql[statement].parameters;
     Oid types[PARAMETERS_MOST];
@@ -301,7 +301,7 @@ hf_status hfi_postgres_prepare(struct postgres_store *store, struct postgres_con
     if (!result || !receive_end(store, connection, deadline_ns))
         refusal = lost_answer(store, connection, deadline_ns, err);
     else if (refusal == HF_OK)
-        connection->prepared |= 1u << statement;
+        connection->prepared |= UINT64_C(1) << statement;
     PQclear(result);
     return refusal;
 }
@@ -360,7 +360,7 @@ static bool may_take(const struct postgres_call *calls, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const enum postgres_statement one = calls[i].statement;
-        if (one == POSTGRES_TAKE || one == POSTGRES_SWAP || one == POSTGRES_ENTER)
+        if (one == POSTGRES_TAKE || one == POSTGRES_TAKE_ONCE || one == POSTGRES_SWAP || one == POSTGRES_ENTER)
             return true;
     }
     return false;
@@ -396,17 +396,16 @@ hf_status hfi_postgres_run(struct postgres_store *store, const unsigned char *se
     for (; count < POSTGRES_SEQUENCE_MAX && sequence[count] != POSTGRES_END; count++)
         calls[count] = (struct postgres_call){ .statement = sequence[count], .values = values };
     const hf_status status = hfi_postgres_ask(store, calls, count, deadline_ns, err);
-    answer->last = answer->vouched = NULL;
+    answer->last = answer->vouched = answer->done = NULL;
     answer->changed = 0;
     for (size_t i = 0; i < count && status == HF_OK; i++) {
+        PGresult **kept = calls[i].statement == POSTGRES_VOUCH  ? &answer->vouched
+                          : calls[i].statement == POSTGRES_DONE ? &answer->done
+                                                                : &answer->last;
         if (calls[i].statement == answer->counted)
             answer->changed = strtol(PQcmdTuples(calls[i].result), NULL, 10);
-        if (i + 1 == count)
-            answer->last = calls[i].result;
-        else if (calls[i].statement == POSTGRES_VOUCH)
-            answer->vouched = calls[i].result;
-        else
-            PQclear(calls[i].result);
+        PQclear(*kept);
+        *kept = calls[i].result;
     }
     return status;
 }

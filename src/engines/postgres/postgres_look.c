@@ -42,8 +42,8 @@ static int show(const PGresult *result, int row, hf_inspect_fn each, void *arg)
     return stop;
 }
 
-static hf_status show_all(struct postgres_store *store, const postgres_sequence inspect, const char *text,
-                          hf_inspect_fn each, void *arg, hfi_time deadline_ns, hf_error *err)
+hf_status hfi_postgres_show(struct postgres_store *store, const postgres_sequence inspect, const char *text,
+                            hf_inspect_fn each, void *arg, hfi_time deadline_ns, hf_error *err)
 {
     const struct postgres_values values = { .name = text, .note = "" };
     struct postgres_answer answer = { .counted = POSTGRES_END };
@@ -60,14 +60,14 @@ hf_status hfi_postgres_inspect(void *memory, const char *prefix, hf_inspect_fn e
                                hf_error *err)
 {
     static const postgres_sequence inspect = { POSTGRES_INSPECT };
-    return show_all(memory, inspect, prefix, each, arg, deadline_ns, err);
+    return hfi_postgres_show(memory, inspect, prefix, each, arg, deadline_ns, err);
 }
 
 hf_status hfi_postgres_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                    hf_error *err)
 {
     static const postgres_sequence inspect_one = { POSTGRES_INSPECT_ONE };
-    return show_all(memory, inspect_one, name, each, arg, deadline_ns, err);
+    return hfi_postgres_show(memory, inspect_one, name, each, arg, deadline_ns, err);
 }
 
 /* A lock that is bound to a connection ends with its connection: until the backend that has it now has it no more. */

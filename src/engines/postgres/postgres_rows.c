@@ -55,13 +55,16 @@ static void set_backstop(struct postgres_store *store, struct postgres_lock *loc
 
 /* --- compare and set --- */
 
-/* `*result` says what the row looked like: takes it if it is free and nobody waits. A row that has changed since is
+/* `found->last` says what the row looked like: takes it if it is free and nobody waits. A row that has changed since is
  * looked at again. */
-static hf_status swap(struct postgres_store *store, struct postgres_values *values, PGresult **result,
-                      hfi_time deadline_ns, hf_error *err)
+static hf_status swap(struct postgres_store *store, struct postgres_values *values, bool once,
+                      struct postgres_answer *found, hfi_time deadline_ns, hf_error *err)
 {
-    static const postgres_sequence add = { POSTGRES_ADD, POSTGRES_LOOK }, compare_and_set = { POSTGRES_SWAP },
-                                   look = { POSTGRES_LOOK }, extend = { POSTGRES_RENEW, POSTGRES_LOOK };
+    static const postgres_sequence add = { POSTGRES_ADD, POSTGRES_LOOK }, swap_once = { POSTGRES_SWAP, POSTGRES_DONE },
+                                   swap_any = { POSTGRES_SWAP }, look = { POSTGRES_LOOK },
+                                   extend = { POSTGRES_RENEW, POSTGRES_LOOK };
+    const unsigned char *compare_and_set = once ? swap_once : swap_any;
+    PGresult **result = &found->last;
     hf_status status = HF_OK;
     for (unsigned tries = 0; status == HF_OK && tries < SWAPS_MOST; tries++) {
         const long long version = hfi_postgres_number(*result, 0, COLUMN_VERSION, -1);
@@ -77,6 +80,10 @@ static hf_status swap(struct postgres_store *store, struct postgres_values *valu
         status = hfi_postgres_run(store, sequence, values, &answer, deadline_ns, err);
         const bool swapped = status == HF_OK && sequence == compare_and_set && PQntuples(answer.last) > 0;
         *result = answer.last;
+        if (answer.done) {
+            PQclear(found->done);
+            found->done = answer.done;
+        }
         if (swapped || (mine && answer.changed > 0))
             break;
         if (status == HF_OK && sequence == compare_and_set) {
@@ -99,23 +106,31 @@ static void vouch_first(postgres_sequence out, const unsigned char *sequence)
         count++;
 }
 
+/* HF_DONE: it is; whether the lock is ours all the same, `*result` says. */
 static hf_status ask(struct postgres_store *store, const unsigned char *sequence, struct postgres_values *values,
-                     PGresult **result, hfi_time deadline_ns, hf_error *err)
+                     const struct hfi_request *request, struct hfi_grant *grant, PGresult **result, hf_error *err)
 {
     struct postgres_answer answer = { .counted = POSTGRES_END };
     const hfi_time asked_ns = store->env->now_ns();
-    hf_status status = hfi_postgres_run(store, sequence, values, &answer, deadline_ns, err);
+    postgres_sequence once;
+    if (request->once) {
+        hfi_postgres_instead(once, sequence, POSTGRES_TAKE, POSTGRES_TAKE_ONCE, POSTGRES_DONE);
+        sequence = once;
+    }
+    hf_status status = hfi_postgres_run(store, sequence, values, &answer, request->deadline_ns, err);
     if (answer.vouched)
         hfi_postgres_learn_writers(store, answer.vouched, asked_ns);
     PQclear(answer.vouched);
-    *result = answer.last;
-    if (status == HF_OK && store->config.strategy->swap) {
-        status = swap(store, values, result, deadline_ns, err);
-        if (status != HF_OK) {
-            PQclear(*result);
-            *result = NULL;
-        }
+    if (status == HF_OK && store->config.strategy->swap && PQntuples(answer.done) == 0)
+        status = swap(store, values, request->once, &answer, request->deadline_ns, err);
+    if (status == HF_OK && hfi_postgres_is_done(answer.done, grant))
+        status = HF_DONE;
+    PQclear(answer.done);
+    if (status != HF_OK && status != HF_DONE) {
+        PQclear(answer.last);
+        answer.last = NULL;
     }
+    *result = answer.last;
     return status;
 }
 
@@ -173,7 +188,8 @@ hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres
     int backend = 0;
     pthread_mutex_lock(&store->mutex);
     const bool called = lock->state == POSTGRES_CALLED;
-    const bool given = called && is_fresh(store, lock, grant);
+    /* Whoever gave it may have said in the same step that it is done. */
+    const bool given = called && !request->once && is_fresh(store, lock, grant);
     const bool knows = hfi_postgres_may_write(store, called ? lock->gift.sender : 0);
     lock->ask_again_ns = HFI_NEVER;
     pthread_mutex_unlock(&store->mutex);
@@ -199,28 +215,29 @@ hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres
         sequence = vouched;
     }
     hfi_time sent_ns = store->env->now_ns();
-    hf_status status = ask(store, sequence, &values, &result, request->deadline_ns, err);
+    hf_status status = ask(store, sequence, &values, request, grant, &result, err);
     if (status == HF_OK && hfi_postgres_number(result, 0, COLUMN_TOKEN, 0) == 0 &&
         (is_true(result, COLUMN_FREE) || is_true(result, COLUMN_AHEAD))) {
         PQclear(result);
         sent_ns = store->env->now_ns();
-        status = ask(store, strategy->help, &values, &result, request->deadline_ns, err);
+        status = ask(store, strategy->help, &values, request, grant, &result, err);
     }
     if (status == HF_UNKNOWN)
         lock->unsure = true;
-    if (status != HF_OK)
+    if (status != HF_OK && status != HF_DONE)
         return status;
     grant->token = (uint64_t)hfi_postgres_number(result, 0, COLUMN_TOKEN, 0);
     grant->counted_from_ns = sent_ns;
     if (grant->token > 0) {
         take_up(store, lock);
-    } else {
+    } else if (status == HF_OK) {
+        status = HF_BUSY;
         lock->queued = line_up || (lock->queued && !called); /* a call that came to nothing used up the place */
         lock->sent_ns = sent_ns;
         stay_outside(store, lock, result, called, grant);
     }
     PQclear(result);
-    return grant->token > 0 ? HF_OK : HF_BUSY;
+    return status;
 }
 
 /* --- wait --- */
@@ -255,12 +272,34 @@ hf_status hfi_postgres_row_wait(struct postgres_store *store, struct postgres_lo
 
 /* --- release and renew --- */
 
+/* `*changed`: it was ours until now. If it cannot be said that it is done, it is freed all the same. */
+static hf_status free_row(struct postgres_store *store, const unsigned char *sequence,
+                          const struct hfi_request *request, bool *changed, hf_error *err)
+{
+    const bool done = request->done_ms > 0;
+    struct postgres_values values;
+    struct postgres_answer answer = { .counted = done ? POSTGRES_MARK : POSTGRES_FREE };
+    postgres_sequence marking;
+    hfi_postgres_values(&values, request);
+    if (done) {
+        hfi_postgres_put(values.ttl, (int64_t)request->done_ms);
+        hfi_postgres_instead(marking, sequence, POSTGRES_FREE, POSTGRES_MARK, POSTGRES_END);
+    }
+    hf_status status = hfi_postgres_run(store, done ? marking : sequence, &values, &answer, request->deadline_ns, err);
+    *changed = answer.changed > 0;
+    PQclear(answer.last);
+    if (done && hfi_postgres_cannot_mark(status)) {
+        hfi_postgres_run(store, sequence, &values, &answer, request->deadline_ns, NULL);
+        PQclear(answer.last);
+    }
+    return status;
+}
+
 hf_status hfi_postgres_row_release(struct postgres_store *store, struct postgres_lock *lock,
                                    const struct hfi_request *request, hf_error *err)
 {
     const struct postgres_strategy *strategy = store->config.strategy;
-    struct postgres_values values;
-    struct postgres_answer answer = { .counted = POSTGRES_FREE };
+    bool changed = false;
     pthread_mutex_lock(&store->mutex);
     const bool was_held = lock->state == POSTGRES_HELD;
     pthread_mutex_unlock(&store->mutex);
@@ -268,23 +307,21 @@ hf_status hfi_postgres_row_release(struct postgres_store *store, struct postgres
         hfi_postgres_expect_no_more(store, lock, POSTGRES_NEW);
     if (!was_held && !lock->wants_place && !lock->unsure)
         return HF_OK;
-    hfi_postgres_values(&values, request);
     /* What was asked for and not answered must not be done after this. Where it cannot be had for certain at once, the
      * lock is freed all the same, and again later. */
     const hfi_time now = store->env->now_ns();
     const hf_status settled =
         lock->unsure ? hfi_postgres_settle(store, now + (request->deadline_ns - now) / 2, err) : HF_OK;
     const bool plain = was_held && !lock->unsure;
-    hf_status status = hfi_postgres_run(store, plain ? strategy->release : strategy->leave, &values, &answer,
-                                        request->deadline_ns, settled == HF_OK ? err : NULL);
-    PQclear(answer.last);
+    hf_status status =
+        free_row(store, plain ? strategy->release : strategy->leave, request, &changed, settled == HF_OK ? err : NULL);
     if (status == HF_UNKNOWN)
         lock->unsure = true;
     if (settled != HF_OK)
         return settled;
     if (status != HF_OK)
         return status;
-    if (was_held && answer.changed == 0)
+    if (was_held && !changed)
         status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
     lock->state = POSTGRES_NEW;
     lock->queued = lock->unsure = lock->wants_place = false;

@@ -23,7 +23,8 @@
 enum postgres_statement {
     POSTGRES_END, /* of a sequence */
     POSTGRES_TAKE,
-    POSTGRES_COUNT, /* gives a row that was just taken its token */
+    POSTGRES_TAKE_ONCE, /* unless it is done */
+    POSTGRES_COUNT,     /* gives a row that was just taken its token */
     POSTGRES_LOOK,
     POSTGRES_SWAP,
     POSTGRES_ADD,
@@ -35,10 +36,14 @@ enum postgres_statement {
     POSTGRES_LEAVE,
     POSTGRES_RENEW,
     POSTGRES_FREE,
+    POSTGRES_MARK,   /* says that it is done; row strategies: and frees it, if it was held */
+    POSTGRES_DONE,   /* whether it is, and by whom */
     POSTGRES_HOLDER, /* whom a forced release ends, and nobody after */
     POSTGRES_EVICT,
     POSTGRES_INSPECT,
     POSTGRES_INSPECT_ONE,
+    POSTGRES_INSPECT_DONE,
+    POSTGRES_FORGET_DONE,
     POSTGRES_GUARD,
     POSTGRES_BEGIN,
     POSTGRES_BLOCK, /* waits in the server */
@@ -52,14 +57,15 @@ enum postgres_statement {
     POSTGRES_STATEMENTS
 };
 
-/* Parameters by a letter each, in the order $1, $2, …: name, client, serial, ttl, host, pid, note (k), backend, version
- * (or a token, or when a session lived), request (its number), the table of locks. */
+/* Parameters by a letter each, in the order $1, $2, …: name, client, serial, ttl (or for how long it is done), host, pid,
+ * note (k), backend, version (or a token, or when a session lived), request (its number), the table of locks. */
 struct postgres_sql {
-    const char *text; /* {L} {W} {G} {F} stand for the tables of locks, waiters, grants and fences, {H} for the guard */
+    /* {L} {W} {G} {F} {D} stand for the tables of locks, waiters, grants, fences and of what is done, {H} for the guard */
+    const char *text;
     const char *parameters;
 };
 
-#define POSTGRES_SEQUENCE_MAX 8
+#define POSTGRES_SEQUENCE_MAX 10
 typedef unsigned char postgres_sequence[POSTGRES_SEQUENCE_MAX];
 
 struct postgres_strategy {
@@ -73,6 +79,8 @@ struct postgres_strategy {
     postgres_sequence line_up;
     postgres_sequence help; /* the lock is free, but others wait for it: they are served first; or it must be mended */
     postgres_sequence release;
+    postgres_sequence
+        mark; /* bound strategies: before the release; rows have the statement in the place of the other */
     postgres_sequence leave;
     postgres_sequence evict;
 };
@@ -88,7 +96,7 @@ const struct postgres_strategy *hfi_postgres_strategy(const char *name);
 
 struct postgres_names {
     char locks[HFI_POSTGRES_TABLE_MAX], waiters[HFI_POSTGRES_TABLE_MAX], grants[HFI_POSTGRES_TABLE_MAX],
-        fences[HFI_POSTGRES_TABLE_MAX], guard[HFI_POSTGRES_TABLE_MAX]; /* quoted */
+        fences[HFI_POSTGRES_TABLE_MAX], done[HFI_POSTGRES_TABLE_MAX], guard[HFI_POSTGRES_TABLE_MAX]; /* quoted */
 };
 
 struct postgres_config {

@@ -12,6 +12,11 @@
  * Time is the server's clock_timestamp(): now() stands still during a transaction. A token is the larger of the last
  * one + 1 and the server's microseconds, and is drawn while the row is locked: one that is drawn before could be
  * overtaken.
+ *
+ * That the work of a lock is done stands in a table of its own, written with the statement that frees the lock, or
+ * before it. Whoever asks for once looks there after the statement that took the lock, and not in it: a statement that
+ * had to wait for the row knows its latest state, but all other tables as they were before the wait. That the statement
+ * looks as well only spares it, nearly always, to take what it would have to give back.
  */
 #include "postgres_sql.h"
 #include <string.h>
@@ -41,6 +46,32 @@
     " ORDER BY w.place LIMIT 1"
 #define TELL_SECOND "CASE WHEN s.place IS NOT NULL THEN " NOTIFY("s", "' second'") " END"
 
+/* --- what is done --- */
+
+#define IS_DONE "d.name = $1 AND d.expires > " NOW
+#define UNLESS_DONE " AND NOT EXISTS (SELECT FROM {D} d WHERE " IS_DONE ")"
+#define DONE_MS "greatest(0, (extract(epoch FROM clock_timestamp() - d.done) * 1000)::bigint)"
+#define MARK_INTO "INSERT INTO {D} (name, token, host, pid, note, done, expires)"
+#define MARK_OVER                                                                                                      \
+    " ON CONFLICT (name) DO UPDATE SET token = excluded.token, host = excluded.host, pid = excluded.pid,"              \
+    " note = excluded.note, done = excluded.done, expires = excluded.expires"
+/* For a statement that frees the row, and says what it was. */
+#define FREE_AND_MARK(freeing)                                                                                         \
+    "WITH freed AS (" freeing " RETURNING l.name, l.token, l.host, l.pid, l.note) " MARK_INTO                          \
+    " SELECT f.name, f.token,"                                                                                         \
+    " f.host, f.pid, f.note, " NOW ", " NOW " + " TTL " FROM freed f" MARK_OVER
+
+static const char done[] =
+    "SELECT d.host, d.pid, d.note, " LEFT_MS("d.expires") ", " DONE_MS " FROM {D} d WHERE " IS_DONE;
+
+static const char inspect_done[] = "SELECT d.name, d.host, d.pid, d.token, " DONE_MS ", " LEFT_MS(
+    "d.expires") ", -1, d.note FROM {D} d WHERE starts_with(d.name, $1) AND d.expires > " NOW " ORDER BY d.name";
+
+static const char forget_done[] = "DELETE FROM {D} WHERE name = $1";
+
+/* On the connection that has the lock, which is why no owner is compared. */
+static const char bound_mark[] = MARK_INTO " VALUES ($1, $2, $3, $5, $6, " NOW ", " NOW " + " TTL ")" MARK_OVER;
+
 /* --- lease and version --- */
 
 #define IS_FREE "(l.client IS NULL OR l.expires <= " NOW ")"
@@ -54,18 +85,21 @@
 #define WHOLE_TIME "l.ttl * interval '1 millisecond'"
 #define IS_AHEAD "(l.expires > " NOW " + " WHOLE_TIME ")"
 
-static const char lease_take[] =
-    "WITH taken AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note, request)"
-    " VALUES ($1, $2, $3, " MICROSECONDS ", " NOW ", " NOW " + " TTL ", $4, $5, $6, $7, $8)"
-    " ON CONFLICT (name) DO UPDATE SET client = $2, serial = $3,"
-    " token = CASE WHEN " IS_MINE " THEN l.token ELSE " NEXT_TOKEN " END,"
-    " since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW " END,"
-    " expires = " NOW " + " TTL ", ttl = $4, host = $5, pid = $6, note = $7, request = $8"
-    " WHERE " IS_MINE_STILL " OR (NOT l.queued AND " IS_FREE ") RETURNING token)"
-    " SELECT token, NULL::text, NULL::int, NULL::bigint, false, false, NULL::bigint FROM taken"
-    " UNION ALL SELECT 0, l.host, l.pid, " LEFT_MS(
-        "l.expires") ", " IS_FREE ", " IS_AHEAD ", " MICROSECONDS
-                     " FROM {L} l WHERE l.name = $1 AND NOT EXISTS (SELECT FROM taken)";
+#define LEASE_TAKE(unless)                                                                                             \
+    "WITH taken AS (INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note, request)" \
+    " VALUES ($1, $2, $3, " MICROSECONDS ", " NOW ", " NOW " + " TTL ", $4, $5, $6, $7, $8)"                           \
+    " ON CONFLICT (name) DO UPDATE SET client = $2, serial = $3,"                                                      \
+    " token = CASE WHEN " IS_MINE " THEN l.token ELSE " NEXT_TOKEN " END,"                                             \
+    " since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW " END,"                                                    \
+    " expires = " NOW " + " TTL ", ttl = $4, host = $5, pid = $6, note = $7, request = $8"                             \
+    " WHERE " IS_MINE_STILL " OR (NOT l.queued AND " IS_FREE unless ") RETURNING token)"                               \
+    " SELECT token, NULL::text, NULL::int, NULL::bigint, false, false, NULL::bigint FROM taken"                        \
+    " UNION ALL SELECT 0, l.host, l.pid, " LEFT_MS(                                                                    \
+        "l.expires") ", " IS_FREE ", " IS_AHEAD ", " MICROSECONDS                                                      \
+                     " FROM {L} l WHERE l.name = $1 AND NOT EXISTS (SELECT FROM taken)"
+
+static const char lease_take[] = LEASE_TAKE("");
+static const char lease_take_once[] = LEASE_TAKE(UNLESS_DONE);
 
 static const char lease_look[] = "SELECT CASE WHEN " IS_HELD_BY_ME " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
     "l.expires") ", " IS_FREE ", " IS_AHEAD ", " MICROSECONDS ", l.token, l.queued FROM {L} l WHERE l.name = $1";
@@ -114,7 +148,10 @@ static const char mend[] = "UPDATE {L} l SET expires = " NOW " + " WHOLE_TIME " 
 /* Locks the row; a waiter who has lined up meanwhile is seen by the next statement, which serves it. */
 #define MAKE_FREE "UPDATE {L} l SET client = NULL, serial = NULL, expires = NULL, request = 0 WHERE l.name = $1"
 
-static const char lease_free[] = MAKE_FREE " AND " IS_MINE;
+#define LEASE_FREE MAKE_FREE " AND " IS_MINE
+
+static const char lease_free[] = LEASE_FREE;
+static const char lease_mark[] = FREE_AND_MARK(LEASE_FREE);
 
 static const char lease_evict[] = MAKE_FREE " AND l.token = $2";
 
@@ -134,17 +171,23 @@ static const char row_holder[] = "SELECT 0, l.token FROM {L} l WHERE l.name = $1
 static const char row_inspect[] = ROW_INSPECT(BEGINS);
 static const char row_inspect_one[] = ROW_INSPECT(IS_IT);
 
-/* --- insert: the row is the lock; the last token, which must outlive it, is in the row of grants --- */
+/* --- insert: the row is the lock; the last token, which must outlive it, is in the row of grants ---
+ *
+ * A row that is free is one of another strategy. Those lock the row itself before they look who waits; so does whoever
+ * lines up here, as a conflict locks the row also where it changes nothing. */
 
-static const char insert_take[] =
-    "INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note, request)"
-    " SELECT $1, $2, $3, 0, " NOW ", " NOW " + " TTL ", $4, $5, $6, $7, $8"
-    " WHERE NOT EXISTS (SELECT FROM {W} w WHERE w.name = $1)"
-    " OR EXISTS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_MINE ")"
-    " ON CONFLICT (name) DO UPDATE SET client = $2, serial = $3,"
-    " token = CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW
-    " END, expires = " NOW " + " TTL ", ttl = $4, host = $5, pid = $6, note = $7, request = $8 WHERE " IS_MINE_STILL
-    " OR l.expires <= " NOW;
+#define INSERT_TAKE(unless)                                                                                            \
+    "INSERT INTO {L} AS l (name, client, serial, token, since, expires, ttl, host, pid, note, request)"                \
+    " SELECT $1, $2, $3, 0, " NOW ", " NOW " + " TTL ", $4, $5, $6, $7, $8"                                            \
+    " WHERE NOT EXISTS (SELECT FROM {W} w WHERE w.name = $1)" unless                                                   \
+    " OR EXISTS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_MINE ")"                                                 \
+    " ON CONFLICT (name) DO UPDATE SET client = $2, serial = $3,"                                                      \
+    " token = CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, since = CASE WHEN " IS_MINE " THEN l.since ELSE " NOW     \
+    " END, expires = " NOW " + " TTL ", ttl = $4, host = $5, pid = $6, note = $7, request = $8 WHERE " IS_MINE_STILL   \
+    " OR " IS_FREE
+
+static const char insert_take[] = INSERT_TAKE("");
+static const char insert_take_once[] = INSERT_TAKE(UNLESS_DONE);
 
 static const char insert_count[] =
     "WITH fresh AS (SELECT FROM {L} WHERE name = $1 AND token = 0 AND client IS NOT NULL),"
@@ -152,11 +195,12 @@ static const char insert_count[] =
     " RETURNING g.token) UPDATE {L} l SET token = counted.token FROM counted WHERE l.name = $1";
 
 static const char insert_look[] = "SELECT CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
-    "l.expires") ", l.client IS NULL OR l.expires <= " NOW ", " IS_AHEAD ", " MICROSECONDS
-                 " FROM (SELECT 1) one LEFT JOIN {L} l ON l.name = $1";
+    "l.expires") ", " IS_FREE ", " IS_AHEAD ", " MICROSECONDS " FROM (SELECT 1) one LEFT JOIN {L} l ON l.name = $1";
 
+/* The last token may be that of another strategy, whose rows stay. */
 static const char insert_lock[] =
-    "INSERT INTO {G} AS g (name, token) VALUES ($1, 0) ON CONFLICT (name) DO UPDATE SET token = g.token";
+    "INSERT INTO {G} AS g (name, token) VALUES ($1, coalesce((SELECT l.token FROM {L} l WHERE l.name = $1), 0))"
+    " ON CONFLICT (name) DO UPDATE SET token = greatest(g.token, excluded.token)";
 
 #define TELL_GIVEN NOTIFY("given", "''")
 
@@ -167,12 +211,13 @@ static const char insert_serve[] =
     " ON CONFLICT (name) DO UPDATE SET client = excluded.client, serial = excluded.serial, token = 0,"
     " since = excluded.since, expires = " NOW " + " CLAIM ", ttl = " CLAIM_MS
     ", host = excluded.host, pid = excluded.pid,"
-    " note = excluded.note, request = 0 WHERE l.expires <= " NOW " RETURNING l.client, l.serial),"
+    " note = excluded.note, request = 0 WHERE " IS_FREE " RETURNING l.client, l.serial),"
     " gone AS (DELETE FROM {W} w WHERE w.name = $1 AND ((EXISTS (SELECT FROM given)"
     " AND w.place <= (SELECT place FROM heir)) OR NOT EXISTS (SELECT FROM heir)))"
     " SELECT " TELL_GIVEN ", " TELL_SECOND " FROM given, heir h LEFT JOIN LATERAL (" SECOND ") s ON true";
 
 static const char insert_free[] = "DELETE FROM {L} WHERE name = $1 AND client = $2 AND serial = $3";
+static const char insert_mark[] = FREE_AND_MARK("DELETE FROM {L} l WHERE l.name = $1 AND " IS_MINE);
 
 static const char insert_evict[] = "DELETE FROM {L} WHERE name = $1 AND token = $2";
 
@@ -201,14 +246,19 @@ static const char clear[] =
 
 static const char cancel[] = "SELECT pg_cancel_backend($1)";
 
-static const char advisory_take[] = "WITH got AS (SELECT pg_try_advisory_lock(" KEY(
-    "$1") ") AS yes),"
-          " granted AS (INSERT INTO {G} AS g (" GRANT_COLUMNS ") SELECT $1, " MICROSECONDS ", $2, $3, $4, " NOW
-          ", $5, $6, $7 FROM got WHERE yes" GRANT_UPDATE ")"
-          " SELECT token, NULL::text, NULL::int, NULL::bigint, false FROM granted"
-          " UNION ALL SELECT 0, g.host, g.pid, NULL, false FROM got LEFT JOIN {G} g ON g.name = $1 AND g.client IS NOT "
-          "NULL"
-          " WHERE NOT got.yes";
+#define ADVISORY_TAKE(unless)                                                                                          \
+    "WITH got AS (SELECT pg_try_advisory_lock(" KEY(                                                                   \
+        "$1") ") AS yes" unless "),"                                                                                   \
+              " granted AS (INSERT INTO {G} AS g (" GRANT_COLUMNS ") SELECT $1, " MICROSECONDS ", $2, $3, $4, " NOW    \
+              ", $5, $6, $7 FROM got WHERE yes" GRANT_UPDATE ")"                                                       \
+              " SELECT token, NULL::text, NULL::int, NULL::bigint, false FROM granted"                                 \
+              " UNION ALL SELECT 0, g.host, g.pid, NULL, false FROM got LEFT JOIN {G} g ON g.name = $1 AND g.client "  \
+              "IS NOT "                                                                                                \
+              "NULL"                                                                                                   \
+              " WHERE NOT got.yes"
+
+static const char advisory_take[] = ADVISORY_TAKE("");
+static const char advisory_take_once[] = ADVISORY_TAKE(" WHERE true" UNLESS_DONE);
 
 static const char advisory_block[] = "SELECT pg_advisory_lock(" KEY("$1") ")";
 
@@ -234,18 +284,24 @@ static const char advisory_holder[] =
 static const char advisory_evict[] = "SELECT pg_terminate_backend(k.pid) FROM pg_locks k WHERE " ADVISORY_OF(
     "$1") " AND k.granted AND k.pid = $2 AND $3 IN (0, " ADVISORY_TOKEN ")";
 
-static const char update_take[] =
-    "WITH got AS (SELECT FROM {L} l WHERE l.name = $1 FOR UPDATE SKIP LOCKED)"
-    " SELECT EXISTS (SELECT FROM got)::int, g.host, g.pid, NULL::bigint, NOT EXISTS (SELECT FROM {L} WHERE name = $1)"
-    " FROM (SELECT 1) one LEFT JOIN {G} g ON g.name = $1 AND g.client IS NOT NULL";
+/* What a row strategy holds is not taken: that would keep its holder from renewing it. */
+#define IS_HELD_AS_ROW "(l.client IS NOT NULL AND l.expires > " NOW ")"
+#define UPDATE_TAKE(unless)                                                                                            \
+    "WITH got AS (SELECT FROM {L} l WHERE l.name = $1 AND " IS_FREE unless " FOR UPDATE SKIP LOCKED)"                  \
+    " SELECT EXISTS (SELECT FROM got)::int, g.host, g.pid, NULL::bigint, l.name IS NULL, " IS_HELD_AS_ROW              \
+    " FROM (SELECT 1) one LEFT JOIN {L} l ON l.name = $1 LEFT JOIN {G} g ON g.name = $1 AND g.client IS NOT NULL"
+
+static const char update_take[] = UPDATE_TAKE("");
+static const char update_take_once[] = UPDATE_TAKE(UNLESS_DONE);
 
 static const char update_add[] = "INSERT INTO {L} (name) VALUES ($1) ON CONFLICT (name) DO NOTHING";
 
-static const char update_block[] = "SELECT FROM {L} WHERE name = $1 FOR UPDATE";
+static const char update_block[] = "SELECT " IS_HELD_AS_ROW " FROM {L} l WHERE l.name = $1 FOR UPDATE";
 
 #define UPDATE_INSPECT(wanted)                                                                                         \
     "SELECT name, host, g.pid, token, " HELD_MS ", -1, -1, note FROM {G} g WHERE g.client IS NOT NULL"                 \
-    " AND " wanted " AND " HOLDS_ROW " ORDER BY name"
+    " AND " wanted " AND " HOLDS_ROW " UNION ALL SELECT name, host, l.pid, token, " HELD_MS                            \
+    ", " LEFT_MS("expires") ", -1, note FROM {L} l WHERE " IS_HELD_AS_ROW " AND " wanted " ORDER BY name"
 
 static const char update_inspect[] = UPDATE_INSPECT(BEGINS);
 static const char update_inspect_one[] = UPDATE_INSPECT(IS_IT);
@@ -258,6 +314,8 @@ static const char update_evict[] =
     " AND g.backend = $2 AND g.token = $3 AND " HOLDS_ROW;
 
 /* --- the table --- */
+
+static const char begin[] = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 static const char show_token[] = "SELECT {H}($1, $2)";
 
@@ -274,15 +332,16 @@ static const char end_session[] =
 
 #define ROW_CAPS                                                                                                       \
     (HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |       \
-     HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD)
+     HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD | HF_CAP_ONCE)
 #define BOUND_CAPS                                                                                                     \
     (HF_CAP_BOUND | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT |     \
-     HF_CAP_BREAK | HF_CAP_GUARD)
+     HF_CAP_BREAK | HF_CAP_GUARD | HF_CAP_ONCE)
 
 static const struct postgres_strategy strategies[] = {
     { .name = "lease",
       .caps = ROW_CAPS,
       .sql = { [POSTGRES_TAKE] = { lease_take, "ncsthpkr" },
+               [POSTGRES_TAKE_ONCE] = { lease_take_once, "ncsthpkr" },
                [POSTGRES_LOCK] = { lease_lock, "n" },
                [POSTGRES_ENTER] = { enter, "ncsbhpk" },
                [POSTGRES_SERVE] = { lease_serve, "n" },
@@ -291,10 +350,14 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_LEAVE] = { leave, "cs" },
                [POSTGRES_RENEW] = { renew, "ncstr" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
+               [POSTGRES_MARK] = { lease_mark, "ncst" },
                [POSTGRES_HOLDER] = { row_holder, "n" },
                [POSTGRES_EVICT] = { lease_evict, "nv" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
                [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
+               [POSTGRES_DONE] = { done, "n" },
+               [POSTGRES_INSPECT_DONE] = { inspect_done, "n" },
+               [POSTGRES_FORGET_DONE] = { forget_done, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
@@ -318,10 +381,14 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_LEAVE] = { leave, "cs" },
                [POSTGRES_RENEW] = { renew, "ncstr" },
                [POSTGRES_FREE] = { lease_free, "ncs" },
+               [POSTGRES_MARK] = { lease_mark, "ncst" },
                [POSTGRES_HOLDER] = { row_holder, "n" },
                [POSTGRES_EVICT] = { lease_evict, "nv" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
                [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
+               [POSTGRES_DONE] = { done, "n" },
+               [POSTGRES_INSPECT_DONE] = { inspect_done, "n" },
+               [POSTGRES_FORGET_DONE] = { forget_done, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
@@ -334,6 +401,7 @@ static const struct postgres_strategy strategies[] = {
     { .name = "insert",
       .caps = ROW_CAPS,
       .sql = { [POSTGRES_TAKE] = { insert_take, "ncsthpkr" },
+               [POSTGRES_TAKE_ONCE] = { insert_take_once, "ncsthpkr" },
                [POSTGRES_COUNT] = { insert_count, "n" },
                [POSTGRES_LOOK] = { insert_look, "ncs" },
                [POSTGRES_LOCK] = { insert_lock, "n" },
@@ -343,10 +411,14 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_LEAVE] = { leave, "cs" },
                [POSTGRES_RENEW] = { renew, "ncstr" },
                [POSTGRES_FREE] = { insert_free, "ncs" },
+               [POSTGRES_MARK] = { insert_mark, "ncst" },
                [POSTGRES_HOLDER] = { row_holder, "n" },
                [POSTGRES_EVICT] = { insert_evict, "nv" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
                [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
+               [POSTGRES_DONE] = { done, "n" },
+               [POSTGRES_INSPECT_DONE] = { inspect_done, "n" },
+               [POSTGRES_FORGET_DONE] = { forget_done, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
@@ -359,41 +431,56 @@ static const struct postgres_strategy strategies[] = {
     { .name = "advisory",
       .caps = BOUND_CAPS | HF_CAP_FAIR,
       .bound = true,
-      .sql = { [POSTGRES_TAKE] = { advisory_take, "ncsbhpk" },
+      .sql = { [POSTGRES_BEGIN] = { begin, "" },
+               [POSTGRES_COMMIT] = { "COMMIT", "" },
+               [POSTGRES_TAKE] = { advisory_take, "ncsbhpk" },
+               [POSTGRES_TAKE_ONCE] = { advisory_take_once, "ncsbhpk" },
                [POSTGRES_BLOCK] = { advisory_block, "n" },
                [POSTGRES_GRANT] = { grant, "ncsbhpk" },
                [POSTGRES_CLEAR] = { clear, "ncs" },
+               [POSTGRES_MARK] = { bound_mark, "nvhtpk" },
                [POSTGRES_FREE] = { advisory_unlock, "n" },
                [POSTGRES_CANCEL] = { cancel, "b" },
                [POSTGRES_HOLDER] = { advisory_holder, "n" },
                [POSTGRES_EVICT] = { advisory_evict, "nbv" },
                [POSTGRES_INSPECT] = { advisory_inspect, "n" },
                [POSTGRES_INSPECT_ONE] = { advisory_inspect_one, "n" },
+               [POSTGRES_DONE] = { done, "n" },
+               [POSTGRES_INSPECT_DONE] = { inspect_done, "n" },
+               [POSTGRES_FORGET_DONE] = { forget_done, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },
-      .release = { POSTGRES_CLEAR, POSTGRES_FREE } },
+      .release = { POSTGRES_CLEAR, POSTGRES_FREE },
+      .mark = { POSTGRES_BEGIN, POSTGRES_MARK,
+                POSTGRES_COMMIT } }, /* the unlocking is at once, the mark with the end */
     { .name = "for-update",
       .caps = BOUND_CAPS,
       .bound = true,
       .transaction = true,
-      .sql = { [POSTGRES_BEGIN] = { "BEGIN ISOLATION LEVEL READ COMMITTED", "" },
+      .sql = { [POSTGRES_BEGIN] = { begin, "" },
                [POSTGRES_COMMIT] = { "COMMIT", "" },
                [POSTGRES_ROLLBACK] = { "ROLLBACK", "" },
                [POSTGRES_TAKE] = { update_take, "n" },
+               [POSTGRES_TAKE_ONCE] = { update_take_once, "n" },
                [POSTGRES_ADD] = { update_add, "n" },
                [POSTGRES_BLOCK] = { update_block, "n" },
                [POSTGRES_GRANT] = { grant, "ncsbhpk" },
                [POSTGRES_CLEAR] = { clear, "ncs" },
+               [POSTGRES_MARK] = { bound_mark, "nvhtpk" },
                [POSTGRES_CANCEL] = { cancel, "b" },
                [POSTGRES_HOLDER] = { update_holder, "n" },
                [POSTGRES_EVICT] = { update_evict, "nbv" },
                [POSTGRES_INSPECT] = { update_inspect, "n" },
                [POSTGRES_INSPECT_ONE] = { update_inspect_one, "n" },
+               [POSTGRES_DONE] = { done, "n" },
+               [POSTGRES_INSPECT_DONE] = { inspect_done, "n" },
+               [POSTGRES_FORGET_DONE] = { forget_done, "n" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },
-      .release = { POSTGRES_CLEAR, POSTGRES_COMMIT } },
+      .release = { POSTGRES_CLEAR, POSTGRES_COMMIT },
+      .mark = { POSTGRES_MARK } },
 };
 
 const struct postgres_strategy *hfi_postgres_strategy(const char *name)

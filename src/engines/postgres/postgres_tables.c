@@ -13,14 +13,21 @@
     " WHERE i.indrelid = to_regclass(" table ") AND i.indisunique AND i.indimmediate AND i.indisvalid"                 \
     " AND i.indnatts = 1 AND i.indpred IS NULL AND a.attname = 'name')"
 
-/* What is there; a guard with a path of its own; what has its index, or is not there; and the youngest column. */
+/* What is there; a guard with a path of its own; what has its index, or is not there; the youngest column; and the table
+ * of what is done, unless this user may not make it anyway. */
 static const char check[] =
     "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AND to_regclass($3) IS NOT NULL,"
     " to_regclass($4) IS NOT NULL AND EXISTS (SELECT FROM pg_proc WHERE oid = to_regprocedure($5 || '(text, bigint)')"
     " AND proconfig IS NOT NULL),"
     " to_regclass($1) IS NULL OR " HAS_INDEX("$1") ", to_regclass($3) IS NULL OR " HAS_INDEX(
         "$3") ", to_regclass($1) IS NULL OR EXISTS (SELECT FROM pg_attribute"
-              " WHERE attrelid = to_regclass($1) AND attname = 'request' AND NOT attisdropped)";
+              " WHERE attrelid = to_regclass($1) AND attname = 'request' AND NOT attisdropped),"
+              " to_regclass($6) IS NOT NULL OR NOT has_schema_privilege((SELECT relnamespace FROM pg_class"
+              " WHERE oid = to_regclass($1)), 'CREATE')";
+
+#define MAKE_DONE                                                                                                      \
+    "CREATE TABLE IF NOT EXISTS {D} (name text COLLATE \"C\" PRIMARY KEY, token bigint NOT NULL,"                      \
+    " host text, pid int, note text, done timestamptz NOT NULL, expires timestamptz NOT NULL) WITH (fillfactor = 50)"
 
 static const char *const make_tables[] = {
     HFI_POSTGRES_ONE_AT_A_TIME,
@@ -33,8 +40,12 @@ static const char *const make_tables[] = {
     "CREATE TABLE IF NOT EXISTS {G} (name text COLLATE \"C\" PRIMARY KEY, token bigint NOT NULL DEFAULT 0,"
     " client bigint, serial bigint, backend int, since timestamptz, host text, pid int, note text)"
     " WITH (fillfactor = 50)",
+    MAKE_DONE,
     NULL,
 };
+
+/* Tables of an earlier version. */
+static const char *const make_done[] = { HFI_POSTGRES_ONE_AT_A_TIME, MAKE_DONE, NULL };
 
 /* A table of version 0.1. Whoever else uses it waits behind this while it waits for a long reader: not for long. */
 static const char *const add_column[] = {
@@ -44,7 +55,7 @@ static const char *const add_column[] = {
     NULL,
 };
 
-#define STATEMENTS_MOST 4
+#define STATEMENTS_MOST 5
 
 /* All or nothing. */
 static hf_status make(struct postgres_store *store, struct postgres_connection *connection,
@@ -67,16 +78,17 @@ static hf_status make(struct postgres_store *store, struct postgres_connection *
 }
 
 struct findings {
-    bool tables, guard, locks_index, grants_index, column;
+    bool tables, guard, locks_index, grants_index, column, done;
 };
 
 static hf_status look(struct postgres_store *store, struct postgres_connection *connection, struct findings *found,
                       hfi_time deadline_ns, hf_error *err)
 {
     const struct postgres_names *names = &store->config.names;
-    const char *const parameters[] = { names->locks, names->waiters, names->grants, names->fences, names->guard };
+    const char *const parameters[] = { names->locks,  names->waiters, names->grants,
+                                       names->fences, names->guard,   names->done };
     PGresult *result = NULL;
-    const struct postgres_text text = { .text = check, .parameters = parameters, .count = 5 };
+    const struct postgres_text text = { .text = check, .parameters = parameters, .count = 6 };
     const hf_status status = hfi_postgres_say(store, connection, &text, 1, &result, deadline_ns, err);
     if (status != HF_OK)
         return status;
@@ -85,6 +97,7 @@ static hf_status look(struct postgres_store *store, struct postgres_connection *
     found->locks_index = PQgetvalue(result, 0, 2)[0] == 't';
     found->grants_index = PQgetvalue(result, 0, 3)[0] == 't';
     found->column = PQgetvalue(result, 0, 4)[0] == 't';
+    found->done = PQgetvalue(result, 0, 5)[0] == 't';
     PQclear(result);
     return HF_OK;
 }
@@ -119,7 +132,9 @@ hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postg
         status = config->create ? make(store, connection, add_column, deadline_ns, err) : HF_DENIED;
     if (status == HF_DENIED)
         return refuse(config, "lacks the column request, which this user may not add", err);
-    /* Locks work without it; whoever calls the guard is told. */
+    /* Locks work without these; whoever calls the guard, or asks for once, is told. */
+    if (status == HF_OK && found.tables && !found.done && config->create)
+        make(store, connection, make_done, deadline_ns, NULL);
     if (status == HF_OK && !found.guard && config->create)
         make(store, connection, hfi_postgres_make_guard, deadline_ns, NULL);
     return status;

@@ -124,6 +124,7 @@ static void name_tables(struct postgres_names *names, const char *schema, const 
     snprintf(names->waiters, sizeof names->waiters, "%s.\"%s_waiters\"", schema, table);
     snprintf(names->grants, sizeof names->grants, "%s.\"%s_grants\"", schema, table);
     snprintf(names->fences, sizeof names->fences, "%s.\"%s_fences\"", schema, table);
+    snprintf(names->done, sizeof names->done, "%s.\"%s_done\"", schema, table);
     snprintf(names->guard, sizeof names->guard, "%s.\"%s_guard\"", schema,
              strcmp(table, DEFAULT_TABLE) == 0 ? "holdfast" : table);
 }
@@ -139,6 +140,8 @@ static const char *name_of(const struct postgres_names *names, char letter)
         return names->grants;
     case 'F':
         return names->fences;
+    case 'D':
+        return names->done;
     default:
         return names->guard;
     }

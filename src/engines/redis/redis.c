@@ -61,6 +61,8 @@ static hf_status redis_open(void *memory, const struct hfi_url *url, const struc
                             struct hfi_opened *opened, hf_error *err)
 {
     struct redis_store *store = memory;
+    if (!hfi_redis_watch_open(store))
+        return hfi_fail_errno(err, errno, "make", "a client");
     hf_status status = hfi_redis_store_init(store, url, env, err);
     if (status == HF_OK)
         status = connect_first(store, err);
@@ -76,6 +78,7 @@ static hf_status redis_open(void *memory, const struct hfi_url *url, const struc
 static void redis_close(void *memory)
 {
     struct redis_store *store = memory;
+    hfi_redis_watch_close(store);
     hfi_redis_disconnect(store->sentinel.connection);
     hfi_redis_cluster_close(store);
     hfi_redis_store_free(store);
@@ -392,20 +395,6 @@ static hf_status redis_release(void *memory, void *lock_memory, const struct hfi
     return status;
 }
 
-static int redis_ear(void *memory)
-{
-    struct redis_store *store = memory;
-    pthread_mutex_lock(&store->mutex);
-    const int fd = store->sentinel.connection ? store->sentinel.connection->fd : -1;
-    pthread_mutex_unlock(&store->mutex);
-    return fd;
-}
-
-static void redis_hear(void *memory)
-{
-    hfi_redis_sentinel_hear(memory);
-}
-
 extern const struct hfi_engine hfi_module_engine;
 HFI_API const struct hfi_engine hfi_module_engine = {
     .abi = HFI_ENGINE_ABI,
@@ -428,6 +417,6 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .forget_done = hfi_redis_forget_done,
     .evict = hfi_redis_evict,
     .guard = hfi_redis_guard,
-    .ear = redis_ear,
-    .hear = redis_hear,
+    .ear = hfi_redis_ear,
+    .hear = hfi_redis_hear,
 };

@@ -4,7 +4,7 @@
  *
  *   redis.c               the engine: what the core asks for, in whichever dialect
  *   redis_native.c        Holdfast's own dialect; redis_plain.c, redis_redisson.c: those of other programs
- *   redis_subscription.c  hearing that it is worth asking again
+ *   redis_subscription.c  hearing that it is worth asking again; redis_watch.c: hearing that a lock was broken
  *   redis_renew.c         keeping locks; redis_look.c: who holds what; redis_guard.c: fencing; redis_once.c: what is done
  *   redis_ask.c           one exchange, with whoever has the key: one server, redis_sentinel.c or redis_cluster.c
  *   redis_node.c          a server and the idle connections to it
@@ -43,6 +43,7 @@ struct redis_access {
     char *user, *password; /* "" if there is none */
     int database;
     bool master;         /* a server that is no master is refused */
+    bool alone;          /* there is no other server to go to */
     hfi_time connect_ns; /* at most, for one connection; 0: the request's own deadline */
 };
 
@@ -143,7 +144,8 @@ hf_status hfi_redis_tls_new(SSL_CTX **out, const struct redis_config *config, hf
 hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_address *address,
                             const struct redis_access *access, hfi_time deadline_ns, hf_error *err);
 /* The same in steps that never wait. HF_TIMEOUT: not yet; go on when connection->wants is there. */
-hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct redis_address *address, hf_error *err);
+hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct redis_address *address,
+                                  const struct redis_access *access, hf_error *err);
 hf_status hfi_redis_connect_step(struct redis_connection *connection, const struct redis_address *address,
                                  const struct redis_access *access, hf_error *err);
 void hfi_redis_disconnect(struct redis_connection *connection);
@@ -275,6 +277,8 @@ hf_status hfi_redis_cluster_open(struct redis_store *store, hfi_time deadline_ns
 void hfi_redis_cluster_close(struct redis_store *store);
 hf_status hfi_redis_cluster_find(struct redis_store *store, const char *key, struct redis_node **out,
                                  hfi_time deadline_ns, hf_error *err);
+/* The same without asking anybody; NULL: not known. With the mutex. */
+struct redis_node *hfi_redis_cluster_known(const struct redis_store *store, const char *key);
 /* *asked: the node to ask once, with ASKING; NULL: the one that hfi_redis_cluster_find() says. */
 enum redis_verdict hfi_redis_cluster_judge(struct redis_store *store, struct redis_node *node, hf_status status,
                                            const redisReply *reply, struct redis_node **asked, hfi_time deadline_ns);
@@ -292,7 +296,7 @@ enum redis_script_name {
     REDIS_ACQUIRE, /* owner, "host pid note", ttl, 1 to line up: the token, or { -1, now, left ms, place, holder } */
     REDIS_RELEASE, /* owner, "host pid note", and 1 to leave a mark: 1 if it was held or waited for, else 0 */
     REDIS_RENEW,   /* keys of locks; "owner" or "owner+N" and ttl of each: 1 or 0 for each */
-    REDIS_EVICT,   /* "": a text that stands for the holder, or 0; that text: 1 if it was broken, else 0 */
+    REDIS_EVICT,   /* "": a text that stands for the holder, or 0; that text, and by whom: 1 if it was broken, else 0 */
     REDIS_LOOK,    /* { 1, token, left ms, held for ms, "host pid note", waiters… }, or { 0 } */
     REDIS_CALL,    /* after a release by other means: calls the next in line */
     REDIS_ACQUIRE_ONCE, /* a key more: as REDIS_ACQUIRE; or { -2, now, record } if its work is recorded as done */
@@ -351,6 +355,27 @@ hf_status hfi_redis_plain_open(struct redis_store *store, hfi_time deadline_ns, 
 hf_status hfi_redis_plain_release(struct redis_store *store, const struct hfi_request *request, redisReply **reply,
                                   hf_error *err);
 
+/* --- redis_watch.c --- */
+
+/* The connection on which we hear that a lock was broken. All of it with the store's mutex, but for `events`. */
+struct redis_watch {
+    int events;                          /* an epoll of it, and of the Sentinel's */
+    struct redis_connection *connection; /* NULL: none; may be on its way */
+    struct redis_node *node;             /* to whom */
+    hfi_time try_again_ns;
+    uint64_t sentinel; /* the number of the Sentinel's connection that is waited for */
+};
+
+bool hfi_redis_watch_open(struct redis_store *store);
+void hfi_redis_watch_close(struct redis_store *store);
+/* After a lock was renewed: listens, if that is not so yet, to the server that has `key`. Never waits. */
+void hfi_redis_watch(struct redis_store *store, const char *key);
+/* `node` is not what it was: the next renewal sees to it. With the mutex. */
+void hfi_redis_watch_anew(struct redis_store *store, const struct redis_node *node);
+/* As the engine's ear() and hear(). */
+int hfi_redis_ear(void *memory);
+void hfi_redis_hear(void *memory);
+
 /* --- redis_store.c --- */
 
 struct redis_store {
@@ -366,6 +391,7 @@ struct redis_store {
     struct redis_node *nodes;
     struct redis_sentinel sentinel;
     struct redis_cluster *cluster;
+    struct redis_watch watch;
 };
 
 enum redis_state {
@@ -425,6 +451,8 @@ hf_status hfi_redis_ask_confirmed(struct redis_store *store, struct redis_questi
 
 /* --- redis_subscription.c --- */
 
+/* True for what was pushed, { kind, channel, … }, whichever way it was published. */
+bool hfi_redis_is_about(const redisReply *reply, const char *kind);
 /* Makes sure that messages for `lock` can reach us from `node`. HF_OK: they can, or will soon: hfi_redis_listen(). */
 hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                               const struct hfi_request *request, hfi_time deadline_ns, hf_error *err);

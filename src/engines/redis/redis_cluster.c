@@ -163,6 +163,11 @@ hf_status hfi_redis_cluster_find(struct redis_store *store, const char *key, str
     return *out ? HF_OK : hfi_fail(err, HF_UNAVAILABLE, 0, "no server of the cluster has slot %u", slot);
 }
 
+struct redis_node *hfi_redis_cluster_known(const struct redis_store *store, const char *key)
+{
+    return store->cluster->owner[hfi_redis_slot(key)];
+}
+
 /* --- redirections --- */
 
 /* "MOVED slot host:port", "ASK slot host:port" */

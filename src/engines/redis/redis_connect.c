@@ -14,7 +14,8 @@
 
 /* --- the socket --- */
 
-hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct redis_address *address, hf_error *err)
+hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct redis_address *address,
+                                  const struct redis_access *access, hf_error *err)
 {
     static _Atomic uint64_t numbers;
     struct redis_connection *connection = hfi_alloc(sizeof *connection);
@@ -24,6 +25,7 @@ hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct re
     connection->number = ++numbers;
     connection->fd = -1;
     connection->wants = POLLIN | POLLOUT;
+    connection->dial.alone = access->alone;
     hf_status status = HF_OK;
     if (!hfi_redis_create_reader(connection))
         status = hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
@@ -171,7 +173,7 @@ hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_ad
     if (access->connect_ns && begun + access->connect_ns < deadline_ns)
         deadline_ns = begun + access->connect_ns;
     *out = NULL;
-    hf_status status = hfi_redis_connect_begin(&connection, address, err);
+    hf_status status = hfi_redis_connect_begin(&connection, address, access, err);
     if (status != HF_OK)
         return status;
     bool last = false; /* one that always has something to say must not keep us */

@@ -21,11 +21,12 @@ static size_t add_literal(char *out, size_t used, size_t room, const char *text)
     return used;
 }
 
-/* Runs a script that takes the keys of `name`, and an argument unless it is NULL. */
+/* Runs a script that takes the keys of `name`, and arguments unless they are NULL. */
 static hf_status ask_about(struct redis_store *store, enum redis_script_name script, const char *name,
-                           const char *argument, redisReply **reply, hfi_time deadline_ns, hf_error *err)
+                           const char *argument, const char *another, redisReply **reply, hfi_time deadline_ns,
+                           hf_error *err)
 {
-    struct redis_command command = { REDIS_ROOM(3 + HFI_REDIS_KEYS_MOST + 1) };
+    struct redis_command command = { REDIS_ROOM(3 + HFI_REDIS_KEYS_MOST + 2) };
     redis_keys keys;
     const size_t count = store->config.dialect->keys(keys, store, name, (struct hfi_owner){ 0, 0 });
     const char number[2] = { (char)('0' + count), 0 };
@@ -35,6 +36,8 @@ static hf_status ask_about(struct redis_store *store, enum redis_script_name scr
         hfi_redis_add(&command, keys[i]);
     if (argument)
         hfi_redis_add(&command, argument);
+    if (another)
+        hfi_redis_add(&command, another);
     struct redis_question question = { .key = keys[0], .commands = &command, .count = 1, .deadline_ns = deadline_ns };
     return hfi_redis_ask(store, &question, reply, err);
 }
@@ -156,7 +159,7 @@ static hf_status inspect_lock(struct inspection *inspection, const char *name, h
 {
     redisReply *reply = NULL;
     hf_status status = hfi_redis_only_read(
-        ask_about(inspection->store, REDIS_LOOK, name, NULL, &reply, inspection->deadline_ns, err), err);
+        ask_about(inspection->store, REDIS_LOOK, name, NULL, NULL, &reply, inspection->deadline_ns, err), err);
     if (status == HF_OK)
         status =
             hfi_redis_show(inspection->store, reply, name, inspection->each, inspection->arg, &inspection->stop, err);
@@ -283,16 +286,16 @@ hf_status hfi_redis_inspect_one(void *memory, const char *name, hf_inspect_fn ea
  * next holder. */
 hf_status hfi_redis_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
-    (void)by;
     redisReply *seen = NULL, *reply = NULL;
     if (hfi_redis_check_name(memory, name, err) != HF_OK)
         return HF_INVALID;
-    hf_status status = hfi_redis_only_read(ask_about(memory, REDIS_EVICT, name, "", &seen, deadline_ns, err), err);
+    hf_status status =
+        hfi_redis_only_read(ask_about(memory, REDIS_EVICT, name, "", NULL, &seen, deadline_ns, err), err);
     if (status != HF_OK)
         return status;
     const bool held = seen->type == REDIS_REPLY_STRING;
     if (held)
-        status = ask_about(memory, REDIS_EVICT, name, seen->str, &reply, deadline_ns, err);
+        status = ask_about(memory, REDIS_EVICT, name, seen->str, by, &reply, deadline_ns, err);
     const redisReply *last = held ? reply : seen;
     if (status == HF_OK && last->type != REDIS_REPLY_INTEGER)
         status = hfi_redis_refusal(last, name, err);

@@ -68,6 +68,12 @@
     "if ARGV[1] == '' then return seen end\n"                                                                          \
     "if ARGV[1] ~= seen then return 0 end\n"
 
+/* Tells the client of a holder, "client.serial" or "client:serial", that its lock was broken by ARGV[2]. Others have no
+ * such client, and nobody hears it. */
+#define TELL_HOLDER(HOLDER)                                                                                            \
+    "local client, serial = string.match(" HOLDER ", '^([%x-]+)[.:](%d+)')\n"                                          \
+    "if client then redis.pcall('publish', 'hf:c:' .. client .. ':b', serial .. ' ' .. ARGV[2]) end\n"
+
 /* Keeps `token` as the last one, of OWNER, for a day longer than the ARGV[3] ms that it lasts; and for longer still if
  * it is ahead of this server's clock, which must not fall behind it once it is forgotten. */
 #define KEEP_TOKEN(OWNER)                                                                                              \

@@ -76,6 +76,7 @@ void hfi_redis_drop_node(struct redis_store *store, struct redis_node *node)
     struct redis_connection *all = node->idle;
     node->idle = NULL;
     node->idle_count = 0;
+    hfi_redis_watch_anew(store, node);
     pthread_mutex_unlock(&store->mutex);
     disconnect_all(all);
 }

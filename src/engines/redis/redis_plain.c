@@ -85,7 +85,7 @@
 #define EVICT(CHANNEL)                                                                                                 \
     "local value = redis.call('get', KEYS[1])\n"                                                                       \
     "if value then\n"                                                                                                  \
-    ONLY_WHOM_WAS_SEEN("(string.gsub(value, '%+%d+$', ''))")                                                           \
+    ONLY_WHOM_WAS_SEEN("(string.gsub(value, '%+%d+$', ''))") TELL_HOLDER("value")                                      \
     "  redis.call('del', KEYS[1])\n"                                                                                   \
     "end\n"                                                                                                            \
     CALL_NEXT(CHANNEL, "nil")                                                                                          \

@@ -60,6 +60,7 @@
     "local holders = redis.call('hkeys', KEYS[1])\n"                                                                   \
     "if not holders[1] then return 0 end\n"                                                                            \
     ONLY_WHOM_WAS_SEEN("(string.gsub(table.concat(holders, ' '), '%+%d+$', ''))")                                      \
+    TELL_HOLDER("holders[1]")                                                                                          \
     "redis.call('del', KEYS[1])\n"                                                                                     \
     "redis.pcall('" VERB "', KEYS[2], '0')\n"                                                                          \
     "return 1\n"

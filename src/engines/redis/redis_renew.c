@@ -347,6 +347,8 @@ hf_status hfi_redis_renew(void *memory, struct hfi_renewal *renewals, size_t cou
         struct redis_lock *lock = renewals[i].lock;
         lock->unanswered += (status == HF_OK ? renewals[i].status : status) == HF_UNKNOWN;
     }
+    if (status == HF_OK && renewals[0].status == HF_OK)
+        hfi_redis_watch(store, words[0].key);
     if (store->config.kind == REDIS_SENTINEL)
         hfi_redis_sentinel_look_after(store);
     return status;

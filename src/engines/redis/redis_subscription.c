@@ -25,8 +25,7 @@
 
 /* --- subscribing --- */
 
-/* True for { kind, channel, … }, whichever way it was published. */
-static bool is_about(const redisReply *reply, const char *kind)
+bool hfi_redis_is_about(const redisReply *reply, const char *kind)
 {
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || reply->element[0]->type != REDIS_REPLY_STRING ||
         reply->element[1]->type != REDIS_REPLY_STRING)
@@ -48,7 +47,7 @@ static hf_status subscribe_client(struct redis_store *store, struct redis_connec
     hf_status status = hfi_redis_send(ear, &command, 1, deadline_ns, err);
     if (status == HF_OK)
         status = hfi_redis_receive(ear, &reply, deadline_ns, err);
-    if (status == HF_OK && !is_about(reply, "subscribe")) {
+    if (status == HF_OK && !hfi_redis_is_about(reply, "subscribe")) {
         status = hfi_redis_refusal(reply, channel, err);
     } else if (status != HF_OK) {
         status = HF_UNAVAILABLE; /* nothing but a subscription is unknown */
@@ -358,14 +357,14 @@ static bool take(const struct redis_store *store, struct redis_node *node, const
         take_refusal(node, reply);
         return false;
     }
-    if (is_about(reply, "message") && reply->element[2]->type == REDIS_REPLY_STRING) {
+    if (hfi_redis_is_about(reply, "message") && reply->element[2]->type == REDIS_REPLY_STRING) {
         if (store->config.dialect->own_channels)
             take_shared(node, listener, reply->element[1]->str, reply->element[2]->str);
         else
             take_message(store, node, listener, reply->element[2]->str);
-    } else if (is_about(reply, "subscribe")) {
+    } else if (hfi_redis_is_about(reply, "subscribe")) {
         take_confirmation(node, listener, reply->element[1]->str);
-    } else if (is_about(reply, "unsubscribe") && store->by_channels) {
+    } else if (hfi_redis_is_about(reply, "unsubscribe") && store->by_channels) {
         if (node->ear.unsubscribed == 0) /* not by us: the slot has moved */
             return false;
         node->ear.unsubscribed--;

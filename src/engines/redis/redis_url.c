@@ -304,6 +304,7 @@ static hf_status check(struct redis_config *config, hf_error *err)
     if (config->kind == REDIS_CLUSTER && config->access.database)
         return hfi_fail(err, HF_INVALID, 0, "a cluster has only the database 0");
     config->access.master = config->kind == REDIS_SENTINEL;
+    config->access.alone = config->kind == REDIS_ONE;
     config->sentinel.connect_ns = config->access.connect_ns;
     return config->kind == REDIS_REDLOCK ? check_redlock(config, err) : HF_OK;
 }

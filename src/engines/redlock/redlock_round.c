@@ -110,7 +110,7 @@ static void start(struct redlock_round *round, size_t index)
     if (leg->connection)
         return;
     atomic_store(&round->store->loaded[index], 0); /* it may have been restarted */
-    if (hfi_redis_connect_begin(&leg->connection, &node->address, &round->trouble) != HF_OK)
+    if (hfi_redis_connect_begin(&leg->connection, &node->address, &redis->config.access, &round->trouble) != HF_OK)
         fail(round, index);
     else
         leg->connection->used_ns = now;

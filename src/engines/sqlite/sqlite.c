@@ -10,6 +10,7 @@
  * Waiting:            by a FIFO per client: whoever frees the lock hands it to the first of a table of waiters, and
  *                     writes to that client's FIFO.
  * Token:              one more than the last, kept in the row, for as long as the file is kept.
+ * Done:               a row beside it, counted by the machine's wall clock.
  * Cannot promise:     anything beyond this machine, or across a file that was deleted, or restored from a copy.
  *
  * The database may be somebody's application's. Our tables are ours; everything else is neither read nor changed, no
@@ -142,7 +143,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "sqlite:",
     .summary = "processes that share an SQLite file",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT |
-            HF_CAP_BREAK | HF_CAP_GUARD,
+            HF_CAP_BREAK | HF_CAP_GUARD | HF_CAP_ONCE,
     .store_size = sizeof(struct sqlite_store),
     .lock_size = sizeof(struct sqlite_lock),
     .open = sqlite_open,
@@ -153,6 +154,8 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = hfi_sqlite_release,
     .inspect = hfi_sqlite_inspect,
     .inspect_one = hfi_sqlite_inspect_one,
+    .inspect_done = hfi_sqlite_inspect_done,
+    .forget_done = hfi_sqlite_forget_done,
     .evict = hfi_sqlite_evict,
     .guard = hfi_sqlite_guard,
     .ear = hfi_sqlite_ear,

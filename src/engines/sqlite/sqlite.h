@@ -12,6 +12,7 @@
  *     sqlite_lock.c        attempt, wait, renew, release
  *     sqlite_queue.c       who is served next
  *     sqlite_ear.c         how a waiter hears of it: a FIFO per client
+ *     sqlite_done.c        what is done once per some time
  *     sqlite_look.c        inspect, break, guard
  */
 #ifndef HFI_SQLITE_H
@@ -36,6 +37,7 @@ enum sqlite_statement {
     LITE_ROLLBACK,
     LITE_LOOK, /* who has it: the columns of struct sqlite_row */
     LITE_ADD,  /* a row for a name that has none */
+    LITE_KEEP, /* the token of a row that is about to go, where it is not kept already */
     LITE_COUNT,
     LITE_TAKE,
     LITE_ENTER,
@@ -50,6 +52,10 @@ enum sqlite_statement {
     LITE_INSPECT,
     LITE_INSPECT_ONE,
     LITE_GUARD,
+    LITE_DONE, /* the columns of struct sqlite_done */
+    LITE_RECORD_DONE,
+    LITE_FORGET_DONE,
+    LITE_INSPECT_DONE,
     LITE_STATEMENTS
 };
 
@@ -57,7 +63,7 @@ struct sqlite_strategy {
     const char *name;
     bool blind;                       /* takes without having looked */
     bool count;                       /* the token is in a table of its own, so taking is a transaction */
-    const char *sql[LITE_STATEMENTS]; /* {L} {W} {G} stand for the tables of locks, waiters and grants */
+    const char *sql[LITE_STATEMENTS]; /* {L} {W} {G} {D}: the tables of locks, waiters, grants, what is done */
 };
 
 const struct sqlite_strategy *hfi_sqlite_strategy(const char *name);
@@ -66,7 +72,7 @@ const struct sqlite_strategy *hfi_sqlite_strategy(const char *name);
 struct sqlite_values {
     const char *name;
     int64_t client, serial;
-    hfi_time now_ns, end_ns;
+    hfi_time now_ns, end_ns; /* what is done: milliseconds of the wall clock, when and for how long */
     int64_t boot;
     int64_t number; /* a version, a token, a place: see the statement */
     const char *host;
@@ -216,11 +222,11 @@ bool hfi_sqlite_await_call(struct sqlite_store *store, struct sqlite_lock *lock,
 enum sqlite_word {
     LITE_SAYS_SERVED = 1, /* the lock is yours; the number is the serial of who waits for it */
     LITE_SAYS_SECOND = 2, /* it was given to the one before you */
-    LITE_SAYS_BROKEN = 3, /* it was taken from you; the number is the serial of who held it */
+    LITE_SAYS_BROKEN = 3, /* it was taken from you; the number is the serial of who held it, the text who took it */
 };
 
 bool hfi_sqlite_is_alive(const struct sqlite_store *store, uint64_t client);
-void hfi_sqlite_tell(const struct sqlite_store *store, struct hfi_owner owner, enum sqlite_word word);
+void hfi_sqlite_tell(const struct sqlite_store *store, struct hfi_owner owner, enum sqlite_word word, const char *text);
 
 /* --- sqlite_queue.c --- */
 
@@ -242,7 +248,21 @@ int hfi_sqlite_look(struct sqlite_store *store, const struct sqlite_values *valu
 int hfi_sqlite_serve(struct sqlite_store *store, struct sqlite_values *values, struct sqlite_heirs *heirs);
 void hfi_sqlite_tell_heirs(const struct sqlite_store *store, const struct sqlite_heirs *heirs);
 
-/* --- sqlite_lock.c, sqlite_look.c: functions of the engine --- */
+/* --- sqlite_done.c --- */
+
+struct sqlite_done {
+    int64_t left_ms; /* 0: it does not count */
+    int64_t ago_ms;
+    struct hfi_owner owner; /* who did it */
+    char who[160];
+};
+
+/* Within a transaction. All zeros: nothing is recorded. */
+int hfi_sqlite_find_done(struct sqlite_store *store, const struct sqlite_values *values, struct sqlite_done *done);
+/* Within the transaction that frees the lock, before it is freed; only if it is held. */
+int hfi_sqlite_record_done(struct sqlite_store *store, const struct sqlite_values *values, uint64_t for_ms);
+
+/* --- sqlite_done.c, sqlite_lock.c, sqlite_look.c: functions of the engine --- */
 
 hf_status hfi_sqlite_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
                              struct hfi_grant *grant, hf_error *err);
@@ -254,6 +274,9 @@ hf_status hfi_sqlite_inspect(void *memory, const char *prefix, hf_inspect_fn eac
                              hf_error *err);
 hf_status hfi_sqlite_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                  hf_error *err);
+hf_status hfi_sqlite_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                  hf_error *err);
+hf_status hfi_sqlite_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_sqlite_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_sqlite_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 

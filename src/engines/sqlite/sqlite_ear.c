@@ -3,7 +3,8 @@
  * sqlite_ear.c: how a waiter hears that the lock was handed to it: SQLite tells nobody anything, so each client has a
  * FIFO in a folder beside the database, from which its keeper reads.
  *
- * What is heard is never believed by itself: a waiter asks the database, and so does a holder that is told of a break.
+ * What is heard by a waiter is never believed by itself: it asks the database. A holder is told of a break when that
+ * was done.
  */
 #include "sqlite.h"
 #include <dirent.h>
@@ -161,12 +162,19 @@ int hfi_sqlite_ear(void *memory)
 
 /* --- hearing --- */
 
+/* Who waits, by its serial; NULL. With the mutex. */
+static struct sqlite_lock *find_waiting(const struct sqlite_store *store, uint64_t serial)
+{
+    struct sqlite_lock *lock = store->ear.waiting;
+    while (lock && lock->owner.serial != serial)
+        lock = lock->next;
+    return lock;
+}
+
 /* With the mutex. */
 static void call(const struct sqlite_store *store, const struct hfi_message *message)
 {
-    struct sqlite_lock *lock = store->ear.waiting;
-    while (lock && lock->owner.serial != message->number)
-        lock = lock->next;
+    struct sqlite_lock *lock = find_waiting(store, message->number);
     if (!lock) /* it has left: its release() has given the lock back, or is going to */
         return;
     const hfi_time claim_over = store->env->now_ns() + HFI_SQLITE_CLAIM + SECOND_PATIENCE;
@@ -178,21 +186,35 @@ static void call(const struct sqlite_store *store, const struct hfi_message *mes
         hfi_waker_wake(lock->waker);
 }
 
+/* Whoever may write this FIFO may write the database. */
+static void hear_break(struct sqlite_store *store, uint64_t serial, bool waits, const char *by)
+{
+    char why[HFI_LIFELINE_TEXT_MAX + 32];
+    snprintf(why, sizeof why, "it was broken by %s", *by ? by : "an administrator");
+    if (waits) /* it was given to it, and taken again: it may hold the lock yet, or be back in line */
+        store->env->recheck(store->env->core);
+    else
+        store->env->lost(store->env->core, (struct hfi_owner){ store->env->client, serial }, why);
+}
+
 void hfi_sqlite_hear(void *memory)
 {
     struct sqlite_store *store = memory;
     struct hfi_message message;
-    bool broken = false;
-    pthread_mutex_lock(&store->ear.mutex);
-    while (store->ear.lifeline.fd >= 0 && hfi_lifeline_hear(&store->ear.lifeline, &message)) {
-        if (message.kind == LITE_SAYS_BROKEN)
-            broken = true;
-        else
+    char text[HFI_LIFELINE_TEXT_MAX + 1];
+    bool heard = true;
+    while (heard) {
+        bool waits = false;
+        pthread_mutex_lock(&store->ear.mutex);
+        heard = store->ear.lifeline.fd >= 0 && hfi_lifeline_hear(&store->ear.lifeline, &message, text);
+        if (heard && message.kind == LITE_SAYS_BROKEN)
+            waits = find_waiting(store, message.number) != NULL;
+        else if (heard)
             call(store, &message);
+        pthread_mutex_unlock(&store->ear.mutex);
+        if (heard && message.kind == LITE_SAYS_BROKEN)
+            hear_break(store, message.number, waits, text);
     }
-    pthread_mutex_unlock(&store->ear.mutex);
-    if (broken)
-        store->env->recheck(store->env->core);
 }
 
 /* --- waiting --- */
@@ -277,11 +299,11 @@ bool hfi_sqlite_is_alive(const struct sqlite_store *store, uint64_t client)
     return alive;
 }
 
-void hfi_sqlite_tell(const struct sqlite_store *store, struct hfi_owner owner, enum sqlite_word word)
+void hfi_sqlite_tell(const struct sqlite_store *store, struct hfi_owner owner, enum sqlite_word word, const char *text)
 {
     const struct hfi_message message = { .kind = word, .number = owner.serial };
     const int folder = owner.serial ? open_folder(store, O_PATH) : -1;
     if (folder >= 0)
-        hfi_lifeline_tell(folder, owner.client, &message);
+        hfi_lifeline_tell(folder, owner.client, &message, text);
     hfi_fd_close(folder);
 }

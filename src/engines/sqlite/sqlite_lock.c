@@ -23,9 +23,11 @@
 struct taking {
     struct sqlite_values values;
     uint32_t ttl_ms;
-    struct sqlite_row row; /* unless it was taken */
-    int64_t token;         /* 0: not taken */
-    bool first;            /* in line, nobody before us */
+    bool once;               /* not if it is done */
+    struct sqlite_done done; /* if it is, it was not even tried to take */
+    struct sqlite_row row;   /* unless it was taken */
+    int64_t token;           /* 0: not taken */
+    bool first;              /* in line, nobody before us */
     struct sqlite_heirs heirs;
 };
 
@@ -40,6 +42,10 @@ static int take_what_was_seen(struct sqlite_store *store, struct taking *it)
 {
     const struct sqlite_strategy *strategy = store->config.strategy;
     int code = SQLITE_OK;
+    if (strategy->count && it->row.there) /* it may be another strategy's */
+        code = hfi_sqlite_run(store, LITE_KEEP, &it->values, NULL, NULL);
+    if (code != SQLITE_OK)
+        return code;
     if (it->row.mine && !it->row.free) {
         code = hfi_sqlite_run(store, LITE_RENEW, &it->values, NULL, NULL);
         if (code == SQLITE_OK && sqlite3_changes(store->connection.db) > 0)
@@ -73,10 +79,16 @@ static int look_and_take(struct sqlite_store *store, struct taking *it)
 static int take(struct sqlite_store *store, void *arg)
 {
     struct taking *it = arg;
-    int code;
+    int code = SQLITE_OK;
     it->token = 0;
     hfi_sqlite_set_end(store, &it->values, it->ttl_ms);
-    if (store->config.strategy->blind) {
+    if (it->once)
+        code = hfi_sqlite_find_done(store, &it->values, &it->done);
+    if (code != SQLITE_OK)
+        return code;
+    if (it->done.left_ms > 0) {
+        it->row = (struct sqlite_row){ .free = false };
+    } else if (store->config.strategy->blind) {
         code = hfi_sqlite_run(store, LITE_TAKE, &it->values, read_token, &it->token);
         if (code == SQLITE_OK && !it->token)
             code = hfi_sqlite_look(store, &it->values, &it->row);
@@ -111,7 +123,7 @@ static int line_up_and_take(struct sqlite_store *store, void *arg)
     it->heirs = (struct sqlite_heirs){ .first = { .serial = 0 } };
     it->first = false;
     int code = take(store, it);
-    if (code != SQLITE_OK || it->token)
+    if (code != SQLITE_OK || it->token || it->done.left_ms > 0)
         return code;
     code = hfi_sqlite_run(store, LITE_ENTER, &it->values, NULL, NULL);
     if (code != SQLITE_OK)
@@ -126,7 +138,7 @@ static int line_up_and_take(struct sqlite_store *store, void *arg)
 
 static hf_status ask(struct sqlite_store *store, struct taking *it, bool line_up, hfi_time deadline_ns, hf_error *err)
 {
-    const enum sqlite_kind kind = store->config.strategy->count ? LITE_KIND_TRANSACTION : LITE_KIND_WRITE;
+    const enum sqlite_kind kind = store->config.strategy->count || it->once ? LITE_KIND_TRANSACTION : LITE_KIND_WRITE;
     hf_status status;
     if (line_up) {
         status = hfi_sqlite_ask(store, LITE_KIND_TRANSACTION, line_up_and_take, it, deadline_ns, err);
@@ -164,7 +176,7 @@ hf_status hfi_sqlite_attempt(void *memory, void *lock_memory, const struct hfi_r
 {
     struct sqlite_store *store = memory;
     struct sqlite_lock *lock = lock_memory;
-    struct taking it = { .ttl_ms = request->ttl_ms };
+    struct taking it = { .ttl_ms = request->ttl_ms, .once = request->once };
     hfi_sqlite_values(store, &it.values, request);
     pthread_mutex_lock(&store->ear.mutex);
     const bool called = lock->state == LITE_STATE_CALLED;
@@ -182,6 +194,12 @@ hf_status hfi_sqlite_attempt(void *memory, void *lock_memory, const struct hfi_r
         lock->unsure = true;
     if (status != HF_OK)
         return status;
+    if (it.done.left_ms > 0) { /* a place, or what was given meanwhile, is given back by release() */
+        snprintf(grant->holder, sizeof grant->holder, "%s", it.done.who);
+        grant->holder_left_ms = it.done.left_ms;
+        grant->done_ago_ms = it.done.ago_ms;
+        return HF_DONE;
+    }
     if (it.token) {
         hfi_sqlite_expect_no_more(store, lock, LITE_STATE_HELD);
         lock->queued = lock->unsure = false;
@@ -257,6 +275,7 @@ hf_status hfi_sqlite_renew(void *memory, struct hfi_renewal *renewals, size_t co
 
 struct releasing {
     struct sqlite_values values;
+    uint64_t done_ms;
     bool freed;
     struct sqlite_heirs heirs;
 };
@@ -269,13 +288,25 @@ static int free_alone(struct sqlite_store *store, void *arg)
     return code;
 }
 
+/* An earlier try may have succeeded without our knowing. And whoever says that it is recorded must know where. */
+static int find_own_done(struct sqlite_store *store, struct releasing *it)
+{
+    struct sqlite_done done;
+    const int code = hfi_sqlite_find_done(store, &it->values, &done);
+    it->freed = it->freed || (done.owner.serial != 0 && done.owner.client == (uint64_t)it->values.client &&
+                              done.owner.serial == (uint64_t)it->values.serial);
+    return code == SQLITE_OK ? hfi_sqlite_check_file(store) : code;
+}
+
 static int free_and_serve(struct sqlite_store *store, void *arg)
 {
     struct releasing *it = arg;
     struct sqlite_row row = { .free = false };
     it->heirs = (struct sqlite_heirs){ .first = { .serial = 0 } };
     it->values.now_ns = hfi_sqlite_now(store);
-    int code = hfi_sqlite_run(store, LITE_FREE, &it->values, NULL, NULL);
+    int code = it->done_ms ? hfi_sqlite_record_done(store, &it->values, it->done_ms) : SQLITE_OK;
+    if (code == SQLITE_OK)
+        code = hfi_sqlite_run(store, LITE_FREE, &it->values, NULL, NULL);
     it->freed = code == SQLITE_OK && sqlite3_changes(store->connection.db) > 0;
     if (code == SQLITE_OK)
         code = hfi_sqlite_run(store, LITE_LEAVE, &it->values, NULL, NULL);
@@ -283,14 +314,14 @@ static int free_and_serve(struct sqlite_store *store, void *arg)
         code = hfi_sqlite_look(store, &it->values, &row);
     if (code == SQLITE_OK && row.free && row.waited)
         code = hfi_sqlite_serve(store, &it->values, &it->heirs);
-    return code;
+    return code == SQLITE_OK && it->done_ms ? find_own_done(store, it) : code;
 }
 
 hf_status hfi_sqlite_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
 {
     struct sqlite_store *store = memory;
     struct sqlite_lock *lock = lock_memory;
-    struct releasing it = { .freed = false };
+    struct releasing it = { .done_ms = request->done_ms };
     hf_status status = HF_OK;
     hfi_sqlite_values(store, &it.values, request);
     pthread_mutex_lock(&store->ear.mutex);
@@ -300,7 +331,7 @@ hf_status hfi_sqlite_release(void *memory, void *lock_memory, const struct hfi_r
         hfi_sqlite_expect_no_more(store, lock, LITE_STATE_NEW);
     if (!was_held && !lock->wants_place && !lock->unsure)
         return HF_OK;
-    if (was_held && !lock->unsure)
+    if (was_held && !lock->unsure && !request->done_ms)
         status = hfi_sqlite_ask(store, LITE_KIND_WRITE, free_alone, &it, request->deadline_ns, err);
     if (status == HF_OK && !it.freed)
         status = hfi_sqlite_ask(store, LITE_KIND_TRANSACTION, free_and_serve, &it, request->deadline_ns, err);

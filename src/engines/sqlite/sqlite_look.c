@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * sqlite_look.c: who holds what, forced release, and the fence of a resource.
+ * sqlite_look.c: who holds what, what is done, forced release, and the fence of a resource.
  */
 #include "sqlite.h"
 #include <stdio.h>
@@ -11,7 +11,7 @@ struct shown {
     char name[HFI_NAME_MAX + 1], host[65], note[128];
     int64_t pid, waiters;
     uint64_t token;
-    hfi_time since_ns, end_ns;
+    hfi_time since_ns, end_ns; /* what is done: as in struct sqlite_values */
 };
 
 struct list {
@@ -84,6 +84,20 @@ static int show(const struct shown *one, hfi_time now_ns, hf_inspect_fn each, vo
     return each(&info, arg);
 }
 
+static int show_done(const struct shown *one, hfi_time now_ms, hf_inspect_fn each, void *arg)
+{
+    const hf_info info = { .size = sizeof info,
+                           .name = one->name,
+                           .host = one->host,
+                           .pid = one->pid,
+                           .token = one->token,
+                           .held_ms = now_ms > one->since_ns ? now_ms - one->since_ns : 0,
+                           .remaining_ms = hfi_wall_done_left_ms(now_ms, one->since_ns, one->end_ns),
+                           .waiters = one->waiters,
+                           .note = one->note };
+    return info.remaining_ms > 0 ? each(&info, arg) : 0;
+}
+
 static hf_status look(struct sqlite_store *store, enum sqlite_statement inspect, const char *text, hf_inspect_fn each,
                       void *arg, hfi_time deadline_ns, hf_error *err)
 {
@@ -93,7 +107,8 @@ static hf_status look(struct sqlite_store *store, enum sqlite_statement inspect,
         status = hfi_fail(err, HF_NOMEM, 0, "no memory for a list of locks");
     /* The caller's function may ask the same store. */
     for (size_t i = 0, stop = 0; status == HF_OK && i < list.count && !stop; i++)
-        stop = show(&list.items[i], list.values.now_ns, each, arg) != 0;
+        stop = (inspect == LITE_INSPECT_DONE ? show_done(&list.items[i], hfi_wall_ms(), each, arg)
+                                             : show(&list.items[i], list.values.now_ns, each, arg)) != 0;
     hfi_free(list.items);
     return status;
 }
@@ -110,6 +125,12 @@ hf_status hfi_sqlite_inspect_one(void *memory, const char *name, hf_inspect_fn e
     return look(memory, LITE_INSPECT_ONE, name, each, arg, deadline_ns, err);
 }
 
+hf_status hfi_sqlite_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
+                                  hf_error *err)
+{
+    return look(memory, LITE_INSPECT_DONE, prefix, each, arg, deadline_ns, err);
+}
+
 /* --- break --- */
 
 struct breaking {
@@ -124,6 +145,8 @@ static int evict(struct sqlite_store *store, void *arg)
     it->heirs = (struct sqlite_heirs){ .first = { .serial = 0 } };
     it->values.now_ns = hfi_sqlite_now(store);
     int code = hfi_sqlite_look(store, &it->values, &it->row);
+    if (code == SQLITE_OK && store->config.strategy->count)
+        code = hfi_sqlite_run(store, LITE_KEEP, &it->values, NULL, NULL);
     if (code == SQLITE_OK)
         code = hfi_sqlite_run(store, LITE_EVICT, &it->values, NULL, NULL);
     if (code == SQLITE_OK && it->row.waited)
@@ -133,14 +156,13 @@ static int evict(struct sqlite_store *store, void *arg)
 
 hf_status hfi_sqlite_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
-    (void)by;
     const struct sqlite_store *store = memory;
     struct breaking it = { .values = { .name = name, .boot = store->boot } };
     const hf_status status = hfi_sqlite_ask(memory, LITE_KIND_TRANSACTION, evict, &it, deadline_ns, err);
     if (status != HF_OK)
         return status;
     if (!it.row.free)
-        hfi_sqlite_tell(store, it.row.owner, LITE_SAYS_BROKEN);
+        hfi_sqlite_tell(store, it.row.owner, LITE_SAYS_BROKEN, by);
     hfi_sqlite_tell_heirs(store, &it.heirs);
     return HF_OK;
 }

@@ -63,6 +63,8 @@ int hfi_sqlite_serve(struct sqlite_store *store, struct sqlite_values *values, s
     gift.end_ns = gift.now_ns + HFI_SQLITE_CLAIM;
     gift.number = search.place;
     if (code == SQLITE_OK && heirs->first.serial && store->config.strategy->count)
+        code = hfi_sqlite_run(store, LITE_KEEP, &gift, NULL, NULL);
+    if (code == SQLITE_OK && heirs->first.serial && store->config.strategy->count)
         code = hfi_sqlite_run(store, LITE_COUNT, &gift, NULL, NULL);
     if (code == SQLITE_OK && heirs->first.serial)
         code = hfi_sqlite_run(store, LITE_GIVE, &gift, NULL, NULL);
@@ -73,6 +75,6 @@ int hfi_sqlite_serve(struct sqlite_store *store, struct sqlite_values *values, s
 
 void hfi_sqlite_tell_heirs(const struct sqlite_store *store, const struct sqlite_heirs *heirs)
 {
-    hfi_sqlite_tell(store, heirs->first, LITE_SAYS_SERVED);
-    hfi_sqlite_tell(store, heirs->second, LITE_SAYS_SECOND);
+    hfi_sqlite_tell(store, heirs->first, LITE_SAYS_SERVED, "");
+    hfi_sqlite_tell(store, heirs->second, LITE_SAYS_SECOND, "");
 }

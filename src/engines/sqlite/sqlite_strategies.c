@@ -10,6 +10,9 @@
  *
  * A token is one more than the last, which is kept for as long as the file is. After a boot it leaps: a power failure
  * may have taken back the last grants that were given out.
+ *
+ * Clients of different strategies may meet on one name: what holds for one holds for all. The last token is in the row
+ * or, when the row has gone, with the grants, and who makes or removes the row carries it over.
  */
 #include "sqlite.h"
 #include <string.h>
@@ -41,6 +44,19 @@ static const char renew[] = "UPDATE {L} SET expires = ?5, renewed = ?4 WHERE nam
 /* The trigger of this view refuses, and undoes the transaction. */
 static const char guard[] = "INSERT INTO holdfast_guard (resource, token) VALUES (?1, ?7)";
 
+/* What is done: when, in milliseconds of the wall clock, and for how long that counts. */
+static const char done[] = "SELECT coalesce(host, ''), coalesce(pid, 0), coalesce(note, ''), done, lasts,"
+                           " coalesce(client, 0), coalesce(serial, 0) FROM {D} WHERE name = ?1";
+
+static const char record_done[] =
+    "INSERT INTO {D} (name, token, client, serial, done, lasts, host, pid, note)"
+    " SELECT name, token, client, serial, ?4, ?5, host, pid, note FROM {L}"
+    " WHERE name = ?1 AND client = ?2 AND serial = ?3 ON CONFLICT (name) DO UPDATE SET token = excluded.token,"
+    " client = excluded.client, serial = excluded.serial, done = excluded.done, lasts = excluded.lasts,"
+    " host = excluded.host, pid = excluded.pid, note = excluded.note";
+
+static const char forget_done[] = "DELETE FROM {D} WHERE name = ?1";
+
 #define LOOK(free)                                                                                                     \
     "SELECT l.name IS NOT NULL, coalesce(" MINE ", 0), coalesce(" free ", l.name IS NULL), NOT " NOBODY_WAITS          \
     ", coalesce(l.token, 0), coalesce(l.pid, 0), coalesce(l.expires, 0), coalesce(l.client, 0),"                       \
@@ -55,9 +71,15 @@ static const char guard[] = "INSERT INTO holdfast_guard (resource, token) VALUES
     " (SELECT count(*) FROM {W} w WHERE w.name = l.name), coalesce(l.note, '') FROM {L} l"                             \
     " WHERE " wanted " AND NOT coalesce(" free ", 0) ORDER BY l.name"
 
+static const char inspect_done[] =
+    "SELECT l.name, coalesce(l.host, ''), coalesce(l.pid, 0), l.token, l.done, l.lasts, -1, coalesce(l.note, '')"
+    " FROM {D} l WHERE " BEGINS " ORDER BY l.name";
+
 #define COMMON                                                                                                         \
     [LITE_BEGIN] = "BEGIN IMMEDIATE", [LITE_COMMIT] = "COMMIT", [LITE_ROLLBACK] = "ROLLBACK", [LITE_ENTER] = enter,    \
-    [LITE_QUEUE] = queue, [LITE_STRIKE] = strike, [LITE_LEAVE] = leave, [LITE_RENEW] = renew, [LITE_GUARD] = guard
+    [LITE_QUEUE] = queue, [LITE_STRIKE] = strike, [LITE_LEAVE] = leave, [LITE_RENEW] = renew, [LITE_GUARD] = guard,    \
+    [LITE_DONE] = done, [LITE_RECORD_DONE] = record_done, [LITE_FORGET_DONE] = forget_done,                            \
+    [LITE_INSPECT_DONE] = inspect_done
 
 /* --- lease and version: the row is kept for ever, and with it the last token --- */
 
@@ -70,15 +92,19 @@ static const char row_inspect_one[] = INSPECT(IS_IT, ROW_FREE);
 
 static const char lease_take[] =
     "INSERT INTO {L} AS l (name, token, client, serial, boot, since, renewed, expires, host, pid, note)"
-    " VALUES (?1, 1, ?2, ?3, ?6, ?4, ?4, ?5, ?8, ?9, ?10) ON CONFLICT (name) DO UPDATE SET"
-    " token = CASE WHEN " MINE " THEN l.token ELSE " NEXT(
-        "l") " END,"
-             " since = CASE WHEN " MINE " THEN l.since ELSE ?4 END,"
-             " client = ?2, serial = ?3, boot = ?6, renewed = ?4, expires = ?5, host = ?8, pid = ?9, note = ?10"
-             " WHERE " MINE " OR (" ROW_FREE " AND " NOBODY_WAITS ") RETURNING token";
+    " VALUES (?1, coalesce((SELECT " NEXT("g") " FROM {G} g WHERE g.name = ?1), 1), ?2, ?3, ?6, ?4, ?4, ?5, ?8, ?9,"
+                                               " ?10) ON CONFLICT (name) DO UPDATE SET"
+                                               " token = CASE WHEN " MINE " THEN l.token ELSE " NEXT(
+                                                   "l") " END,"
+                                                        " since = CASE WHEN " MINE " THEN l.since ELSE ?4 END,"
+                                                        " client = ?2, serial = ?3, boot = ?6, renewed = ?4, expires = "
+                                                        "?5, host = ?8, pid = ?9, note = ?10"
+                                                        " WHERE " MINE " OR (" ROW_FREE " AND " NOBODY_WAITS
+                                                        ") RETURNING token";
 
 static const char version_add[] =
-    "INSERT INTO {L} (name, token, boot) VALUES (?1, 0, ?6) ON CONFLICT (name) DO NOTHING";
+    "INSERT INTO {L} (name, token, boot) SELECT ?1, coalesce(max(g.token), 0), coalesce(max(g.boot), ?6)"
+    " FROM {G} g WHERE g.name = ?1 ON CONFLICT (name) DO NOTHING";
 
 static const char version_take[] = "UPDATE {L} AS l SET token = " NEXT(
     "l") ", since = ?4, renewed = ?4, client = ?2, serial = ?3, boot = ?6, expires = ?5,"
@@ -101,8 +127,9 @@ static const char row_evict[] = "UPDATE {L} SET client = NULL, serial = NULL, ex
 
 /* --- insert: the row is the lock; the last token, which must outlive it, is in the row of grants --- */
 
-/* One that somebody else has inserted has no end, and belongs to no boot. */
-#define INSERTED_FREE "(l.expires <= ?4 OR " OF_ANOTHER_BOOT("<>") ")"
+/* One that somebody else has inserted has no end, and belongs to no boot. One that belongs to a boot, but to no client,
+ * was freed by another strategy. */
+#define INSERTED_FREE "(l.expires <= ?4 OR (l.client IS NULL AND l.boot IS NOT NULL) OR " OF_ANOTHER_BOOT("<>") ")"
 
 static const char insert_look[] = LOOK(INSERTED_FREE);
 
@@ -111,6 +138,11 @@ static const char insert_inspect_one[] = INSPECT(IS_IT, INSERTED_FREE);
 
 static const char insert_count[] = "INSERT INTO {G} AS g (name, token, boot) VALUES (?1, 1, ?6)"
                                    " ON CONFLICT (name) DO UPDATE SET token = " NEXT("g") ", boot = ?6 RETURNING token";
+
+static const char insert_keep[] =
+    "INSERT INTO {G} (name, token, boot) SELECT l.name, l.token, l.boot FROM {L} l WHERE l.name = ?1 AND l.token > 0"
+    " AND NOT EXISTS (SELECT 1 FROM {G} g WHERE g.name = ?1 AND g.token >= l.token)"
+    " ON CONFLICT (name) DO UPDATE SET token = excluded.token, boot = excluded.boot";
 
 #define INSERT_IT "INSERT INTO {L} (name, token, client, serial, boot, since, renewed, expires, host, pid, note)"
 /* Over what is there: it was found to be free. */
@@ -147,9 +179,9 @@ static const struct sqlite_strategy strategies[] = {
                [LITE_EVICT] = row_evict, [LITE_INSPECT] = row_inspect, [LITE_INSPECT_ONE] = row_inspect_one } },
     { .name = "insert",
       .count = true,
-      .sql = { COMMON, [LITE_LOOK] = insert_look, [LITE_COUNT] = insert_count, [LITE_TAKE] = insert_take,
-               [LITE_GIVE] = insert_give, [LITE_FREE] = insert_free, [LITE_FREE_ALONE] = insert_free_alone,
-               [LITE_EVICT] = insert_evict, [LITE_INSPECT] = insert_inspect,
+      .sql = { COMMON, [LITE_LOOK] = insert_look, [LITE_KEEP] = insert_keep, [LITE_COUNT] = insert_count,
+               [LITE_TAKE] = insert_take, [LITE_GIVE] = insert_give, [LITE_FREE] = insert_free,
+               [LITE_FREE_ALONE] = insert_free_alone, [LITE_EVICT] = insert_evict, [LITE_INSPECT] = insert_inspect,
                [LITE_INSPECT_ONE] = insert_inspect_one } },
 };
 

@@ -10,7 +10,7 @@
  * one, two rows of a name would be two locks); and has it the column that version 0.1 did not know? */
 static const char check[] =
     "SELECT (SELECT count(*) FROM sqlite_master WHERE name IN"
-    " ('{L}', '{W}', '{G}', 'holdfast_fences', 'holdfast_guard', 'holdfast_guard_insert')) = 6,"
+    " ('{L}', '{W}', '{G}', '{D}', 'holdfast_fences', 'holdfast_guard', 'holdfast_guard_insert')) = 7,"
     " NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = '{L}') OR EXISTS ("
     "SELECT 1 FROM pragma_index_list('{L}') i WHERE i.\"unique\" AND NOT i.partial AND"
     " (SELECT group_concat(x.name || ' ' || x.coll) FROM pragma_index_xinfo(i.name) x WHERE x.key) = 'name BINARY'),"
@@ -28,6 +28,8 @@ static const char *const create[] = {
     " serial INTEGER NOT NULL, host TEXT, pid INTEGER, note TEXT, UNIQUE (client, serial), UNIQUE (name, place))",
     "CREATE TABLE IF NOT EXISTS {G} (name TEXT NOT NULL PRIMARY KEY, token INTEGER NOT NULL, boot INTEGER)"
     " WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS {D} (name TEXT NOT NULL PRIMARY KEY, token INTEGER NOT NULL, client INTEGER,"
+    " serial INTEGER, done INTEGER NOT NULL, lasts INTEGER NOT NULL, host TEXT, pid INTEGER, note TEXT) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS holdfast_fences (resource TEXT NOT NULL PRIMARY KEY, token INTEGER NOT NULL)"
     " WITHOUT ROWID",
     "CREATE VIEW IF NOT EXISTS holdfast_guard AS SELECT resource, token FROM holdfast_fences",

@@ -127,7 +127,7 @@ char *hfi_sqlite_expand(const struct sqlite_config *config, const char *text)
     for (const char *at = text; out && *at;) {
         if (at[0] == '{' && at[1] && at[2] == '}') {
             end = stpcpy(end, config->table);
-            end = stpcpy(end, at[1] == 'L' ? "" : at[1] == 'W' ? "_waiters" : "_grants");
+            end = stpcpy(end, at[1] == 'L' ? "" : at[1] == 'W' ? "_waiters" : at[1] == 'D' ? "_done" : "_grants");
             at += 3;
         } else {
             *end++ = *at++;

@@ -7,6 +7,7 @@
  *                     own, from what was proven to have reached the leader (zookeeper_session.c).
  * Exchanges:          three for a lock that nobody else wants: create the node, list the directory, delete the node.
  * Waiting:            by a watch on the node just before ours; its end wakes nobody else.
+ * Done:               a node for each name beside the directories, written with the release; its time is the leader's.
  * Token:              the transaction number that created the node (czxid): of one counter for the whole ensemble.
  * Cannot promise:     a holder that dies keeps the lock until its session expires, up to half as long again as its
  *                     time-to-live, and a tick; an ensemble that was set back to an older state gives old tokens again.
@@ -117,7 +118,8 @@ static hf_status use_addresses(struct zookeeper_store *store, struct found *foun
     return HF_OK;
 }
 
-static hf_status look_up(struct zookeeper_store *store, hfi_time deadline_ns, hf_error *err)
+/* *again: whether to look them up again, should all of them fail; and whether that is what happened. */
+static hf_status look_up(struct zookeeper_store *store, bool *again, hfi_time deadline_ns, hf_error *err)
 {
     struct room {
         struct found found;
@@ -125,10 +127,12 @@ static hf_status look_up(struct zookeeper_store *store, hfi_time deadline_ns, hf
     } *room = hfi_alloc(sizeof *room);
     if (!room)
         return hfi_zookeeper_no_memory(err);
-    split_hosts(&room->hosts, store->config.hosts);
-    hf_status status = hfi_resolve(room->hosts.addresses, room->hosts.names, room->hosts.count, deadline_ns, err);
+    struct hosts *hosts = &room->hosts;
+    split_hosts(hosts, store->config.hosts);
+    hf_status status = hfi_resolve(hosts->addresses, hosts->names, hosts->count, *again, deadline_ns, err);
+    *again = hfi_resolve_is_worth(hosts->addresses, hosts->count, deadline_ns);
     if (status == HF_OK) {
-        add_addresses(&room->found, &room->hosts);
+        add_addresses(&room->found, hosts);
         pthread_mutex_lock(&store->mutex);
         if (use_addresses(store, &room->found) != HF_OK)
             status = hfi_zookeeper_no_memory(err);
@@ -145,7 +149,8 @@ void hfi_zookeeper_enter(struct zookeeper_store *store)
         return;
     pthread_mutex_unlock(&store->mutex);
     /* If it fails, the old ones may do. */
-    look_up(store, store->env->now_ns() + HFI_RESOLVE_PATIENCE_MS * HFI_MS, NULL);
+    bool again = false;
+    look_up(store, &again, store->env->now_ns() + HFI_RESOLVE_PATIENCE_MS * HFI_MS, NULL);
     pthread_mutex_lock(&store->mutex);
 }
 
@@ -166,11 +171,28 @@ static hf_status open_ear(struct zookeeper_store *store, hf_error *err)
     return HF_OK;
 }
 
+static hf_status get_in(struct zookeeper_store *store, hfi_time deadline_ns, hf_error *err)
+{
+    hf_status status;
+    bool again = false;
+    do {
+        struct zookeeper_session *session;
+        status = look_up(store, &again, deadline_ns, err);
+        if (status != HF_OK)
+            continue;
+        pthread_mutex_lock(&store->mutex);
+        status = hfi_zookeeper_session_borrow(store, 0, &session, deadline_ns, err);
+        if (status == HF_OK)
+            hfi_zookeeper_session_give_back(session);
+        pthread_mutex_unlock(&store->mutex);
+    } while (status == HF_UNAVAILABLE && again);
+    return status;
+}
+
 static hf_status zookeeper_open(void *memory, const struct hfi_url *url, const struct hfi_env *env,
                                 struct hfi_opened *opened, hf_error *err)
 {
     struct zookeeper_store *store = memory;
-    struct zookeeper_session *session;
     char host[256] = "";
     (void)opened;
     store->env = env;
@@ -180,19 +202,11 @@ static hf_status zookeeper_open(void *memory, const struct hfi_url *url, const s
     pthread_cond_init(&store->changed, NULL);
     gethostname(host, sizeof host - 1);
     snprintf(store->who, sizeof store->who, "%s %d", host, (int)getpid());
-    const hfi_time deadline = env->now_ns() + env->timeout_ns;
     hf_status status = hfi_zookeeper_config_read(&store->config, url, err);
     if (status == HF_OK)
         status = open_ear(store, err);
     if (status == HF_OK)
-        status = look_up(store, deadline, err);
-    if (status != HF_OK)
-        return status;
-    pthread_mutex_lock(&store->mutex);
-    status = hfi_zookeeper_session_borrow(store, 0, &session, deadline, err);
-    if (status == HF_OK)
-        hfi_zookeeper_session_give_back(session);
-    pthread_mutex_unlock(&store->mutex);
+        status = get_in(store, env->now_ns() + env->timeout_ns, err);
     return status;
 }
 
@@ -219,7 +233,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .schemes = "zookeeper:",
     .summary = "machines that share a ZooKeeper ensemble",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
-            HF_CAP_INSPECT | HF_CAP_BREAK,
+            HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_ONCE,
     .lingers = true,
     .store_size = sizeof(struct zookeeper_store),
     .lock_size = sizeof(struct zookeeper_lock),
@@ -231,6 +245,8 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .release = hfi_zookeeper_release,
     .inspect = hfi_zookeeper_inspect,
     .inspect_one = hfi_zookeeper_inspect_one,
+    .inspect_done = hfi_zookeeper_inspect_done,
+    .forget_done = hfi_zookeeper_forget_done,
     .evict = hfi_zookeeper_evict,
     .ear = hfi_zookeeper_ear,
     .hear = hfi_zookeeper_hear,

@@ -4,13 +4,13 @@
  *
  *     zookeeper.c           opening, closing, the table of functions
  *     zookeeper_url.c       the URL
- *     zookeeper_names.c     names and places in the tree, and who comes before whom: no exchange, no state
+ *     zookeeper_names.c     names and places in the tree, who comes before whom, marks: no exchange, no state
  *     zookeeper_session.c   one session: its connection, what it proves about time, its end
  *     zookeeper_drive.c     who reads the sockets, and how the others sleep meanwhile
  *     zookeeper_call.c      one question to the server and its answer
  *     zookeeper_queue.c     taking a place, looking, waiting, leaving
  *     zookeeper_renew.c     many locks in one exchange
- *     zookeeper_look.c      who holds what, forced release, fencing
+ *     zookeeper_look.c      who holds what, what is done, forced release
  *
  * The client library is the one without threads (libzookeeper_st): it opens its sockets only when it is called, so that
  * they can be made close-on-exec and known to fork.c before anything else happens; it starts no thread that a forked
@@ -28,6 +28,7 @@
 #define HFI_ZOOKEEPER_NODE_MAX 80
 #define HFI_ZOOKEEPER_PATH_MAX (HFI_ZOOKEEPER_PREFIX_MAX + HFI_NAME_ENCODED_MAX + HFI_ZOOKEEPER_NODE_MAX + 4)
 #define HFI_ZOOKEEPER_DATA_MAX 440
+#define HFI_ZOOKEEPER_MARK_MAX (HFI_ZOOKEEPER_DATA_MAX + 44)
 /* As many as hfi_waker_sleep() takes descriptors. */
 #define HFI_ZOOKEEPER_SESSIONS_MOST 8
 /* The longest session that is asked for: a day. The library doubles the number, in an int. */
@@ -60,6 +61,21 @@ bool hfi_zookeeper_component_check(const char *text, size_t length);
 /* "/prefix/NAME" and "/prefix/NAME/node". */
 void hfi_zookeeper_directory(char *out, const struct zookeeper_config *config, const char *name);
 void hfi_zookeeper_path(char *out, const struct zookeeper_config *config, const char *name, const char *node);
+
+/* "/prefix/.done", where the marks are that work is done, and that of `name` in it. No lock has such a name. */
+void hfi_zookeeper_marks(char *out, const struct zookeeper_config *config);
+void hfi_zookeeper_mark_path(char *out, const struct zookeeper_config *config, const char *name);
+
+struct zookeeper_mark {
+    uint64_t token;
+    int64_t ago_ms, left_ms; /* since when, and for how long still */
+    char *who;               /* "host pid note" */
+};
+
+void hfi_zookeeper_mark_write(char out[HFI_ZOOKEEPER_MARK_MAX], uint64_t for_ms, uint64_t token, const char *who);
+/* What the mark says at `now_ms`, by the clock of the servers, which wrote it at stat->mtime. False: its time is over,
+ * or it is none. */
+bool hfi_zookeeper_mark_read(struct zookeeper_mark *out, char *data, const struct Stat *stat, int64_t now_ms);
 
 /* The part of a node's name that is unique to one attempt of one owner, and what goes between it and the number. */
 void hfi_zookeeper_node_prefix(char *out, const struct zookeeper_config *config, struct hfi_owner owner,
@@ -142,6 +158,7 @@ struct zookeeper_lock {
     /* What was asked for when a deadline came. The answer is taken when it is there: a client in a hurry would
      * otherwise ask for ever, and never wait long enough. */
     struct zookeeper_call *search[2], *removal;
+    bool marked;        /* there was a mark, of whatever age, when it was last looked for */
     bool leaves;        /* its node was to be deleted, and may be at any moment: it holds nothing by it any more */
     char *watched;      /* the path of the node before it; allocated */
     bool behind_holder; /* … which is the first */
@@ -224,7 +241,8 @@ struct zookeeper_call {
     struct Stat stat;
     char text[HFI_ZOOKEEPER_PATH_MAX]; /* a path, or data */
     struct zookeeper_children children;
-    zoo_op_result_t results[]; /* of check */
+    size_t result_count;
+    zoo_op_result_t results[]; /* of a transaction */
 };
 
 /* Each sends one request; NULL: no memory. `await` waits for the answers to `count` of them; what has not come by the
@@ -236,6 +254,11 @@ struct zookeeper_call *hfi_zookeeper_list(struct zookeeper_session *session, con
 struct zookeeper_call *hfi_zookeeper_get(struct zookeeper_session *session, const char *path, bool watch);
 struct zookeeper_call *hfi_zookeeper_sync(struct zookeeper_session *session, const char *path);
 struct zookeeper_call *hfi_zookeeper_check(struct zookeeper_session *session, const char *const *paths, size_t count);
+/* The clock of the servers, as stat.mtime: they tell it to whoever writes, so to the directory of the marks. */
+struct zookeeper_call *hfi_zookeeper_ask_time(struct zookeeper_session *session);
+/* Leaves a mark, a new one unless it `exists`, and deletes a node: both or neither. */
+struct zookeeper_call *hfi_zookeeper_mark_and_delete(struct zookeeper_session *session, const char *mark, bool exists,
+                                                     const char *data, const char *path);
 void hfi_zookeeper_await_calls(struct zookeeper_store *store, struct zookeeper_call **calls, size_t count,
                                hfi_time deadline_ns);
 void hfi_zookeeper_call_free(struct zookeeper_call *call);
@@ -263,6 +286,9 @@ hf_status hfi_zookeeper_inspect(void *memory, const char *prefix, hf_inspect_fn 
                                 hf_error *err);
 hf_status hfi_zookeeper_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                     hf_error *err);
+hf_status hfi_zookeeper_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg,
+                                     hfi_time deadline_ns, hf_error *err);
+hf_status hfi_zookeeper_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_zookeeper_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 
 #endif

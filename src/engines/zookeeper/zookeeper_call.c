@@ -143,6 +143,7 @@ static struct zookeeper_call *begin(struct zookeeper_session *session, bool writ
     if (call->next)
         call->next->prev = call;
     session->all_calls = call;
+    call->result_count = results;
     call->write = write;
     call->sent_ns = session->store->env->now_ns();
     hfi_fd_begin();
@@ -161,14 +162,19 @@ static struct zookeeper_call *sent(struct zookeeper_call *call, int rc)
     return call;
 }
 
+static const struct ACL_vector *acl_of(const struct zookeeper_session *session)
+{
+    return session->store->config.creator_only ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
+}
+
 struct zookeeper_call *hfi_zookeeper_create(struct zookeeper_session *session, const char *path, const char *data,
                                             int mode)
 {
-    const struct ACL_vector *acl = session->store->config.creator_only ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
     struct zookeeper_call *call = begin(session, true, 0);
     if (!call)
         return NULL;
-    return sent(call, zoo_acreate2(session->zh, path, data, (int)strlen(data), acl, mode, take_path_and_stat, call));
+    return sent(call, zoo_acreate2(session->zh, path, data, (int)strlen(data), acl_of(session), mode,
+                                   take_path_and_stat, call));
 }
 
 struct zookeeper_call *hfi_zookeeper_delete(struct zookeeper_session *session, const char *path)
@@ -204,6 +210,31 @@ struct zookeeper_call *hfi_zookeeper_check(struct zookeeper_session *session, co
     for (size_t i = 0; i < count; i++)
         zoo_check_op_init(&operations[i], paths[i], -1);
     return sent(call, zoo_amulti(session->zh, (int)count, operations, call->results, take_nothing, call));
+}
+
+/* The mark first: a server that shows a transaction in steps must not show its end before. */
+struct zookeeper_call *hfi_zookeeper_mark_and_delete(struct zookeeper_session *session, const char *mark, bool exists,
+                                                     const char *data, const char *path)
+{
+    zoo_op_t operations[2];
+    struct zookeeper_call *call = begin(session, true, 2);
+    if (!call)
+        return NULL;
+    const int length = (int)strlen(data);
+    if (exists)
+        zoo_set_op_init(&operations[0], mark, data, length, -1, &call->stat);
+    else
+        zoo_create_op_init(&operations[0], mark, data, length, acl_of(session), ZOO_PERSISTENT, NULL, 0);
+    zoo_delete_op_init(&operations[1], path, -1);
+    return sent(call, zoo_amulti(session->zh, 2, operations, call->results, take_nothing, call));
+}
+
+struct zookeeper_call *hfi_zookeeper_ask_time(struct zookeeper_session *session)
+{
+    char marks[HFI_ZOOKEEPER_PATH_MAX];
+    hfi_zookeeper_marks(marks, &session->store->config);
+    struct zookeeper_call *call = begin(session, true, 0);
+    return call ? sent(call, zoo_aset(session->zh, marks, "", 0, -1, take_stat, call)) : NULL;
 }
 
 void hfi_zookeeper_beat(struct zookeeper_session *session)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * zookeeper_look.c: who holds what, and forced release.
+ * zookeeper_look.c: who holds what, what is done, and taking away either.
  */
 #include "zookeeper.h"
 #include <inttypes.h>
@@ -164,14 +164,17 @@ static hf_status as_question(hf_status status, hf_error *err)
     return HF_UNAVAILABLE;
 }
 
-static hf_status look(struct zookeeper_store *store, const char *text, bool one, hf_inspect_fn each, void *arg,
-                      hfi_time deadline_ns, hf_error *err)
+typedef hf_status show_fn(struct zookeeper_session *session, const char *text, hf_inspect_fn each, void *arg,
+                          hfi_time deadline_ns, hf_error *err);
+
+static hf_status look(struct zookeeper_store *store, const char *text, show_fn *show_them, hf_inspect_fn each,
+                      void *arg, hfi_time deadline_ns, hf_error *err)
 {
     struct zookeeper_session *session;
     hfi_zookeeper_enter(store);
     hf_status status = hfi_zookeeper_session_borrow(store, 0, &session, deadline_ns, err);
     if (status == HF_OK) {
-        status = (one ? show_named : show_all)(session, text, each, arg, deadline_ns, err);
+        status = show_them(session, text, each, arg, deadline_ns, err);
         status = as_question(status, err);
         hfi_zookeeper_session_give_back(session);
     }
@@ -182,16 +185,94 @@ static hf_status look(struct zookeeper_store *store, const char *text, bool one,
 hf_status hfi_zookeeper_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                 hf_error *err)
 {
-    return look(memory, prefix, false, each, arg, deadline_ns, err);
+    return look(memory, prefix, show_all, each, arg, deadline_ns, err);
 }
 
 hf_status hfi_zookeeper_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                     hf_error *err)
 {
-    return look(memory, name, true, each, arg, deadline_ns, err);
+    return look(memory, name, show_named, each, arg, deadline_ns, err);
 }
 
-/* --- forced release --- */
+/* --- what is done --- */
+
+/* All marks whose name starts with `prefix`, and what time it is: `gets` has a place for each child, and one more. */
+static int read_marks(struct zookeeper_session *session, const struct zookeeper_children *names, const char *prefix,
+                      struct zookeeper_call **gets, hfi_time deadline_ns)
+{
+    int rc = ZOK;
+    for (size_t i = 0; rc == ZOK && i < names->count; i++) {
+        char name[HFI_NAME_MAX + 1], path[HFI_ZOOKEEPER_PATH_MAX];
+        if (!hfi_zookeeper_name_decode(name, names->names[i]) || strncmp(name, prefix, strlen(prefix)) != 0)
+            continue;
+        hfi_zookeeper_mark_path(path, &session->store->config, name);
+        gets[i] = hfi_zookeeper_get(session, path, false);
+        rc = gets[i] ? ZOK : ZSYSTEMERROR;
+    }
+    if (rc == ZOK && names->count > 0)
+        gets[names->count] = hfi_zookeeper_ask_time(session);
+    hfi_zookeeper_await_calls(session->store, gets, names->count + 1, deadline_ns);
+    for (size_t i = 0; rc == ZOK && i < names->count; i++)
+        rc = gets[i] && gets[i]->rc != ZNONODE ? gets[i]->rc : ZOK; /* it may have been taken back meanwhile */
+    const struct zookeeper_call *time = gets[names->count];
+    return rc == ZOK && names->count > 0 ? (time ? time->rc : ZSYSTEMERROR) : rc;
+}
+
+static int show_mark(const char *encoded, struct zookeeper_call *get, int64_t now_ms, hf_inspect_fn each, void *arg)
+{
+    char name[HFI_NAME_MAX + 1];
+    struct zookeeper_mark mark;
+    if (!get || get->rc != ZOK || !hfi_zookeeper_mark_read(&mark, get->text, &get->stat, now_ms))
+        return 0;
+    hfi_zookeeper_name_decode(name, encoded);
+    hf_info info = { .size = sizeof info,
+                     .name = name,
+                     .token = mark.token,
+                     .held_ms = mark.ago_ms,
+                     .remaining_ms = mark.left_ms,
+                     .waiters = -1 };
+    split(mark.who, &info.host, &info.pid, &info.note);
+    return each(&info, arg);
+}
+
+static hf_status show_marks(struct zookeeper_session *session, const char *prefix, hf_inspect_fn each, void *arg,
+                            hfi_time deadline_ns, hf_error *err)
+{
+    struct zookeeper_store *store = session->store;
+    char marks[HFI_ZOOKEEPER_PATH_MAX];
+    hfi_zookeeper_marks(marks, &store->config);
+    struct zookeeper_call *calls[2] = { hfi_zookeeper_sync(session, marks), hfi_zookeeper_list(session, marks) };
+    hfi_zookeeper_await_calls(store, calls, 2, deadline_ns);
+    int rc = calls[0] && calls[1] ? calls[1]->rc : ZSYSTEMERROR;
+    const size_t count = rc == ZOK ? calls[1]->children.count : 0;
+    struct zookeeper_call **gets = hfi_alloc((count + 1) * sizeof(struct zookeeper_call *));
+    if (!gets)
+        rc = ZSYSTEMERROR;
+    else if (rc == ZOK)
+        rc = read_marks(session, &calls[1]->children, prefix, gets, deadline_ns);
+    const int64_t now_ms = rc == ZOK && gets[count] ? gets[count]->stat.mtime : 0;
+    if (rc == ZOK) {
+        pthread_mutex_unlock(&store->mutex);
+        int stop = 0;
+        for (size_t i = 0; !stop && i < count; i++)
+            stop = show_mark(calls[1]->children.names[i], gets[i], now_ms, each, arg);
+        pthread_mutex_lock(&store->mutex);
+    }
+    for (size_t i = 0; gets && i <= count; i++)
+        hfi_zookeeper_call_free(gets[i]);
+    hfi_free(gets);
+    hfi_zookeeper_call_free(calls[0]);
+    hfi_zookeeper_call_free(calls[1]);
+    return rc == ZOK || rc == ZNONODE ? HF_OK : hfi_zookeeper_refusal(store, rc, "list what is done", err);
+}
+
+hf_status hfi_zookeeper_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg,
+                                     hfi_time deadline_ns, hf_error *err)
+{
+    return look(memory, prefix, show_marks, each, arg, deadline_ns, err);
+}
+
+/* --- taking away --- */
 
 /* Deletes the first one in line. If it has gone in the meantime, that is what was wanted: whoever comes after it holds
  * the lock rightly. */
@@ -215,21 +296,45 @@ static int delete_first(struct zookeeper_session *session, const char *directory
     return rc == ZNONODE ? ZOK : rc;
 }
 
-hf_status hfi_zookeeper_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
+static int delete_mark(struct zookeeper_session *session, const char *path, hfi_time deadline_ns)
 {
-    (void)by;
-    struct zookeeper_store *store = memory;
+    struct zookeeper_call *removal = hfi_zookeeper_delete(session, path);
+    const int rc = hfi_zookeeper_answer(removal, deadline_ns);
+    hfi_zookeeper_call_free(removal);
+    return rc == ZNONODE ? ZOK : rc;
+}
+
+typedef int remove_fn(struct zookeeper_session *session, const char *path, hfi_time deadline_ns);
+
+static hf_status take_away(struct zookeeper_store *store, remove_fn *remove_it, const char *path, hfi_time deadline_ns,
+                           hf_error *err)
+{
     struct zookeeper_session *session;
-    char directory[HFI_ZOOKEEPER_PATH_MAX];
-    hfi_zookeeper_directory(directory, &store->config, name);
     hfi_zookeeper_enter(store);
     hf_status status = hfi_zookeeper_session_borrow(store, 0, &session, deadline_ns, err);
     if (status == HF_OK) {
-        const int rc = delete_first(session, directory, deadline_ns);
+        const int rc = remove_it(session, path, deadline_ns);
         if (rc != ZOK)
             status = hfi_zookeeper_refusal(store, rc, "delete a node", err);
         hfi_zookeeper_session_give_back(session);
     }
     pthread_mutex_unlock(&store->mutex);
     return status;
+}
+
+hf_status hfi_zookeeper_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
+{
+    (void)by;
+    struct zookeeper_store *store = memory;
+    char directory[HFI_ZOOKEEPER_PATH_MAX];
+    hfi_zookeeper_directory(directory, &store->config, name);
+    return take_away(store, delete_first, directory, deadline_ns, err);
+}
+
+hf_status hfi_zookeeper_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
+{
+    struct zookeeper_store *store = memory;
+    char path[HFI_ZOOKEEPER_PATH_MAX];
+    hfi_zookeeper_mark_path(path, &store->config, name);
+    return take_away(store, delete_mark, path, deadline_ns, err);
 }

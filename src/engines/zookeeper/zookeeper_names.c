@@ -108,6 +108,38 @@ void hfi_zookeeper_path(char *out, const struct zookeeper_config *config, const 
     snprintf(out + length, HFI_ZOOKEEPER_PATH_MAX - length, "/%s", node);
 }
 
+/* --- marks --- */
+
+/* The names of locks are encoded so that none begins with a dot. */
+void hfi_zookeeper_marks(char *out, const struct zookeeper_config *config)
+{
+    snprintf(out, HFI_ZOOKEEPER_PATH_MAX, "%s/.done", config->prefix);
+}
+
+void hfi_zookeeper_mark_path(char *out, const struct zookeeper_config *config, const char *name)
+{
+    hfi_zookeeper_marks(out, config);
+    const size_t length = strlen(out);
+    out[length] = '/';
+    hfi_zookeeper_name_encode(out + length + 1, name);
+}
+
+void hfi_zookeeper_mark_write(char out[HFI_ZOOKEEPER_MARK_MAX], uint64_t for_ms, uint64_t token, const char *who)
+{
+    snprintf(out, HFI_ZOOKEEPER_MARK_MAX, "%" PRIu64 " %" PRIu64 " %s", for_ms, token, who);
+}
+
+bool hfi_zookeeper_mark_read(struct zookeeper_mark *out, char *data, const struct Stat *stat, int64_t now_ms)
+{
+    char *end = data;
+    const int64_t for_ms = strtoll(data, &end, 10);
+    out->token = strtoull(end, &end, 10);
+    out->who = *end == ' ' ? end + 1 : end;
+    out->ago_ms = now_ms > stat->mtime ? now_ms - stat->mtime : 0; /* a clock may have been set back */
+    out->left_ms = for_ms > out->ago_ms ? for_ms - out->ago_ms : 0;
+    return out->left_ms > 0;
+}
+
 /* --- names of nodes --- */
 
 void hfi_zookeeper_node_prefix(char *out, const struct zookeeper_config *config, struct hfi_owner owner,

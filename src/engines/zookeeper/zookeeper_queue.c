@@ -17,6 +17,8 @@ struct errand {
     struct hfi_grant *grant;
     hf_error *err;
     struct zookeeper_call *list; /* the directory as it was right after our node was made */
+    struct zookeeper_call *mark; /* and the mark, if it is asked for */
+    int64_t now_ms;              /* when that was, by the clock of the servers; 0: not known */
     char directory[HFI_ZOOKEEPER_PATH_MAX];
 };
 
@@ -67,26 +69,45 @@ static void take_place(struct zookeeper_lock *lock, const char *node, int64_t cz
     lock->own_watched_ns = 0;
 }
 
-/* The node and the list go out together: the server answers in order, so our node is in it. */
+static void write_who(const struct errand *errand, char out[HFI_ZOOKEEPER_DATA_MAX])
+{
+    snprintf(out, HFI_ZOOKEEPER_DATA_MAX, "%s%s%.120s", errand->store->who, *errand->request->note ? " " : "",
+             errand->request->note);
+}
+
+/* NULL: nobody asks for it, or no memory. */
+static struct zookeeper_call *get_mark(const struct errand *errand)
+{
+    char path[HFI_ZOOKEEPER_PATH_MAX];
+    if (!errand->request->once)
+        return NULL;
+    hfi_zookeeper_mark_path(path, &errand->store->config, errand->request->name);
+    return hfi_zookeeper_get(errand->lock->session, path, false);
+}
+
+/* The node, the list and the mark go out together: the server answers in order, so our node is in the list, and a mark
+ * that was left by whoever is not in it any more is there. */
 static int create_node(struct errand *errand, const char *prefix)
 {
     struct zookeeper_lock *lock = errand->lock;
     char path[HFI_ZOOKEEPER_PATH_MAX], data[HFI_ZOOKEEPER_DATA_MAX];
     hfi_zookeeper_path(path, &errand->store->config, errand->request->name, prefix);
-    snprintf(data, sizeof data, "%s%s%.120s", errand->store->who, *errand->request->note ? " " : "",
-             errand->request->note);
+    write_who(errand, data);
     lock->state = ZOOKEEPER_UNSURE;
-    struct zookeeper_call *calls[2] = { hfi_zookeeper_create(lock->session, path, data, ZOO_EPHEMERAL_SEQUENTIAL),
-                                        hfi_zookeeper_list(lock->session, errand->directory) };
-    hfi_zookeeper_await_calls(errand->store, calls, 2, errand->request->deadline_ns);
+    struct zookeeper_call *calls[3] = { hfi_zookeeper_create(lock->session, path, data, ZOO_EPHEMERAL_SEQUENTIAL),
+                                        hfi_zookeeper_list(lock->session, errand->directory), get_mark(errand) };
+    hfi_zookeeper_await_calls(errand->store, calls, 3, errand->request->deadline_ns);
     const int rc = calls[0] ? calls[0]->rc : ZSYSTEMERROR;
     if (rc == ZOK) {
         take_place(lock, strrchr(calls[0]->text, '/') + 1, calls[0]->stat.czxid);
         errand->list = calls[1];
+        errand->mark = calls[2];
+        errand->now_ms = calls[0]->stat.ctime;
     } else {
         if (!hfi_zookeeper_is_lost(rc))
             lock->state = ZOOKEEPER_NEW;
         hfi_zookeeper_call_free(calls[1]);
+        hfi_zookeeper_call_free(calls[2]);
     }
     hfi_zookeeper_call_free(calls[0]);
     return rc;
@@ -166,6 +187,17 @@ static int read_czxid(const struct errand *errand)
     return rc;
 }
 
+/* How long it is ours is what the session says, and not when we began to ask: on a slow way that was long ago. */
+static void count_from_now(const struct errand *errand)
+{
+    struct hfi_grant *grant = errand->grant;
+    const uint32_t ttl_ms = errand->request->ttl_ms;
+    grant->counted_from_ns = errand->store->env->now_ns();
+    grant->valid_ms = hfi_zookeeper_session_valid_ms(errand->lock->session, grant->counted_from_ns, ttl_ms);
+    if (grant->valid_ms == 0) /* which would mean all of it */
+        grant->valid_ms = 1;
+}
+
 static hf_status give(const struct errand *errand)
 {
     struct zookeeper_lock *lock = errand->lock;
@@ -174,17 +206,16 @@ static hf_status give(const struct errand *errand)
     const int rc = lock->czxid ? ZOK : read_czxid(errand);
     if (rc != ZOK)
         return rc == ZNONODE ? HF_LOST : no_answer(errand, rc, "read a node");
-    uint32_t valid_ms = hfi_zookeeper_session_valid_ms(lock->session, grant->counted_from_ns, ttl_ms);
-    if (valid_ms < (ttl_ms < most_ms ? ttl_ms : most_ms) / 4) { /* nothing was heard of this session for long */
+    count_from_now(errand);
+    if (grant->valid_ms < (ttl_ms < most_ms ? ttl_ms : most_ms) / 4) { /* nothing was heard of this session for long */
         const hf_status status = hfi_zookeeper_session_prove(lock->session, errand->request->deadline_ns, errand->err);
         if (status != HF_OK)
             return status;
-        valid_ms = hfi_zookeeper_session_valid_ms(lock->session, grant->counted_from_ns, ttl_ms);
+        count_from_now(errand);
     }
     lock->state = ZOOKEEPER_HELD;
     lock->told = false;
     grant->token = (uint64_t)lock->czxid;
-    grant->valid_ms = valid_ms;
     return HF_OK;
 }
 
@@ -253,24 +284,67 @@ static int look_at(const struct errand *errand, const struct zookeeper_children 
     return rc;
 }
 
-/* HF_OK: it is ours. HF_BUSY: not yet; `again`: look again. HF_LOST: our node is gone. */
+/* Tells of the mark, if its time is not over by the clock of the servers. HF_OK: the work is not done. */
+static hf_status read_mark(const struct errand *errand, struct zookeeper_call *call, int64_t now_ms)
+{
+    struct zookeeper_mark mark;
+    struct hfi_grant *grant = errand->grant;
+    const hfi_time deadline = errand->request->deadline_ns;
+    int rc = hfi_zookeeper_answer(call, deadline);
+    errand->lock->marked = rc == ZOK;
+    if (rc == ZOK && !now_ms) { /* our node was made long ago */
+        struct zookeeper_call *time = hfi_zookeeper_ask_time(errand->lock->session);
+        rc = hfi_zookeeper_answer(time, deadline);
+        now_ms = rc == ZOK ? time->stat.mtime : 0;
+        hfi_zookeeper_call_free(time);
+    }
+    if (rc != ZOK) /* taken back, perhaps with the directory */
+        return rc == ZNONODE ? HF_OK : no_answer(errand, rc, "read a mark");
+    if (!hfi_zookeeper_mark_read(&mark, call->text, &call->stat, now_ms))
+        return HF_OK;
+    say_holder(grant, mark.who);
+    grant->holder_left_ms = mark.left_ms;
+    grant->done_ago_ms = mark.ago_ms;
+    return HF_DONE;
+}
+
+/* The directory and, if it is asked for, the mark, in one exchange. HF_OK: *list has been answered. HF_LOST: our node
+ * is gone. HF_DONE: there is a mark. */
+static hf_status look_around(struct errand *errand, struct zookeeper_call **list)
+{
+    struct zookeeper_lock *lock = errand->lock;
+    const int64_t now_ms = errand->now_ms;
+    *list = errand->list ? errand->list : hfi_zookeeper_list(lock->session, errand->directory);
+    struct zookeeper_call *mark = errand->mark ? errand->mark : get_mark(errand);
+    errand->list = errand->mark = NULL;
+    errand->now_ms = 0;
+    const int rc = hfi_zookeeper_answer(*list, errand->request->deadline_ns);
+    hf_status status = HF_OK;
+    if (rc != ZOK)
+        status = rc == ZNONODE ? HF_LOST : no_answer(errand, rc, "list the nodes");
+    else if (errand->request->once)
+        status = read_mark(errand, mark, now_ms);
+    hfi_zookeeper_call_free(mark);
+    return status;
+}
+
+/* HF_OK: it is ours. HF_BUSY: not yet; `again`: look again. HF_LOST: our node is gone. HF_DONE: there is a mark. */
 static hf_status look_once(struct errand *errand, bool *again)
 {
     struct zookeeper_lock *lock = errand->lock;
-    struct zookeeper_call *call = errand->list ? errand->list : hfi_zookeeper_list(lock->session, errand->directory);
-    errand->list = NULL;
-    int rc = hfi_zookeeper_answer(call, errand->request->deadline_ns);
-    if (rc != ZOK) {
+    struct zookeeper_call *call;
+    hf_status status = look_around(errand, &call);
+    if (status != HF_OK) {
         hfi_zookeeper_call_free(call);
-        return rc == ZNONODE ? HF_LOST : no_answer(errand, rc, "list the nodes");
+        return status;
     }
     hfi_zookeeper_line_up(&call->children);
     size_t place = 0;
     while (place < call->children.count && strcmp(call->children.names[place], lock->node) != 0)
         place++;
-    hf_status status = HF_LOST;
+    status = HF_LOST;
     if (place < call->children.count && place > 0) {
-        rc = look_at(errand, &call->children, place);
+        const int rc = look_at(errand, &call->children, place);
         *again = rc == ZNONODE;
         status = rc == ZOK || *again ? HF_BUSY : no_answer(errand, rc, "watch a node");
         if (lock->gone)
@@ -290,19 +364,55 @@ static void lose_place(struct zookeeper_lock *lock)
     lock->gone = lock->leaves = false;
 }
 
+/* With the mark that the work is done, if it is: nobody can come after us before it is there, and it is not left if
+ * our node is gone. */
+static struct zookeeper_call *send_removal(const struct errand *errand)
+{
+    const struct hfi_request *request = errand->request;
+    const struct zookeeper_lock *lock = errand->lock;
+    char path[HFI_ZOOKEEPER_PATH_MAX], mark[HFI_ZOOKEEPER_PATH_MAX];
+    char who[HFI_ZOOKEEPER_DATA_MAX], data[HFI_ZOOKEEPER_MARK_MAX];
+    hfi_zookeeper_path(path, &errand->store->config, request->name, lock->node);
+    if (!request->done_ms)
+        return hfi_zookeeper_delete(lock->session, path);
+    write_who(errand, who);
+    hfi_zookeeper_mark_write(data, request->done_ms, (uint64_t)lock->czxid, who);
+    hfi_zookeeper_mark_path(mark, &errand->store->config, request->name);
+    return hfi_zookeeper_mark_and_delete(lock->session, mark, lock->marked, data, path);
+}
+
+/* The mark was not left, and so nothing was done: `reason` says that there is one, or none, or no directory for it. */
+static int make_way_for_mark(const struct errand *errand, int reason)
+{
+    struct zookeeper_lock *lock = errand->lock;
+    char marks[HFI_ZOOKEEPER_PATH_MAX];
+    const bool no_directory = reason == ZNONODE && !lock->marked;
+    lock->marked = reason == ZNODEEXISTS;
+    hfi_zookeeper_marks(marks, &errand->store->config);
+    return no_directory ? hfi_zookeeper_make_directories(lock->session, marks, errand->request->deadline_ns) : ZOK;
+}
+
 static int delete_node(const struct errand *errand)
 {
     struct zookeeper_lock *lock = errand->lock;
-    char path[HFI_ZOOKEEPER_PATH_MAX];
-    hfi_zookeeper_path(path, &errand->store->config, errand->request->name, lock->node);
+    bool again = true;
+    int rc = ZOK;
     lock->leaves = true;
-    if (!lock->removal)
-        lock->removal = hfi_zookeeper_delete(lock->session, path);
-    const int rc = hfi_zookeeper_answer(lock->removal, errand->request->deadline_ns);
-    if (lock->removal && !lock->removal->done)
-        return rc;
-    hfi_zookeeper_call_free(lock->removal);
-    lock->removal = NULL;
+    for (unsigned tries = 0; again && rc == ZOK && tries < TRIES; tries++) {
+        if (!lock->removal)
+            lock->removal = send_removal(errand);
+        rc = hfi_zookeeper_answer(lock->removal, errand->request->deadline_ns);
+        if (lock->removal && !lock->removal->done)
+            return rc;
+        const int reason = lock->removal && lock->removal->result_count ? lock->removal->results[0].err : ZOK;
+        again = reason == ZNONODE || reason == ZNODEEXISTS;
+        hfi_zookeeper_call_free(lock->removal);
+        lock->removal = NULL;
+        if (again)
+            rc = make_way_for_mark(errand, reason);
+    }
+    if (again) /* marks come and go too fast, or their directory cannot be made: our node is there as before */
+        return rc == ZOK || rc == ZNONODE ? ZOPERATIONTIMEOUT : rc;
     if (rc == ZOK || rc == ZNONODE)
         lose_place(lock);
     return rc;
@@ -335,6 +445,8 @@ static hf_status ask(struct errand *errand)
             if (status != HF_OK)
                 return status;
         }
+        if (lock->state == ZOOKEEPER_NEXT_UP && errand->request->once)
+            lock->state = ZOOKEEPER_QUEUED; /* whoever has gone may have left a mark: look */
         again = false;
         if (lock->gone)
             status = HF_LOST;
@@ -390,10 +502,8 @@ hf_status hfi_zookeeper_attempt(void *memory, void *lock_memory, const struct hf
     /* An answer that has not come though there was time for it was lost with its connection: the server has died, or
      * hangs, and others may do. What was begun is found again there, since the session is the same. */
     for (unsigned tries = 1; status == HF_UNKNOWN && tries < TRIES && store->env->now_ns() < request->deadline_ns;
-         tries++) {
-        grant->counted_from_ns = store->env->now_ns(); /* for how long, the session says */
+         tries++)
         status = join_and_ask(&errand);
-    }
     status = name_trouble(lock, status, err);
     pthread_mutex_unlock(&store->mutex);
     return status;
@@ -437,7 +547,7 @@ static hf_status undo(const struct errand *errand)
     rc = delete_node(errand);
     if (rc == ZNONODE)
         return hfi_fail(errand->err, HF_LOST, rc, "ZooKeeper no longer has its node");
-    return rc == ZOK ? HF_OK : no_answer(errand, rc, "delete a node");
+    return rc == ZOK ? HF_OK : no_answer(errand, rc, errand->request->done_ms ? "leave a mark" : "delete a node");
 }
 
 hf_status hfi_zookeeper_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
