@@ -86,7 +86,8 @@ void hfi_redis_watch(struct redis_store *store, const char *key)
     if (!watch->connection && now >= watch->try_again_ns) {
         watch->try_again_ns = now + PAUSE;
         watch->node = known(store, key);
-        if (watch->node && hfi_redis_connect_begin(&watch->connection, &watch->node->address, NULL) == HF_OK)
+        if (watch->node &&
+            hfi_redis_connect_begin(&watch->connection, &watch->node->address, &store->config.access, NULL) == HF_OK)
             step(store);
     }
     pthread_mutex_unlock(&store->mutex);
