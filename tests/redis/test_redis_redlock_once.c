@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_redlock_once.c: what is done once in a while, on redlock: masters of which some forget, are down, or answer
- * nothing. The record that the work of NAME is done is the string hf:{NAME}:d.
+ * test_redis_redlock_once.c: what is done once in a while, on redlock: masters of which some forget, are down, or
+ * answer nothing. The record that the work of NAME is done is the string hf:{NAME}:d.
  */
 #include "redlock_support.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * redlock_once.c: what is done once in a while. Each master that lets go of a lock whose work is done keeps the record of
- * that, in the same step: so whoever is granted the lock next by a majority has asked one that has it. One record is
+ * redlock_once.c: what is done once in a while. Each master that lets go of a lock whose work is done keeps the record
+ * of that, in the same step: so whoever is granted the lock next by a majority has asked one that has it. One record is
  * therefore enough, on whichever master; and to be forgotten it must be forgotten by all of them.
  */
 #include "redlock.h"

@@ -160,9 +160,9 @@ static const char write_back[] =
 
 static const char release[] = RELEASE("", "ARGV[4]");
 
-/* ARGV[4] the token, [5] for how many ms it counts as done, [6] 1 to leave a mark. Repeated after its answer was lost, it
- * finds its own record; whoever does not hold it here, or was forgotten since, leaves none. Begins with a write that is
- * never refused, for want of memory say. */
+/* ARGV[4] the token, [5] for how many ms it counts as done, [6] 1 to leave a mark. Repeated after its answer was lost,
+ * it finds its own record; whoever does not hold it here, or was forgotten since, leaves none. The lock goes first: a
+ * DEL is not refused for want of memory, and nor is what follows it. */
 static const char release_done[] = RELEASE(
     "local known, by = string.match(redis.call('get', KEYS[4]) or '', '^(%d+) (%S+)')\n"
     "if by == ARGV[1] then return { 1, -1, 0 } end\n"
