@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_once.c: what hf_release_done() leaves on a real server, by whose clock it ends, and what becomes of it when
- * memory, rights, replicas or answers are missing.
+ * test_redis_once.c: what hf_release_done() leaves on a real server, by whose clock it ends, and what becomes of it
+ * when memory, rights, replicas or answers are missing.
  */
 #include "late_relay.h"
 #include "redis_support.h"
