@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_redis_break.c: that a holder hears at once that its lock was broken, and by whom; what it costs to listen, and
- * what becomes of messages that are late, lost or not allowed. Where no renewal is due while a test runs, the message is
- * what tells.
+ * what becomes of messages that are late, lost or not allowed. Where no renewal is due while a test runs, the message
+ * is what tells.
  */
 #include "group_support.h"
 

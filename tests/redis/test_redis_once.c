@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_once.c: what hf_release_done() leaves on a real server, by whose clock it ends, and what becomes of it when
- * memory, rights, replicas or answers are missing.
+ * test_redis_once.c: what hf_release_done() leaves on a real server, by whose clock it ends, and what becomes of it
+ * when memory, rights, replicas or answers are missing.
  */
 #include "late_relay.h"
 #include "redis_support.h"
@@ -300,6 +300,30 @@ TEST_LIMIT(a_release_that_is_late_records_nothing, 60)
         redis_server_text(server, again, sizeof again, "GET " KEY);
         CHECK_STR(record, again);
         must_release(next);
+        hf_close(client);
+        hf_close(other);
+        redis_server_stop(server);
+    }
+}
+
+/* So does an attempt that was not answered and arrives when all is over, though the record was taken back. */
+TEST_LIMIT(an_attempt_that_is_late_takes_nothing_after_the_work_was_done, 60)
+{
+    for (unsigned i = 0; i < DIALECTS; i++) {
+        struct redis_server *server = serve("");
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+        const hf_options options = once();
+        hf_error err = { 0 };
+        hf_client *other = open_url("%s?dialect=%s", server->url, dialects[i]);
+        do_it(other, "warm-up");
+        hf_client *client = open_url("redis://127.0.0.1:%d?dialect=%s", late_relay_port(relay), dialects[i]);
+        late_relay_cut(relay, "EVAL", 1);
+        hf_lock *lock = must_acquire(client, NAME, &options); /* by the one that follows */
+        CHECK_STATUS(HF_OK, hf_release_done(lock, &err), &err);
+        check_try(HF_DONE, other, NAME);
+        CHECK_STATUS(HF_OK, hf_forget_done(other, NAME, &err), &err);
+        late_relay_deliver(relay);
+        check_try(HF_OK, other, NAME);
         hf_close(client);
         hf_close(other);
         redis_server_stop(server);

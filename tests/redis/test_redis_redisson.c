@@ -138,7 +138,9 @@ TEST(each_release_is_published_once_on_the_right_channel)
         CHECK_STR(names[i][1], heard);
     }
     hf_lock *lock = must_acquire(client, NAME, NULL);
-    CHECK_INT(HF_OK, hf_break(client, NAME, NULL)); /* as forceUnlock() */
+    CHECK_INT(HF_OK, hf_break(client, NAME, NULL)); /* as forceUnlock(), after its holder was told */
+    hear(spy, heard, sizeof heard, 5000);
+    CHECK(strncmp(heard, "hf:c:", 5) == 0 && strstr(heard, ":b "));
     hear(spy, heard, sizeof heard, 5000);
     CHECK_STR(CHANNEL " 0", heard);
     CHECK_INT(HF_OK, hf_break(client, NAME, NULL));

@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <hiredis/hiredis.h>
 #include <netinet/in.h>
+#include <pwd.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -79,6 +80,19 @@ static void add_holder(struct text *out)
     gethostname(host, sizeof host - 1);
     snprintf(info, sizeof info, "%s %d ", host, (int)getpid());
     add_word(out, info);
+}
+
+/* Who breaks a lock. */
+static void add_breaker(struct text *out)
+{
+    char host[65] = "", who[160];
+    const struct passwd *user = getpwuid(geteuid());
+    gethostname(host, sizeof host - 1);
+    if (user)
+        snprintf(who, sizeof who, "%s@%s:%d", user->pw_name, host, (int)getpid());
+    else
+        snprintf(who, sizeof who, "user %u@%s:%d", (unsigned)geteuid(), host, (int)getpid());
+    add_word(out, who);
 }
 
 static void add_script(struct text *out, int words, const struct redis_script *script, bool whole)
@@ -154,10 +168,13 @@ static void add_request(struct text *out, const char *verb, char words[][32])
         add_word(out, words[0]);
     } else {
         const bool evict = strcmp(verb, "evict") == 0;
-        add_script(out, 1 + evict + key_count(out), &scripts[evict ? REDIS_EVICT : REDIS_LOOK], whole);
+        const bool seen = evict && *words[0];
+        add_script(out, 1 + evict + seen + key_count(out), &scripts[evict ? REDIS_EVICT : REDIS_LOOK], whole);
         add_keys(out, "0");
         if (evict)
             add_word(out, words[0]);
+        if (seen)
+            add_breaker(out);
     }
     add(out, "\n");
 }

@@ -5,7 +5,7 @@
  *   redis.c               the engine: what the core asks for, in whichever dialect
  *   redis_native.c        Holdfast's own dialect; redis_plain.c, redis_redisson.c: those of other programs
  *   redis_subscription.c  hearing that it is worth asking again; redis_watch.c: hearing that a lock was broken
- *   redis_renew.c         keeping locks; redis_look.c: who holds what; redis_guard.c: fencing; redis_once.c: what is done
+ *   redis_renew.c         keeping locks; redis_look.c: who holds what; redis_guard.c: fencing; redis_once.c: once
  *   redis_ask.c           one exchange, with whoever has the key: one server, redis_sentinel.c or redis_cluster.c
  *   redis_node.c          a server and the idle connections to it
  *   redis_connect.c       socket, TLS, log-in; redis_connection.c: commands and replies

@@ -122,7 +122,7 @@ hf_status hfi_redis_scan(struct redis_store *store, struct redis_node *node, boo
     const struct redis_dialect *dialect = store->config.dialect;
     /* Names with a {tag} of their own have no brace in front, so the pattern cannot be narrower than this. */
     const size_t used = add_literal(pattern, 0, sizeof pattern - 4, *dialect->prefix ? store->config.prefix : "hf:");
-    strcpy(pattern + used, done ? "*:d" : "*");
+    snprintf(pattern + used, sizeof pattern - used, done ? "*:d" : "*");
     const char *const type = done ? "string" : dialect->key_type;
     const char *const words[] = { "SCAN", cursor, "MATCH", pattern, "COUNT", "1000", "TYPE", type };
     struct redis_command command = { REDIS_ROOM(8) };

@@ -108,8 +108,8 @@
     "if token then\n"                                                                                                  \
     "  local ends = string.format('%.0f', math.floor(now / 1000) + ARGV[3])\n"                                         \
     "  redis.call('pexpire', key, ARGV[3])\n"                                                                          \
-    "  local set = redis.pcall('set', key, token .. ' ' .. me .. ' ' .. c[1] .. ' ' .. c[2] .. ' ' .. ends .. ' '\n"    \
-    "    .. ARGV[2], 'px', ARGV[3])\n"                                                                                 \
+    "  local text = table.concat({ token, me, c[1], c[2], ends, ARGV[2] }, ' ')\n"                                     \
+    "  local set = redis.pcall('set', key, text, 'px', ARGV[3])\n"                                                     \
     "  refused = set.err and set\n"                                                                                    \
     "end\n"                                                                                                            \
     "local answer = release({ ARGV[1], ARGV[2], ARGV[4] })\n"                                                          \
