@@ -70,7 +70,7 @@ TEST_LIMIT(a_mark_survives_a_crash_of_the_server, 90)
     }
 }
 
-TEST_LIMIT(a_mark_lasts_by_the_clock_of_the_server, 60)
+TEST_LIMIT(a_mark_lasts_by_the_clock_of_the_server, 90)
 {
     struct postgres_server *server = start_store("lease", "");
     postgres_server_own_clock(server);
@@ -203,7 +203,7 @@ static void check_rights(struct postgres_server *server, const char *name)
     hf_close(client);
 }
 
-TEST_LIMIT(once_needs_rights_on_its_table_alone, 60)
+TEST_LIMIT(once_needs_rights_on_its_table_alone, 90)
 {
     char url[300];
     struct postgres_server *server = start_store("lease", "");
