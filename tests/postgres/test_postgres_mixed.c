@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_postgres_mixed.c: clients that use different strategies for the same name: rows exclude each other, wait for each
- * other and show each other, whichever strategy wrote them; for-update refuses what a row strategy holds.
+ * test_postgres_mixed.c: clients that use different strategies for the same name: rows exclude each other, wait for
+ * each other and show each other, whichever strategy wrote them; for-update refuses what a row strategy holds.
  */
 #include "postgres_support.h"
 #include "server_clock.h"

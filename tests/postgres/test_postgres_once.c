@@ -45,7 +45,7 @@ static void check_done(hf_client *client, const char *name)
     CHECK(strstr(err.message, " nightly ") != NULL);
 }
 
-/* ------------------------------------------------------------------------------------------------- what is kept, where */
+/* ---------------------------------------------------------------------------------------------- what is kept, where */
 
 TEST_LIMIT(a_mark_survives_a_crash_of_the_server, 90)
 {
@@ -70,7 +70,7 @@ TEST_LIMIT(a_mark_survives_a_crash_of_the_server, 90)
     }
 }
 
-TEST_LIMIT(a_mark_lasts_by_the_clock_of_the_server, 60)
+TEST_LIMIT(a_mark_lasts_by_the_clock_of_the_server, 90)
 {
     struct postgres_server *server = start_store("lease", "");
     postgres_server_own_clock(server);
@@ -88,7 +88,7 @@ TEST_LIMIT(a_mark_lasts_by_the_clock_of_the_server, 60)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------- when it is seen */
+/* -------------------------------------------------------------------------------------------------- when it is seen */
 
 /* It begins to wait for the row before the one who frees it has committed that it is done. */
 static void check_seen_after_a_wait(struct postgres_server *server, const char *freeing)
@@ -165,7 +165,7 @@ TEST_LIMIT(a_release_that_is_said_twice_leaves_one_mark, 90)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------- who may */
+/* ---------------------------------------------------------------------------------------------------------- who may */
 
 TEST_LIMIT(tables_of_an_earlier_version_are_completed, 60)
 {
@@ -203,7 +203,7 @@ static void check_rights(struct postgres_server *server, const char *name)
     hf_close(client);
 }
 
-TEST_LIMIT(once_needs_rights_on_its_table_alone, 60)
+TEST_LIMIT(once_needs_rights_on_its_table_alone, 90)
 {
     char url[300];
     struct postgres_server *server = start_store("lease", "");

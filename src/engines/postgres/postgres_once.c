@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * postgres_once.c: that the work of a lock is done: a row for each name, which the next one of that name overwrites, and
- * which counts until its end by the server's clock. Its table is made with the others, or by sql/holdfast-postgres.sql;
- * nothing touches it but what asks for once.
+ * postgres_once.c: that the work of a lock is done: a row for each name, which the next one of that name overwrites,
+ * and which counts until its end by the server's clock. Its table is made with the others, or by
+ * sql/holdfast-postgres.sql; nothing touches it but what asks for once.
  */
 #include "postgres.h"
 #include <stdio.h>

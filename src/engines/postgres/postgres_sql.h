@@ -57,10 +57,10 @@ enum postgres_statement {
     POSTGRES_STATEMENTS
 };
 
-/* Parameters by a letter each, in the order $1, $2, …: name, client, serial, ttl (or for how long it is done), host, pid,
- * note (k), backend, version (or a token, or when a session lived), request (its number), the table of locks. */
+/* Parameters by a letter each, in the order $1, $2, …: name, client, serial, ttl (or for how long it is done), host,
+ * pid, note (k), backend, version (or a token, or when a session lived), request (its number), the table of locks. */
 struct postgres_sql {
-    /* {L} {W} {G} {F} {D} stand for the tables of locks, waiters, grants, fences and of what is done, {H} for the guard */
+    /* {L} {W} {G} {F} {D} stand for the tables of locks, waiters, grants, fences and what is done, {H} for the guard */
     const char *text;
     const char *parameters;
 };

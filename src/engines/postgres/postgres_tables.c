@@ -13,8 +13,8 @@
     " WHERE i.indrelid = to_regclass(" table ") AND i.indisunique AND i.indimmediate AND i.indisvalid"                 \
     " AND i.indnatts = 1 AND i.indpred IS NULL AND a.attname = 'name')"
 
-/* What is there; a guard with a path of its own; what has its index, or is not there; the youngest column; and the table
- * of what is done, unless this user may not make it anyway. */
+/* What is there; a guard with a path of its own; what has its index, or is not there; the youngest column; and the
+ * table of what is done, unless this user may not make it anyway. */
 static const char check[] =
     "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AND to_regclass($3) IS NOT NULL,"
     " to_regclass($4) IS NOT NULL AND EXISTS (SELECT FROM pg_proc WHERE oid = to_regprocedure($5 || '(text, bigint)')"
