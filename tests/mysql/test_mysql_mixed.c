@@ -129,3 +129,25 @@ TEST_LIMIT(the_row_of_for_update_is_free_to_others, 60)
         hf_close(other);
     }
 }
+
+/* Or it would keep the holder from renewing. */
+TEST_LIMIT(for_update_refuses_what_is_held_as_a_row, 60)
+{
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 0; i < ROWS; i++) {
+        hf_client *client = open_with(server, rows[i]), *other = open_with(server, "for-update");
+        hf_options options = HF_OPTIONS_INIT;
+        hf_error err = { 0 };
+        hf_lock *theirs = NULL;
+        options.ttl_ms = endless_ttl_ms();
+        hf_lock *lock = must_acquire(client, rows[i], &options);
+        CHECK_STATUS(HF_INVALID, hf_try_acquire(&theirs, other, rows[i], NULL, &err), &err);
+        CHECK(strstr(err.message, "use the same one everywhere") != NULL);
+        CHECK_STATUS(HF_INVALID, hf_acquire(&theirs, other, rows[i], NULL, &err), &err);
+        CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err);
+        must_release(lock);
+        check_free(other, rows[i]);
+        hf_close(client);
+        hf_close(other);
+    }
+}

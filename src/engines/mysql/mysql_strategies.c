@@ -304,10 +304,13 @@ static const char lock_waits[] = "SELECT IS_USED_LOCK(" SIGN("?") ") <=> ?";
 /* Somebody who does not write down that it has the lock is found too. */
 static const char lock_ringer[] = "SELECT IS_USED_LOCK(k.word), k.word FROM (SELECT " KEY " AS word) k";
 
-static const char update_take[] =
-    "SELECT 1, GET_LOCK(" ROW_KEY("name") ", 0) FROM {L} WHERE name = ? FOR UPDATE NOWAIT";
+/* And whether somebody holds it with another strategy, whose renewals would wait behind this in vain. */
+#define LOCK_ROW                                                                                                       \
+    "SELECT 1, GET_LOCK(" ROW_KEY("name") ", 0), owner IS NOT NULL AND expires > " NOW                                 \
+                                          " FROM {L} WHERE name = ? FOR UPDATE"
 
-static const char update_call[] = "SELECT 1, GET_LOCK(" ROW_KEY("name") ", 0) FROM {L} WHERE name = ? FOR UPDATE";
+static const char update_take[] = LOCK_ROW " NOWAIT";
+static const char update_call[] = LOCK_ROW;
 
 static const char update_grant[] = "INSERT INTO {G} (" GRANT_COLUMNS ") VALUES (?, LAST_INSERT_ID(" MICROSECONDS
                                    "), ?, " ROW_KEY("?") ", ?, " NOW ", ?, ?, ?)" GRANT_UPDATE;
