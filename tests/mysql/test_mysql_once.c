@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_mysql_once.c: the marks that the work of a lock is done, on every strategy: what they cost, what they survive,
- * by which clock they end, and that nobody is granted the lock who could have seen one.
+ * and that nobody is granted the lock who could have seen one. test_mysql_clock.c has the clock by which they end.
  */
 #include "late_relay.h"
 #include "mysql_support.h"
-#include "server_clock.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -91,24 +90,6 @@ TEST_LIMIT(a_mark_survives_a_crash_of_the_server, 60)
         use_strategy(server, strategy_names[i]);
         hf_client *client = open_client();
         check_asked(client, strategy_names[i], HF_DONE, "done by ");
-        hf_close(client);
-    }
-}
-
-TEST_LIMIT(a_mark_ends_by_the_clock_of_the_server, 60)
-{
-    struct mysql_server *server = start_store("lease", "");
-    mysql_server_own_clock(server);
-    for (size_t i = 0; i < STRATEGIES; i++) {
-        const char *name = strategy_names[i];
-        use_strategy(server, name);
-        hf_client *client = open_client();
-        server_clock_set(server->clock, 0);
-        do_it(client, name);
-        server_clock_set(server->clock, HOUR_MS - 120000);
-        check_asked(client, name, HF_DONE, "done by ");
-        server_clock_set(server->clock, HOUR_MS + 120000);
-        check_asked(client, name, HF_OK, "");
         hf_close(client);
     }
 }
