@@ -4,6 +4,7 @@
  */
 #include "clock_jumps.h"
 #include "mysql_support.h"
+#include "server_clock.h"
 
 static struct mysql_server *server;
 
@@ -42,4 +43,28 @@ TEST_LIMIT(a_clock_that_is_set_does_nothing_to_bound_locks, 60)
     const struct clock_jumps jumps = start_with_clock();
     jumps.use("get-lock");
     check_clock_does_not_matter(&jumps);
+}
+
+#define HOUR_MS 3600000u
+
+TEST_LIMIT(a_mark_ends_by_the_clock_of_the_server, 60)
+{
+    const struct clock_jumps jumps = start_with_clock();
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        const char *name = strategy_names[i];
+        hf_options options = HF_OPTIONS_INIT;
+        hf_lock *lock = NULL;
+        hf_error err = { 0 };
+        options.once_per_ms = HOUR_MS;
+        jumps.use(name);
+        hf_client *client = open_client();
+        server_clock_set(jumps.clock, 0);
+        CHECK_STATUS(HF_OK, hf_release_done(must_acquire(client, name, &options), &err), &err);
+        server_clock_set(jumps.clock, HOUR_MS - 300000);
+        CHECK_STATUS(HF_DONE, hf_try_acquire(&lock, client, name, &options, &err), &err);
+        server_clock_set(jumps.clock, HOUR_MS + 1000);
+        if (CHECK_STATUS(HF_OK, hf_try_acquire(&lock, client, name, &options, &err), &err))
+            must_release(lock);
+        hf_close(client);
+    }
 }

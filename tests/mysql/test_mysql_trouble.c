@@ -369,6 +369,10 @@ TEST_LIMIT(every_format_of_the_binary_log, 90)
             must_release(lock);
             waiter_join(&waiter, HF_OK);
             must_release(waiter.lock);
+            hf_options once = HF_OPTIONS_INIT;
+            once.once_per_ms = 60000;
+            CHECK_STATUS(HF_OK, hf_release_done(must_acquire(client, strategy_names[j], &once), NULL), NULL);
+            CHECK_STATUS(HF_DONE, hf_try_acquire(&lock, other, strategy_names[j], &once, NULL), NULL);
             hf_close(client);
             hf_close(other);
         }

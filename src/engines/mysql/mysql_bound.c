@@ -69,6 +69,16 @@ static hf_status begin(struct mysql_store *store, struct mysql_lock *lock, hfi_t
     return status;
 }
 
+/* The row is ours, but not the lock if its columns say that somebody else holds it. */
+static hf_status judge_row(struct mysql_lock *lock, const struct mysql_answer *answer, hf_error *err)
+{
+    if (answer->row.text[2][0] == '1')
+        return hfi_fail(err, HF_INVALID, 0,
+                        "it is held with the strategy lease, insert or version; use the same one everywhere");
+    lock->got = true;
+    return HF_OK;
+}
+
 /* The row, in a transaction that stays open. It is made if it was never used. */
 static hf_status try_row(struct mysql_store *store, struct mysql_lock *lock, const struct mysql_values *values,
                          hfi_time deadline_ns, hf_error *err)
@@ -80,10 +90,8 @@ static hf_status try_row(struct mysql_store *store, struct mysql_lock *lock, con
         hf_status status = begin(store, lock, deadline_ns, trouble);
         if (status == HF_OK)
             status = hfi_mysql_run(store, lock->connection, SQL_TAKE, values, &answer, deadline_ns, trouble);
-        if (status == HF_OK && answer.found) {
-            lock->got = true;
-            return HF_OK;
-        }
+        if (status == HF_OK && answer.found)
+            return judge_row(lock, &answer, err);
         lock->in_transaction = lock->in_transaction && status == HF_OK;
         if (status != HF_OK && hfi_mysql_is_locked((unsigned)trouble->native))
             return HF_BUSY;
@@ -120,10 +128,10 @@ static hf_status look_at_wait(struct mysql_store *store, struct mysql_lock *lock
     if (status == HF_BUSY)
         return HF_BUSY;
     lock->calling = false;
-    /* The row itself; or what GET_LOCK() said, beside the sign that it waits. */
-    lock->got =
-        status == HF_OK && answer.found && (store->config.strategy->transaction || answer.row.text[1][0] == '1');
     lock->in_transaction = lock->in_transaction && status == HF_OK;
+    if (status == HF_OK && answer.found && store->config.strategy->transaction)
+        return judge_row(lock, &answer, err);
+    lock->got = status == HF_OK && answer.found && answer.row.text[1][0] == '1'; /* beside the sign that it waits */
     if (status == HF_OK)
         return lock->got ? HF_OK : HF_BUSY;
     return hfi_mysql_is_locked((unsigned)trouble->native) ? HF_BUSY : status;

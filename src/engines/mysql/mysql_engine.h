@@ -65,7 +65,8 @@ enum mysql_sql {
 };
 
 /* Parameters by a letter each, in order: name, owner, ttl, host, pid, note (k), bell (l), key of GET_LOCK() (x),
- * connection (b), number of the request (r), how long a mark lasts (d), version; N and O: HFI_MYSQL_MANY names and owners. */
+ * connection (b), number of the request (r), for how long a mark counts (d), version; N and O: HFI_MYSQL_MANY names and
+ * owners. */
 struct mysql_text {
     const char
         *text; /* {L} {G} {W} {F} {N}: the tables; {D} {T}: their database and name as SQL strings; {M}: many "?" */
@@ -286,7 +287,8 @@ bool hfi_mysql_is_locked(unsigned number);        /* somebody else has the row *
 
 /* --- the tables --- */
 
-/* Checks them, makes them if they are missing and that is allowed. That of marks may be missing until it is `wanted`. */
+/* Checks them, makes them if they are missing and that is allowed. That of marks may be missing, unless it is
+ * `wanted`. */
 hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_connection *connection, bool wanted,
                                    hfi_time deadline_ns, hf_error *err);
 

@@ -168,8 +168,10 @@ static const char lease_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, b
 
 static const char lease_evict[] = "UPDATE {L} SET owner = NULL, expires = " NOW " WHERE name = ? AND owner = ?";
 
+/* That of insert is in the row of grants; the later one is greater. */
+#define LATER_TOKEN "GREATEST(l.token, COALESCE((SELECT g.token FROM {G} g WHERE g.name = l.name), 0))"
 #define ROW_INSPECT(wanted)                                                                                            \
-    "SELECT name, host, pid, token, " HELD_MS                                                                          \
+    "SELECT name, host, pid, " LATER_TOKEN ", " HELD_MS                                                                \
     ", " LEFT_MS("expires") ", " WAITERS("l", "l") ", note FROM {L} l"                                                 \
                                                    " WHERE owner IS NOT NULL AND expires > " NOW " AND " wanted        \
                                                    " ORDER BY name"
@@ -181,16 +183,21 @@ static const char row_inspect_one[] = ROW_INSPECT(IS_IT("name"));
 
 static const char insert_add[] = "INSERT INTO {G} (name) VALUES (?) ON DUPLICATE KEY UPDATE epoch = epoch";
 
+/* Its time is over, or lease or version have freed it: they leave a row behind, which has a token. */
+#define IS_OVER(row) "(" row ".expires <= " NOW " OR (" row ".owner IS NULL AND " row ".token > 0))"
+#define OLD_IS_OVER IS_OVER("{L}")
+#define ROW_IS_OVER IS_OVER("l")
+
 /* The row that is there already stays as it is, unless it is over, or this very owner's. The row of grants is locked: a
  * release writes its claim there before it frees the lock, and who had read an older one would overtake those who
  * wait. */
-#define UNLESS_OVER(column) column " = IF({L}.expires <= " NOW ", VALUES(" column "), {L}." column ")"
+#define UNLESS_OVER(column) column " = IF(" OLD_IS_OVER ", VALUES(" column "), {L}." column ")"
 #define IF_MINE(column)                                                                                                \
     column " = IF({L}.owner = VALUES(owner) AND {L}.request = VALUES(request), VALUES(" column "), {L}." column ")"
 #define TAKE_OVER                                                                                                      \
     UNLESS_OVER("since")                                                                                               \
     ", " UNLESS_OVER("host") ", " UNLESS_OVER("pid") ", " UNLESS_OVER(                                                 \
-        "note") ", request = IF({L}.expires <= " NOW " OR ({L}.owner = VALUES(owner) AND {L}.request <"                \
+        "note") ", request = IF(" OLD_IS_OVER " OR ({L}.owner = VALUES(owner) AND {L}.request <"                       \
                 " VALUES(request)), VALUES(request), {L}.request), " UNLESS_OVER("owner") ", " IF_MINE(                \
                     "ttl") ", " IF_MINE("expires")
 #define INSERT_ROW                                                                                                     \
@@ -218,7 +225,7 @@ static const char insert_refuse[] = REFUSE("{G}", "", "");
 
 static const char insert_look[] =
     "SELECT l.owner <=> ?, l.host, l.pid, " LEFT_MS("l.expires") ", " BELL_OF("g") ", " IS_FIRST(BELL_OF(
-        "g")) ", g.token, l.name IS NULL OR l.expires <= " NOW
+        "g")) ", g.token, l.name IS NULL OR " ROW_IS_OVER
               ", " IS_AHEAD("l.expires", "l.ttl") " FROM {G} g LEFT JOIN {L} l ON l.name = g.name WHERE g.name = ?";
 
 /* For a second the lock is for whoever has the bell. */
@@ -235,10 +242,10 @@ static const char insert_ringer[] = "SELECT IF(" RINGER_OF("g") " = g.bell, g.be
 static const char insert_evict[] = "DELETE FROM {L} WHERE name = ? AND owner <=> ?";
 
 #define INSERT_INSPECT(wanted)                                                                                         \
-    "SELECT l.name, l.host, l.pid, g.token, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, l.since, " NOW                      \
+    "SELECT l.name, l.host, l.pid, " LATER_TOKEN ", GREATEST(0, TIMESTAMPDIFF(MICROSECOND, l.since, " NOW              \
     ") DIV 1000), " LEFT_MS("l.expires") ", " WAITERS(                                                                 \
         "l", "g") ", l.note FROM {L} l LEFT JOIN {G} g ON g.name = l.name"                                             \
-                  " WHERE (l.expires IS NULL OR l.expires > " NOW ") AND " wanted " ORDER BY l.name"
+                  " WHERE NOT COALESCE(" ROW_IS_OVER ", 0) AND " wanted " ORDER BY l.name"
 
 static const char insert_inspect[] = INSERT_INSPECT(BEGINS("l.name"));
 static const char insert_inspect_one[] = INSERT_INSPECT(IS_IT("l.name"));
@@ -297,10 +304,13 @@ static const char lock_waits[] = "SELECT IS_USED_LOCK(" SIGN("?") ") <=> ?";
 /* Somebody who does not write down that it has the lock is found too. */
 static const char lock_ringer[] = "SELECT IS_USED_LOCK(k.word), k.word FROM (SELECT " KEY " AS word) k";
 
-static const char update_take[] =
-    "SELECT 1, GET_LOCK(" ROW_KEY("name") ", 0) FROM {L} WHERE name = ? FOR UPDATE NOWAIT";
+/* And whether somebody holds it with another strategy, whose renewals would wait behind this in vain. */
+#define LOCK_ROW                                                                                                       \
+    "SELECT 1, GET_LOCK(" ROW_KEY("name") ", 0), owner IS NOT NULL AND expires > " NOW                                 \
+                                          " FROM {L} WHERE name = ? FOR UPDATE"
 
-static const char update_call[] = "SELECT 1, GET_LOCK(" ROW_KEY("name") ", 0) FROM {L} WHERE name = ? FOR UPDATE";
+static const char update_take[] = LOCK_ROW " NOWAIT";
+static const char update_call[] = LOCK_ROW;
 
 static const char update_grant[] = "INSERT INTO {G} (" GRANT_COLUMNS ") VALUES (?, LAST_INSERT_ID(" MICROSECONDS
                                    "), ?, " ROW_KEY("?") ", ?, " NOW ", ?, ?, ?)" GRANT_UPDATE;

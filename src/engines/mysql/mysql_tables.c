@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * mysql_tables.c: the tables: checked when a client is opened, and made if they are missing and the user may; that of
- * marks, which old installations do not have, is missed by who asks for once. The same statements are in sql/holdfast-mysql.sql. Tables that version 0.1 made get the columns that it did not know; it
- * can go on using them.
+ * mysql_tables.c: the tables: checked when a client is opened, and made if they are missing and the user may. That of
+ * marks, which older installations do not have, may be missing until somebody asks for once. The same statements are in
+ * sql/holdfast-mysql.sql. Tables that version 0.1 made get the columns that it did not know; it can go on using them.
  */
 #include "mysql_engine.h"
 #include <string.h>
