@@ -198,7 +198,7 @@ void hfi_sqlite_hear(void *memory)
     while (hear_one(store, &message, by)) {
         if (message.kind != LITE_SAYS_BROKEN)
             continue;
-        /* Who took the lock anew in the meantime, under the same owner, loses it for nothing: that is safe, and rare. */
+        /* Who was given it, and took it anew in the meantime, loses it for nothing: that is safe, and rare. */
         snprintf(why, sizeof why, "it was broken by %s", *by ? by : "an administrator");
         store->env->lost(store->env->core, (struct hfi_owner){ store->env->client, message.number }, why);
     }
