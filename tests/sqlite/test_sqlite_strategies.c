@@ -177,6 +177,24 @@ TEST_LIMIT(strategies_take_over_from_each_others_dead, 60)
     with_each_pair(check_ends);
 }
 
+static void check_done(int one, int other)
+{
+    struct pair pair = open_pair("done", one, other);
+    hf_options options = handle_options();
+    hf_lock *lock = NULL;
+    options.once_per_ms = 3600000;
+    CHECK_STATUS(HF_OK, hf_release_done(must_acquire(pair.one, "x", &options), NULL), NULL);
+    CHECK_STATUS(HF_DONE, hf_try_acquire(&lock, pair.other, "x", &options, NULL), NULL);
+    CHECK_STATUS(HF_OK, hf_forget_done(pair.other, "x", NULL), NULL);
+    must_release(must_acquire(pair.one, "x", &options));
+    close_pair(&pair);
+}
+
+TEST_LIMIT(strategies_share_what_is_done, 60)
+{
+    with_each_pair(check_done);
+}
+
 /* What another program has inserted is held for those who use that strategy, as ever: no lease has left it. */
 TEST(a_row_of_another_program_is_still_a_lock)
 {

@@ -68,6 +68,36 @@ TEST(a_pair_is_two_transactions)
         check_pairs(strategy_names[i], 2);
 }
 
+/* Whether it is done is read and written in the transactions that take and free the lock. */
+static void check_once(const char *strategy)
+{
+    char label[40], url_options[60];
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *lock = NULL;
+    snprintf(label, sizeof label, "once-%s", strategy);
+    snprintf(url_options, sizeof url_options, "synchronous=off&strategy=%s", strategy);
+    const char *path = new_store(label, url_options);
+    hf_client *client = open_client();
+    options.once_per_ms = 3600000;
+    must_release(must_acquire(client, "x", &options));
+    uint32_t before = transactions(path);
+    lock = must_acquire(client, "x", &options);
+    CHECK_INT(1, transactions(path) - before);
+    CHECK_STATUS(HF_OK, hf_release_done(lock, NULL), NULL);
+    CHECK_INT(2, transactions(path) - before);
+    before = transactions(path);
+    for (int i = 0; i < 10; i++)
+        CHECK_STATUS(HF_DONE, hf_try_acquire(&lock, client, "x", &options, NULL), NULL);
+    CHECK_INT(0, transactions(path) - before);
+    hf_close(client);
+}
+
+TEST(once_is_the_same_number_of_transactions)
+{
+    for (size_t i = 0; i < STRATEGIES; i++)
+        check_once(strategy_names[i]);
+}
+
 TEST(many_locks_are_renewed_in_one_transaction)
 {
     enum { COUNT = 50 };

@@ -271,6 +271,25 @@ TEST(what_cannot_be_recorded_keeps_nobody_out_when_its_client_is_closed)
     tear_down(false);
 }
 
+/* It is an administrator's to say that it does not matter. */
+TEST(what_cannot_be_recorded_can_be_broken)
+{
+    hf_error err = { 0 };
+    hf_status status;
+    set_up();
+    hf_client *client = open_client(), *other = open_client();
+    hf_lock *lock = take_once(client, "x");
+    limit_files_to(2600);
+    CHECK_STATUS(HF_UNAVAILABLE, hf_release_done(lock, &err), &err);
+    hf_break(other, "x", &err); /* HF_OK, or it takes a while: the next try lets go */
+    while ((status = is_done(other, "x")) == HF_BUSY && test_now_ns() < test_deadline_ns())
+        sched_yield();
+    CHECK_STATUS(HF_OK, status, NULL);
+    hf_close(client);
+    hf_close(other);
+    tear_down(false);
+}
+
 TEST(who_has_lost_the_file_has_not_done_it)
 {
     hf_error err = { 0 };

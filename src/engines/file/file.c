@@ -44,6 +44,7 @@
 static void remember(struct file_store *store, struct file_lock *lock)
 {
     pthread_mutex_lock(&store->mutex);
+    lock->broken = false;
     lock->next = store->held;
     store->held = lock;
     pthread_mutex_unlock(&store->mutex);
@@ -59,6 +60,14 @@ static void forget(struct file_store *store, const struct file_lock *lock)
         }
     }
     pthread_mutex_unlock(&store->mutex);
+}
+
+static bool was_broken(struct file_store *store, const struct file_lock *lock)
+{
+    pthread_mutex_lock(&store->mutex);
+    const bool broken = lock->broken;
+    pthread_mutex_unlock(&store->mutex);
+    return broken;
 }
 
 static void close_all(struct file_lock *lock)
@@ -441,8 +450,8 @@ static void leave_queue(struct file_store *store, struct file_lock *lock, const 
 }
 
 /* Records that the work is done, while the lock is ours. */
-static hf_status record_done(const struct file_store *store, const struct file_lock *lock,
-                             const struct hfi_request *request, hf_error *err)
+static hf_status record_done(struct file_store *store, const struct file_lock *lock, const struct hfi_request *request,
+                             hf_error *err)
 {
     struct stat stat;
     struct file_done done = {
@@ -453,6 +462,8 @@ static hf_status record_done(const struct file_store *store, const struct file_l
         return status;
     if (stat.st_nlink == 0)
         return hfi_fail(err, HF_LOST, 0, "its lock file was removed");
+    if (was_broken(store, lock)) /* perhaps because it could not be recorded before */
+        return hfi_fail(err, HF_LOST, 0, "it was broken");
     memcpy(done.host, store->host, sizeof done.host);
     snprintf(done.note, sizeof done.note, "%s", request->note);
     snprintf(done.name, sizeof done.name, "%s", request->name);

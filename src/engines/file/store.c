@@ -171,9 +171,11 @@ static void hear_break(struct file_store *store, const struct hfi_message *messa
     char why[HFI_LIFELINE_TEXT_MAX + 32];
     snprintf(why, sizeof why, "it was broken by %s", *by ? by : "an administrator");
     pthread_mutex_lock(&store->mutex);
-    for (const struct file_lock *lock = store->held; lock; lock = lock->next) {
-        if (lock->inode == message->inode && lock->token == message->number)
+    for (struct file_lock *lock = store->held; lock; lock = lock->next) {
+        if (lock->inode == message->inode && lock->token == message->number) {
             owner = lock->owner;
+            lock->broken = true;
+        }
     }
     pthread_mutex_unlock(&store->mutex);
     if (owner.serial)

@@ -35,6 +35,7 @@ struct file_lock {
     struct file_door door;  /* where to knock when it is let go; set by the keeper */
     hfi_time soon_ns;       /* the last short pause */
     struct file_lock *next; /* in the store's list of held ones */
+    bool broken;            /* somebody has asked for it, while it was in that list; with the store's mutex */
     struct hfi_owner owner;
     uint64_t token;
 };

@@ -187,19 +187,22 @@ int hfi_sqlite_check_file(struct sqlite_store *store)
 
 /* --- whole exchanges --- */
 
+/* What fails leaves its transaction open: to undo it would take away SQLite's words on what went wrong. */
 static int run_once(struct sqlite_store *store, enum sqlite_kind kind, sqlite_work work, void *arg)
 {
     int code = SQLITE_OK;
-    if (kind != LITE_KIND_TRANSACTION)
-        return work(store, arg);
-    code = hfi_sqlite_run(store, LITE_BEGIN, NULL, NULL, NULL);
+    if (kind == LITE_KIND_TRANSACTION)
+        code = hfi_sqlite_run(store, LITE_BEGIN, NULL, NULL, NULL);
     if (code == SQLITE_OK)
         code = work(store, arg);
-    if (code == SQLITE_OK)
-        code = hfi_sqlite_run(store, LITE_COMMIT, NULL, NULL, NULL);
-    if (code != SQLITE_OK && !sqlite3_get_autocommit(store->connection.db))
+    return code == SQLITE_OK && kind == LITE_KIND_TRANSACTION ? hfi_sqlite_run(store, LITE_COMMIT, NULL, NULL, NULL)
+                                                              : code;
+}
+
+static void undo(struct sqlite_store *store)
+{
+    if (store->connection.db && !sqlite3_get_autocommit(store->connection.db))
         hfi_sqlite_run(store, LITE_ROLLBACK, NULL, NULL, NULL);
-    return code;
 }
 
 static bool is_missing_table(const struct sqlite_store *store, int code)
@@ -230,19 +233,22 @@ hf_status hfi_sqlite_ask(struct sqlite_store *store, enum sqlite_kind kind, sqli
                          hfi_time deadline_ns, hf_error *err)
 {
     hf_status status = HF_OK;
+    bool prepared = false;
     for (unsigned tries = 0; status == HF_OK; tries++) {
         status = hfi_sqlite_borrow(store, deadline_ns, err);
         if (status != HF_OK)
             break;
         const int code = run_once(store, kind, work, arg);
-        const bool no_table = is_missing_table(store, code) && tries == 0;
+        const bool no_table = is_missing_table(store, code) && !prepared;
         if (code != SQLITE_OK && !no_table)
             status = judge(store, kind, code, tries, err);
+        undo(store);
         hfi_sqlite_give_back(store);
         if (code == SQLITE_OK)
             break;
         if (no_table)
             status = hfi_sqlite_prepare_tables(store, deadline_ns, err);
+        prepared = prepared || no_table;
     }
     return status;
 }

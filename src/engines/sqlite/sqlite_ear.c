@@ -162,19 +162,12 @@ int hfi_sqlite_ear(void *memory)
 
 /* --- hearing --- */
 
-/* Who waits, by its serial; NULL. With the mutex. */
-static struct sqlite_lock *find_waiting(const struct sqlite_store *store, uint64_t serial)
-{
-    struct sqlite_lock *lock = store->ear.waiting;
-    while (lock && lock->owner.serial != serial)
-        lock = lock->next;
-    return lock;
-}
-
 /* With the mutex. */
 static void call(const struct sqlite_store *store, const struct hfi_message *message)
 {
-    struct sqlite_lock *lock = find_waiting(store, message->number);
+    struct sqlite_lock *lock = store->ear.waiting;
+    while (lock && lock->owner.serial != message->number)
+        lock = lock->next;
     if (!lock) /* it has left: its release() has given the lock back, or is going to */
         return;
     const hfi_time claim_over = store->env->now_ns() + HFI_SQLITE_CLAIM + SECOND_PATIENCE;
@@ -186,34 +179,28 @@ static void call(const struct sqlite_store *store, const struct hfi_message *mes
         hfi_waker_wake(lock->waker);
 }
 
-/* Whoever may write this FIFO may write the database. */
-static void hear_break(struct sqlite_store *store, uint64_t serial, bool waits, const char *by)
+/* The next message, with the mutex; false: none. */
+static bool hear_one(struct sqlite_store *store, struct hfi_message *message, char text[HFI_LIFELINE_TEXT_MAX + 1])
 {
-    char why[HFI_LIFELINE_TEXT_MAX + 32];
-    snprintf(why, sizeof why, "it was broken by %s", *by ? by : "an administrator");
-    if (waits) /* it was given to it, and taken again: it may hold the lock yet, or be back in line */
-        store->env->recheck(store->env->core);
-    else
-        store->env->lost(store->env->core, (struct hfi_owner){ store->env->client, serial }, why);
+    pthread_mutex_lock(&store->ear.mutex);
+    const bool heard = store->ear.lifeline.fd >= 0 && hfi_lifeline_hear(&store->ear.lifeline, message, text);
+    if (heard && message->kind != LITE_SAYS_BROKEN)
+        call(store, message);
+    pthread_mutex_unlock(&store->ear.mutex);
+    return heard;
 }
 
 void hfi_sqlite_hear(void *memory)
 {
     struct sqlite_store *store = memory;
     struct hfi_message message;
-    char text[HFI_LIFELINE_TEXT_MAX + 1];
-    bool heard = true;
-    while (heard) {
-        bool waits = false;
-        pthread_mutex_lock(&store->ear.mutex);
-        heard = store->ear.lifeline.fd >= 0 && hfi_lifeline_hear(&store->ear.lifeline, &message, text);
-        if (heard && message.kind == LITE_SAYS_BROKEN)
-            waits = find_waiting(store, message.number) != NULL;
-        else if (heard)
-            call(store, &message);
-        pthread_mutex_unlock(&store->ear.mutex);
-        if (heard && message.kind == LITE_SAYS_BROKEN)
-            hear_break(store, message.number, waits, text);
+    char by[HFI_LIFELINE_TEXT_MAX + 1], why[HFI_LIFELINE_TEXT_MAX + 32];
+    while (hear_one(store, &message, by)) {
+        if (message.kind != LITE_SAYS_BROKEN)
+            continue;
+        /* Who was given it, and took it anew in the meantime, loses it for nothing: that is safe, and rare. */
+        snprintf(why, sizeof why, "it was broken by %s", *by ? by : "an administrator");
+        store->env->lost(store->env->core, (struct hfi_owner){ store->env->client, message.number }, why);
     }
 }
 
