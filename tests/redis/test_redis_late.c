@@ -222,7 +222,7 @@ TEST_LIMIT(a_late_attempt_takes_nothing_after_the_release_of_what_was_granted_si
     in_every_dialect(attempt_is_late_after_the_hold, "");
 }
 
-/* ----------------------------------------------------------------------------------------------- answers that are late */
+/* ------------------------------------------------------------------------------------------- answers that are late */
 
 #define SHORT_MS 200
 
