@@ -167,7 +167,8 @@ HF_API hf_status hf_try_acquire(hf_lock **out, hf_client *client, const char *na
 
 /* Gives the lock back, from any thread, nested handles in any order, and frees the handle. HF_OK: it was held until
  * now. HF_LOST: it had ended before; whoever holds it now is not disturbed. HF_UNAVAILABLE, HF_UNKNOWN: it was held
- * until now, and the release is being finished in the background; at the worst the lock ends by its time-to-live. */
+ * until now, and the release is being finished in the background; at the worst the lock ends by its time-to-live.
+ * HF_DENIED: the same, and the store does not allow it, or not to make certain of it. */
 HF_API hf_status hf_release(hf_lock *lock, hf_error *err);
 
 /* The same for work that is done only once in a while by whoever comes first, on lock that was taken with once_per_ms:

@@ -267,9 +267,10 @@ static hf_status contend(struct contest *contest, hf_error *err)
         if (status == HF_OK) {
             if (start_lease(contest))
                 return HF_OK;
-            status = hfi_fail(err, HF_UNAVAILABLE, 0,
-                              "the store took longer to answer than the lock's time-to-live of %u ms",
-                              contest->want->options.ttl_ms);
+            const uint32_t ttl_ms = contest->want->options.ttl_ms, most_ms = contest->want->options.max_hold_ms;
+            status = hfi_fail(err, HF_UNAVAILABLE, 0, "the store took longer to answer than %s of %u ms",
+                              most_ms && most_ms < ttl_ms ? "max_hold_ms" : "the lock's time-to-live",
+                              most_ms && most_ms < ttl_ms ? most_ms : ttl_ms);
         }
         if (status == HF_DONE)
             return say_done(contest, err);

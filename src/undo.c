@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * undo.c: giving back what the store may have given. A release whose answer is lost is sent again by the keeper until
- * the store has answered or must have ended the lock by itself; where locks linger, also one that the store refuses.
+ * undo.c: giving back what the store may have given. A release whose answer is lost, or that the store does not allow,
+ * is sent again by the keeper until the store has done it or must have ended the lock by itself; where locks linger,
+ * also one that fails in any other way.
  */
 #include "core.h"
 
@@ -21,13 +22,14 @@ static void finish_later(struct hfi_hold *hold, hfi_time at_ns)
         hfi_keeper_expect(client, at_ns);
 }
 
-/* What is refused today, for want of rights, may be done tomorrow; and a lock that lingers would be held by nobody, and
- * in everybody's way, for as long as this client lives. */
+/* What is refused today, for want of rights, may be done tomorrow; and what was done without being certain of it, since
+ * it is not allowed to end a session that owes an answer, must be done again after that session. A lock that lingers
+ * would be held by nobody, and in everybody's way, for as long as this client lives. */
 static bool is_unfinished(const hf_client *client, hf_status status)
 {
     if (client->engine->lingers)
         return status != HF_OK && status != HF_LOST;
-    return status == HF_UNAVAILABLE || status == HF_UNKNOWN || status == HF_NOMEM;
+    return status == HF_UNAVAILABLE || status == HF_UNKNOWN || status == HF_NOMEM || status == HF_DENIED;
 }
 
 hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)

@@ -200,7 +200,8 @@ static _Noreturn void become(const struct home_program *program, char **argument
     snprintf(log, sizeof log, "%s/log", program->home);
     if (out == 0)
         out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (!arguments[0] || getppid() != parent || out < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
+    const bool orphan = getppid() != parent && getppid() != 0; /* 0: a parent who is not in our pid namespace */
+    if (!arguments[0] || orphan || out < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
         _exit(125);
     sigset_t none;
     sigemptyset(&none);

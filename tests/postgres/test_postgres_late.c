@@ -5,8 +5,15 @@
  */
 #include "postgres_support.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define TIMEOUT_MS 1000
 #define LAST_STATEMENT "SELECT (extract(epoch FROM query_start) * 1000000)::bigint, state FROM pg_stat_activity"
@@ -217,7 +224,8 @@ TEST_LIMIT(who_is_served_by_a_client_of_the_version_before_keeps_it, 60)
 
 /* -------------------------------------------------------------------------------------- sessions that owe an answer */
 
-/* The role that all sessions of guest take on may neither see nor end those of guest. */
+/* The role that all sessions of guest take on may neither see nor end those of guest. What was asked for is done after
+ * the release; the release is repeated, and so nobody waits for the time-to-live. */
 TEST_LIMIT(a_session_that_may_not_be_seen_is_not_taken_for_ended, 60)
 {
     char url[200];
@@ -230,13 +238,125 @@ TEST_LIMIT(a_session_that_may_not_be_seen_is_not_taken_for_ended, 60)
     snprintf(url, sizeof url, "postgres://guest:open-sesame@127.0.0.1:%d/postgres", server->port);
     use_url(url);
     hf_client *client = open_impatient();
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = endless_ttl_ms();
     must_release(must_acquire(client, "x", NULL));
     const pid_t backend = stop_session(server);
-    hf_lock *lock = must_acquire(client, "x", NULL); /* by another session, after the first did not answer */
+    hf_lock *lock = must_acquire(client, "x", &options); /* by another session, after the first did not answer */
     hf_release(lock, &err);
     check_error(&err, HF_DENIED, "terminat");
     let_it_run(server, backend);
+    hf_client *other = open_client();
+    check_becomes_free(other, "x");
+    hf_close(other);
     hf_close(client);
+}
+
+/* Who is not root needs a user namespace to make others in, and stays who he is. */
+static void become_able(void)
+{
+    char map[64];
+    if (geteuid() == 0)
+        return;
+    snprintf(map, sizeof map, "%u %u 1", (unsigned)geteuid(), (unsigned)geteuid());
+    if (unshare(CLONE_NEWUSER) != 0) {
+        FAIL("numbers of processes of the test's own need root, or user namespaces: %s", strerror(errno));
+        test_abort();
+    }
+    const int fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+    REQUIRE(fd >= 0 && write(fd, map, strlen(map)) == (ssize_t)strlen(map));
+    close(fd);
+}
+
+/* A server whose processes are numbered from 1, as those of one on another machine may be. */
+static struct postgres_server *start_apart(pid_t *first)
+{
+    const int here = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+    REQUIRE(here >= 0);
+    REQUIRE_INT(0, unshare(CLONE_NEWPID));
+    *first = fork(); /* without it there is no second */
+    REQUIRE(*first >= 0);
+    if (*first == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;)
+            pause();
+    }
+    struct postgres_server *server = postgres_server_start("");
+    REQUIRE_INT(0, setns(here, CLONE_NEWPID));
+    close(here);
+    return server;
+}
+
+static void end_apart(struct postgres_server *server, pid_t first)
+{
+    postgres_server_stop(server); /* before: the first one ends when all others have been waited for */
+    CHECK_INT(0, kill(first, SIGKILL));
+    REQUIRE_INT(first, waitpid(first, NULL, 0));
+}
+
+static PGconn *connect_to(const struct postgres_server *server)
+{
+    char where[300];
+    snprintf(where, sizeof where, "host=%s port=%d user=postgres dbname=postgres", server->directory, server->port);
+    PGconn *session = PQconnectdb(where);
+    REQUIRE_INT(CONNECTION_OK, PQstatus(session));
+    return session;
+}
+
+#define SESSIONS_MOST 200
+
+/* A client with one session with `server`, whose number one of the sessions with `other` has as well, *same. */
+static hf_client *open_with_the_same_number(struct postgres_server *server, const struct postgres_server *other,
+                                            PGconn **same)
+{
+    static PGconn *sessions[SESSIONS_MOST];
+    int64_t number = postgres_server_number(server, "SELECT pg_backend_pid()");
+    size_t count = 0;
+    do
+        sessions[count] = connect_to(other);
+    while (PQbackendPID(sessions[count++]) < number + 20 && count < SESSIONS_MOST);
+    for (int tries = 0; tries < SESSIONS_MOST; tries++) {
+        hf_client *client = open_impatient();
+        must_release(must_acquire(client, "x", NULL));
+        postgres_server_await(server, 1, "SELECT count(*) " IDLE);
+        number = postgres_server_number(server, "SELECT pid " IDLE);
+        for (size_t i = 0; i < count; i++) {
+            *same = sessions[i];
+            if (PQbackendPID(*same) == number)
+                return client;
+        }
+        hf_close(client);
+        postgres_server_await(server, 0, "SELECT count(*) " IDLE);
+    }
+    FAIL("no two sessions have the same number");
+    test_abort();
+}
+
+/* After a failover: the session that owes an answer ended with its server. */
+TEST_LIMIT(a_session_of_another_server_that_has_the_same_number_is_left_alone, 120)
+{
+    char url[200];
+    PGconn *same = NULL;
+    hf_lock *lock = NULL;
+    pid_t firsts[2];
+    become_able();
+    struct postgres_server *server = start_apart(&firsts[0]), *other = start_apart(&firsts[1]);
+    snprintf(url, sizeof url, "postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres", server->port, other->port);
+    use_url(url);
+    hf_client *client = open_with_the_same_number(server, other, &same);
+    postgres_server_do(server, "CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS"
+                               " 'BEGIN PERFORM pg_catalog.pg_sleep(600); RETURN NULL; END'");
+    postgres_server_do(server, "CREATE TRIGGER hang BEFORE INSERT OR UPDATE ON holdfast_locks EXECUTE FUNCTION hang()");
+    CHECK_INT(0, kill(server->pid, SIGSTOP)); /* nobody can connect to it any more */
+    REQUIRE_STATUS(HF_UNKNOWN, hf_try_acquire(&lock, client, "x", NULL, NULL), NULL);
+    postgres_server_await(other, 1, "SELECT least(1, count(*)) " IDLE " AND query NOT LIKE '%set_config%'");
+    hf_close(client);
+    PGresult *answer = PQexec(same, "SELECT 1");
+    CHECK_INT(PGRES_TUPLES_OK, PQresultStatus(answer));
+    PQclear(answer);
+    CHECK_INT(0, kill(server->pid, SIGCONT));
+    end_apart(server, firsts[0]);
+    end_apart(other, firsts[1]);
 }
 
 /* Stops or continues the processes of all sessions that do nothing; how many there are. */

@@ -236,6 +236,32 @@ TEST_LIMIT(a_server_that_is_loading_is_named_and_outlasted, 40)
     hf_close(client);
 }
 
+/* A replica that begins anew, or an administrator's doing: connections stay, and nothing on them is done. */
+TEST_LIMIT(a_server_that_loads_while_it_is_used_is_named_and_outlasted, 40)
+{
+    struct redis_server *server = serve("--save 3600 1 --enable-debug-command yes --key-load-delay 1000 "
+                                        "--loading-process-events-interval-bytes 1024");
+    struct waiter waiter;
+    int done = 0;
+    hf_client *client = open_client();
+    must_release(must_acquire(client, NAME, NULL));
+    redis_server_do(server, "EVAL %s 0", "for i = 1, 2000 do redis.call('set', 'key' .. i, string.rep('x', 100)) end");
+    redisContext *guilty = redis_server_connect(server);
+    REQUIRE(guilty != NULL);
+    redisAppendCommand(guilty, "DEBUG RELOAD");
+    do
+        REQUIRE_INT(REDIS_OK, redisBufferWrite(guilty, &done));
+    while (!done);
+    await_reply(server, "LOADING");
+    refuse_lock(client, NAME, HF_UNAVAILABLE, "loading");
+    waiter_start(&waiter, client, NAME, NULL);
+    CHECK(!gate_await_for(&waiter.ended, 1, 100));
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    redisFree(guilty);
+    hf_close(client);
+}
+
 /* What it says of a lock is what it last heard from its master. */
 TEST(a_replica_is_not_believed_that_a_lock_of_the_plain_dialect_is_busy)
 {

@@ -222,6 +222,64 @@ TEST_LIMIT(a_late_attempt_takes_nothing_after_the_release_of_what_was_granted_si
     in_every_dialect(attempt_is_late_after_the_hold, "");
 }
 
+/* ------------------------------------------------------------------------------------------- answers that are late */
+
+#define SHORT_MS 200
+
+struct trying {
+    hf_client *client;
+    hf_options options;
+    hf_lock *lock;
+    hf_status status;
+    hf_error err;
+};
+
+static void *try_it(void *arg)
+{
+    struct trying *trying = arg;
+    trying->status = hf_try_acquire(&trying->lock, trying->client, NAME, &trying->options, &trying->err);
+    return NULL;
+}
+
+/* What was caught is granted when the lock could not be held any more, but is kept by the server for much longer. */
+static void answer_late(struct stage *stage)
+{
+    late_relay_await(stage->relay);
+    pause_ms(SHORT_MS + 50);
+    late_relay_deliver(stage->relay);
+}
+
+static void grant_is_late(struct stage *stage)
+{
+    pthread_t thread;
+    struct waiter waiter;
+    struct trying trying = { .options = stranger(test_ms(20000)) };
+    trying.options.max_hold_ms = SHORT_MS;
+    trying.client = open_url("redis://127.0.0.1:%d?dialect=%s", late_relay_port(stage->relay), stage->dialect->name);
+    late_relay_catch(stage->relay, "EVAL", 1);
+    REQUIRE_INT(0, pthread_create(&thread, NULL, try_it, &trying));
+    answer_late(stage);
+    pthread_join(thread, NULL);
+    CHECK_STATUS(HF_UNAVAILABLE, trying.status, &trying.err);
+    CHECK(trying.lock == NULL);
+    check_words(&trying.err, "longer to answer");
+    check_becomes_free(stage->other, NAME);
+    CHECK(left_ms(stage) <= 0);
+
+    late_relay_catch(stage->relay, "EVAL", 1);
+    waiter_start(&waiter, trying.client, NAME, &trying.options);
+    answer_late(stage);
+    waiter_join(&waiter, HF_OK);   /* asked again */
+    hf_release(waiter.lock, NULL); /* which may be too late on a busy machine */
+    check_becomes_free(stage->other, NAME);
+    hf_close(trying.client);
+}
+
+TEST_LIMIT(a_grant_that_comes_too_late_is_given_back_or_asked_for_again, 60)
+{
+    in_every_dialect(grant_is_late, "");
+}
+
 /* ---------------------------------------------------------------------------------------------------------- marks */
 
 static void set_marks(const struct stage *stage, const char *marks)
