@@ -117,12 +117,12 @@ struct hfi_engine {
     void (*close)(void *store);
 
     /* Asks for the lock. With request->once a mark is looked for in the same exchange, whether the lock is free or not;
-     * and HF_OK says that there was none once the lock was ours: a push that grants it is not enough, as whoever released
-     * it may have left one. Idempotent by owner: asking again after HF_BUSY or a lost reply finds the earlier success.
-     * HF_OK: held, `grant` filled in. HF_BUSY: somebody else holds it; with request->queue the place in the queue is
-     * kept. HF_DONE: there is a mark. HF_UNKNOWN: sent, but no answer. Any other: nothing was changed, or it is there but must not be relied on.
-     * After all but HF_OK the core either asks again or calls release(). Nothing is released here: a release could
-     * arrive late, and free what the same owner was granted since. */
+     * and HF_OK says that there was none once the lock was ours: a push that grants it is not enough, as whoever
+     * released it may have left one. Idempotent by owner: asking again after HF_BUSY or a lost reply finds the earlier
+     * success. HF_OK: held, `grant` filled in. HF_BUSY: somebody else holds it; with request->queue the place in the
+     * queue is kept. HF_DONE: there is a mark. HF_UNKNOWN: sent, but no answer. Any other: nothing was changed, or it is
+     * there but must not be relied on. After all but HF_OK the core either asks again or calls release(). Nothing is
+     * released here: a release could arrive late, and free what the same owner was granted since. */
     hf_status (*attempt)(void *store, void *lock, const struct hfi_request *request, struct hfi_grant *grant,
                          hf_error *err);
 
@@ -139,8 +139,8 @@ struct hfi_engine {
      * or waited for, until now. HF_LOST: the store no longer had it. HF_UNAVAILABLE, HF_UNKNOWN, HF_NOMEM: call again.
      * Any other: given up, unless the store lingers: call again. After HF_OK, HF_LOST and giving up the lock's memory
      * may go. With request->done_ms the mark is there before anybody else can be granted the lock; whoever has lost it
-     * leaves none. The last that is sent for an owner: an attempt that was not answered must find nothing to take when it
-     * arrives. */
+     * leaves none. The last that is sent for an owner: an attempt that was not answered must find nothing to take when
+     * it arrives. */
     hf_status (*release)(void *store, void *lock, const struct hfi_request *request, hf_error *err);
 
     /* Calls `each` for every held lock whose name starts with `prefix`. NULL: no HF_CAP_INSPECT. */

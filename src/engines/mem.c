@@ -167,7 +167,7 @@ static bool leave_mark(struct shard *shard, const struct mem_lock *lock, uint64_
     mark->until_ns = now_ns + (hfi_time)for_ms * HFI_MS;
     mark->token = lock->token;
     snprintf(mark->note, sizeof mark->note, "%s", lock->note);
-    strcpy(mark->name, lock->name);
+    memcpy(mark->name, lock->name, strlen(lock->name) + 1);
     mark->next = shard->marks;
     shard->marks = mark;
     return true;
