@@ -95,8 +95,8 @@ int hfc_finish_output(void);
 /* --- arguments (duration.c) --- */
 
 /* "500ms", "2s", "5m", "1h", "7d", or plain seconds; fractions allowed. False, with `why` set to the end of a sentence
- * such as "is negative", if `text` is no duration or does not fit in 32 bits of milliseconds. A duration that is not zero
- * is never rounded to zero. */
+ * such as "is negative", if `text` is no duration or does not fit in 32 bits of milliseconds. A duration that is not
+ * zero is never rounded to zero. */
 bool hfc_duration(const char *text, uint32_t *ms, const char **why);
 /* The same for a time-to-live, which the library wants to be 100ms at least. */
 bool hfc_ttl(const char *text, uint32_t *ms, const char **why);

@@ -116,13 +116,13 @@ struct hfi_engine {
                       hf_error *err);
     void (*close)(void *store);
 
-    /* Asks for the lock. With request->once a mark is looked for in the same exchange, whether the lock is free or not;
-     * and HF_OK says that there was none once the lock was ours: a push that grants it is not enough, as whoever
+    /* Asks for the lock. With request->once a mark is looked for in the same exchange, whether the lock is free or
+     * not; and HF_OK says that there was none once the lock was ours: a push that grants it is not enough, as whoever
      * released it may have left one. Idempotent by owner: asking again after HF_BUSY or a lost reply finds the earlier
      * success. HF_OK: held, `grant` filled in. HF_BUSY: somebody else holds it; with request->queue the place in the
-     * queue is kept. HF_DONE: there is a mark. HF_UNKNOWN: sent, but no answer. Any other: nothing was changed, or it is
-     * there but must not be relied on. After all but HF_OK the core either asks again or calls release(). Nothing is
-     * released here: a release could arrive late, and free what the same owner was granted since. */
+     * queue is kept. HF_DONE: there is a mark. HF_UNKNOWN: sent, but no answer. Any other: nothing was changed, or it
+     * is there but must not be relied on. After all but HF_OK the core either asks again or calls release(). Nothing
+     * is released here: a release could arrive late, and free what the same owner was granted since. */
     hf_status (*attempt)(void *store, void *lock, const struct hfi_request *request, struct hfi_grant *grant,
                          hf_error *err);
 
