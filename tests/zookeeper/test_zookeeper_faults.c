@@ -138,7 +138,7 @@ TEST_LIMIT(a_client_in_a_hurry_on_a_slow_way_leaves_nothing, 60)
     hf_close(calm);
     while (hf_open(&client, valve->url, &hurry, NULL) != HF_OK)
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-    atomic_store(&valve->delay_ms, 60); /* more than what is added to a wait for the last question */
+    atomic_store(&valve->delay_ms, 300); /* much more than what is added to a wait for the last question */
     for (int i = 0; i < 3; i++) {
         hf_lock *lock = NULL;
         const hf_status status = hf_acquire(&lock, client, "x", &options, NULL);
