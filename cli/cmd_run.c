@@ -37,8 +37,8 @@ static int print_help(void)
         "      --on-lost term|kill|ignore  what to do with COMMAND when the lock ends; default: term\n"
         "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, but before the end\n"
         "                                  of a lease at most a third of it\n"
-        "      --once-per DURATION         not if it was done in this time, by the store's clock, by anybody who says\n"
-        "                                  so: then exit with 0, or with what -E says; done is what exits with 0\n"
+        "      --once-per DURATION         only if nobody has done it within this time, by the store's clock; else\n"
+        "                                  exit with 0, or with what -E says; done is what has exited with 0\n"
         "      --even-if-failed            with --once-per: done is also what fails\n"
         "      --hold-at-least DURATION    keep the lock for so long even if COMMAND ends sooner\n"
         "      --note TEXT                 shown by `holdfast ls`; default: the user and COMMAND\n" HFC_REQUEST_HELP_2
