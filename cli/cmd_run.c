@@ -26,28 +26,27 @@ struct run_options {
 
 static int print_help(void)
 {
-    fputs(
-        "usage: holdfast run [OPTION ...] NAME [--] COMMAND [ARGUMENT ...]\n"
-        "       holdfast run [OPTION ...] NAME -c TEXT\n"
-        "\n"
-        "Runs COMMAND while holding the lock NAME, and exits as it does.\n"
-        "\n" HFC_REQUEST_HELP "  -c, --command TEXT              run TEXT by `sh -c`; may also stand behind NAME\n"
-        "      --no-renew                  end the lock after its time-to-live\n"
-        "      --max-hold DURATION         end COMMAND, and then the lock, after this long\n"
-        "      --on-lost term|kill|ignore  what to do with COMMAND when the lock ends; default: term\n"
-        "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, but before the end\n"
-        "                                  of a lease at most a third of it\n"
-        "      --once-per DURATION         only if nobody has done it within this time, by the store's clock; else\n"
-        "                                  exit with 0, or with what -E says; done is what has exited with 0\n"
-        "      --even-if-failed            with --once-per: done is also what fails\n"
-        "      --hold-at-least DURATION    keep the lock for so long even if COMMAND ends sooner\n"
-        "      --note TEXT                 shown by `holdfast ls`; default: the user and COMMAND\n" HFC_REQUEST_HELP_2
-        "\n"
-        "Durations: 500ms, 2s, 5m, 1h, 7d, or plain seconds.\n"
-        "COMMAND finds HOLDFAST_NAME, HOLDFAST_TOKEN and HOLDFAST_URL in its environment.\n"
-        "Exit codes: COMMAND's own; 128+n if signal n ended it; 75 not acquired; 76 lost while running;\n"
-        "69 store not reachable; 77 refused; 64 usage; 126 and 127 as the shell.\n",
-        stdout);
+    fputs("usage: holdfast run [OPTION ...] NAME [--] COMMAND [ARGUMENT ...]\n"
+          "       holdfast run [OPTION ...] NAME -c TEXT\n"
+          "\n"
+          "Runs COMMAND while holding the lock NAME, and exits as it does.\n"
+          "\n" HFC_REQUEST_HELP "  -c, --command TEXT              run TEXT by `sh -c`; may also stand behind NAME\n"
+          "      --no-renew                  end the lock after its time-to-live\n"
+          "      --max-hold DURATION         end COMMAND, and then the lock, after this long\n"
+          "      --on-lost term|kill|ignore  what to do with COMMAND when the lock ends; default: term\n"
+          "      --grace DURATION            time between SIGTERM and SIGKILL; default: 10s, but before the end\n"
+          "                                  of a lease at most a third of it\n"
+          "      --once-per DURATION         only if nobody has done it within this time, by the store's clock; else\n"
+          "                                  exit with 0, or with what -E says; done is what has exited with 0\n"
+          "      --even-if-failed            with --once-per: done is also what fails\n"
+          "      --hold-at-least DURATION    keep the lock for so long even if COMMAND ends sooner\n"
+          "      --note TEXT                 shown by `holdfast ls`; default: the user and COMMAND\n" HFC_REQUEST_HELP_2
+          "\n"
+          "Durations: 500ms, 2s, 5m, 1h, 7d, or plain seconds.\n"
+          "COMMAND finds HOLDFAST_NAME, HOLDFAST_TOKEN and HOLDFAST_URL in its environment.\n"
+          "Exit codes: COMMAND's own; 128+n if signal n ended it; 75 not acquired; 76 lost while running;\n"
+          "69 store not reachable; 77 refused; 64 usage; 126 and 127 as the shell.\n",
+          stdout);
     return hfc_finish_output();
 }
 

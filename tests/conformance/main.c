@@ -27,18 +27,12 @@ static const struct {
     uint32_t bit;
     const char *name;
 } cap_names[] = {
-    { HF_CAP_EXPIRY, "HF_CAP_EXPIRY" },
-    { HF_CAP_BOUND, "HF_CAP_BOUND" },
-    { HF_CAP_FAIR, "HF_CAP_FAIR" },
-    { HF_CAP_WAKE_ONE, "HF_CAP_WAKE_ONE" },
-    { HF_CAP_PROCESSES, "HF_CAP_PROCESSES" },
-    { HF_CAP_MACHINES, "HF_CAP_MACHINES" },
-    { HF_CAP_INSPECT, "HF_CAP_INSPECT" },
-    { HF_CAP_DURABLE_TOKEN, "HF_CAP_DURABLE_TOKEN" },
-    { HF_CAP_BREAK, "HF_CAP_BREAK" },
-    { HF_CAP_GUARD, "HF_CAP_GUARD" },
-    { HF_CAP_ONCE, "HF_CAP_ONCE" },
-    { CAN_FORK_BUSY, "a build without sanitizers" },
+    { HF_CAP_EXPIRY, "HF_CAP_EXPIRY" },       { HF_CAP_BOUND, "HF_CAP_BOUND" },
+    { HF_CAP_FAIR, "HF_CAP_FAIR" },           { HF_CAP_WAKE_ONE, "HF_CAP_WAKE_ONE" },
+    { HF_CAP_PROCESSES, "HF_CAP_PROCESSES" }, { HF_CAP_MACHINES, "HF_CAP_MACHINES" },
+    { HF_CAP_INSPECT, "HF_CAP_INSPECT" },     { HF_CAP_DURABLE_TOKEN, "HF_CAP_DURABLE_TOKEN" },
+    { HF_CAP_BREAK, "HF_CAP_BREAK" },         { HF_CAP_GUARD, "HF_CAP_GUARD" },
+    { HF_CAP_ONCE, "HF_CAP_ONCE" },           { CAN_FORK_BUSY, "a build without sanitizers" },
 };
 
 static bool select_by_capabilities(const struct test *test, char *reason, size_t size)
