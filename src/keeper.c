@@ -251,8 +251,10 @@ void hfi_keeper_recheck(void *core)
 {
     hf_client *client = core;
     hfi_client_lock(client);
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
-        hold->doubted = hold->state == HFI_HOLD_HELD && client->engine->renew;
+    for (struct hfi_hold *hold = client->engine->renew ? client->holds : NULL; hold; hold = hold->next) {
+        if (hold->state != HFI_HOLD_HELD)
+            continue; /* the lease of one that is asked for belongs to whoever asks */
+        hold->doubted = true;
         hfi_hold_schedule(hold);
     }
     if (client->keeper_runs)
