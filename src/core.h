@@ -237,7 +237,7 @@ void hfi_undo_soon(struct hfi_hold *hold);
 /* keeper.c: all with the mutex held. */
 #define HFI_AT_ONCE ((hfi_time)1) /* long past; 0 would switch the timer off */
 bool hfi_keeper_start(hf_client *client, hf_error *err);
-void hfi_keeper_expect(hf_client *client, hfi_time due_ns); /* look at `due_ns` at the latest */
+void hfi_keeper_expect(hf_client *client, hfi_time due_ns); /* look at `due_ns` at the latest, if it runs */
 void hfi_keeper_stop(hf_client *client);                    /* lets go of the mutex while it joins */
 /* The env->lost and env->recheck of every engine; no mutex. */
 void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why);

@@ -135,8 +135,7 @@ void hfi_hold_unpin(struct hfi_hold *hold)
     if (!hold->undoing || hold->pins)
         return;
     hfi_hold_schedule(hold);
-    if (hold->client->keeper_runs)
-        hfi_keeper_expect(hold->client, hold->undo_at_ns);
+    hfi_keeper_expect(hold->client, hold->undo_at_ns);
 }
 
 /* --- birth and death --- */

@@ -128,10 +128,6 @@ static void take_answer(struct hfi_hold *hold, hf_status status, const struct hf
 {
     if (hold->state != HFI_HOLD_HELD)
         return;
-    if (status == HF_LOST) {
-        lose(hold, HFI_WHY_FORGOTTEN);
-        return;
-    }
     note_trouble(hold, status, message);
     if (status == HF_UNKNOWN) /* a gift's first renewal may have made its time shorter */
         hfi_lease_unsure(&hold->lease, renewal->ttl_ms, renewal->counted_from_ns);
@@ -143,7 +139,27 @@ static void take_answer(struct hfi_hold *hold, hf_status status, const struct hf
     }
     hfi_hold_publish(hold);
     hfi_hold_schedule(hold);
-    hfi_keeper_expect(hold->client, hold->lease.deadline_ns); /* it may have become shorter */
+    hfi_keeper_expect(hold->client, hfi_lease_due(&hold->lease)); /* it may have become shorter */
+}
+
+/* All before the first callback, which may take long, or renew another one. */
+static void take_answers(const struct batch *batch, struct hfi_renewal *renewals, hf_status status, const char *message)
+{
+    for (size_t i = 0; i < batch->count; i++) {
+        if (status != HF_OK)
+            renewals[i].status = status;
+        batch->holds[i]->renewing = false;
+        if (renewals[i].status == HF_LOST)
+            continue;
+        take_answer(batch->holds[i], renewals[i].status, &renewals[i], message);
+        unpin(batch->holds[i]);
+    }
+    for (size_t i = 0; i < batch->count; i++) {
+        if (renewals[i].status != HF_LOST)
+            continue;
+        lose(batch->holds[i], HFI_WHY_FORGOTTEN);
+        unpin(batch->holds[i]);
+    }
 }
 
 /* The longest that an exchange for these locks is worth waiting for: until the first of them is lost. */
@@ -180,12 +196,7 @@ static void renew_batch(hf_client *client, const struct batch *batch, hfi_time n
     hf_error err = { .message = "" };
     const hf_status status = client->engine->renew(client->store, renewals, batch->count, deadline, &err);
     pthread_mutex_lock(&client->mutex);
-    for (size_t i = 0; i < batch->count; i++)
-        batch->holds[i]->renewing = false; /* all before the first callback, which may renew another one */
-    for (size_t i = 0; i < batch->count; i++) {
-        take_answer(batch->holds[i], status == HF_OK ? renewals[i].status : status, &renewals[i], err.message);
-        unpin(batch->holds[i]);
-    }
+    take_answers(batch, renewals, status, err.message);
 }
 
 /* Each gets one turn: what fails is due again soon, and would keep those behind it from theirs. */
@@ -240,8 +251,10 @@ void hfi_keeper_recheck(void *core)
 {
     hf_client *client = core;
     hfi_client_lock(client);
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
-        hold->doubted = hold->state == HFI_HOLD_HELD && client->engine->renew;
+    for (struct hfi_hold *hold = client->engine->renew ? client->holds : NULL; hold; hold = hold->next) {
+        if (hold->state != HFI_HOLD_HELD)
+            continue; /* the lease of one that is asked for belongs to whoever asks */
+        hold->doubted = true;
         hfi_hold_schedule(hold);
     }
     if (client->keeper_runs)
@@ -393,7 +406,7 @@ bool hfi_keeper_start(hf_client *client, hf_error *err)
 
 void hfi_keeper_expect(hf_client *client, hfi_time due_ns)
 {
-    if (due_ns >= client->keeper_due_ns)
+    if (!client->keeper_runs || due_ns >= client->keeper_due_ns)
         return;
     client->keeper_due_ns = due_ns;
     hfi_bell_ring(client->keeper_bell);

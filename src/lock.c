@@ -81,7 +81,7 @@ hf_status hf_release_done(hf_lock *lock, hf_error *err)
     return release(lock, true, err);
 }
 
-/* One exchange. Mutex held; let go of in between. */
+/* One exchange. The hold is pinned. Mutex held; let go of in between. */
 static hf_status renew_now(struct hfi_hold *hold, struct hfi_renewal *renewal, hf_error *err)
 {
     hf_client *client = hold->client;
@@ -95,14 +95,12 @@ static hf_status renew_now(struct hfi_hold *hold, struct hfi_renewal *renewal, h
     /* No longer than the time that is asked for lasts: if it is not answered, it may count. */
     const hfi_time ttl_ns = renewal->ttl_ms * HFI_MS - hfi_drift_ns(renewal->ttl_ms);
     const hfi_time deadline = renewal->counted_from_ns + (ttl_ns < client->timeout_ns ? ttl_ns : client->timeout_ns);
-    hold->pins++;
     hold->renewing = true;
     hfi_hold_schedule(hold);
     pthread_mutex_unlock(&client->mutex);
     hf_status status = client->engine->renew(client->store, renewal, 1, deadline, err);
     pthread_mutex_lock(&client->mutex);
     hold->renewing = false;
-    hfi_hold_unpin(hold);
     pthread_cond_broadcast(&client->changed);
     if (status == HF_OK)
         status = renewal->status;
@@ -121,6 +119,7 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
 
     hfi_client_lock(client);
     hfi_client_enter(client);
+    hold->pins++; /* a callback may release the lock */
     struct hfi_renewal renewal = { .lock = hold->engine_lock,
                                    .name = hold->name,
                                    .owner = hold->owner,
@@ -145,12 +144,12 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
     }
     hfi_hold_schedule(hold);
     /* What was due meanwhile was left to this exchange; and a shorter ttl than before is due sooner. */
-    if (hold->doubted || hold->undoing)
-        hfi_keeper_expect(client, HFI_AT_ONCE);
-    else if (hold->state == HFI_HOLD_HELD)
-        hfi_keeper_expect(client, hfi_lease_due(&hold->lease));
-    if (hold->state == HFI_HOLD_ENDED)
+    if (hold->state == HFI_HOLD_HELD)
+        hfi_keeper_expect(client, hold->doubted ? HFI_AT_ONCE : hfi_lease_due(&hold->lease));
+    else
         status = hfi_fail(err, HF_LOST, 0, "%s", hold->why[0] ? hold->why : "it had ended before it was renewed");
+    hfi_hold_unpin(hold);
+    hfi_hold_settle(hold);
     hfi_client_leave(client);
     hfi_client_unlock(client);
     return status;

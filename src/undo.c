@@ -18,8 +18,7 @@ static void finish_later(struct hfi_hold *hold, hfi_time at_ns)
     hfi_hold_schedule(hold);
     /* Without a keeper it is tried once more by hf_close(). */
     hfi_keeper_start(client, NULL);
-    if (client->keeper_runs)
-        hfi_keeper_expect(client, at_ns);
+    hfi_keeper_expect(client, at_ns);
 }
 
 /* What is refused today, for want of rights, may be done tomorrow; and what was done without being certain of it, since

@@ -10,7 +10,7 @@
 
 struct script script_attempt, script_renew, script_release;
 _Atomic int script_renewed, script_largest_renewal, script_held;
-_Atomic uint64_t script_last_owner;
+_Atomic uint64_t script_last_owner, script_forgotten;
 _Atomic int script_lost_at_once;
 _Atomic int script_done;
 static _Atomic uint64_t token;
@@ -124,7 +124,7 @@ static hf_status scripted_renew(void *store, struct hfi_renewal *renewals, size_
     if (status != HF_OK && status != HF_LOST)
         return hfi_fail(err, status, 0, "so says the script");
     for (size_t i = 0; i < count; i++)
-        renewals[i].status = status;
+        renewals[i].status = renewals[i].owner.serial == atomic_load(&script_forgotten) ? HF_LOST : status;
     atomic_fetch_add(&script_renewed, (int)count);
     return HF_OK;
 }

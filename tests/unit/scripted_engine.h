@@ -24,6 +24,8 @@ extern struct script script_attempt, script_renew, script_release;
 /* Locks in renewals so far, and in the largest one; locks that the store believes to be held. */
 extern _Atomic int script_renewed, script_largest_renewal, script_held;
 extern _Atomic uint64_t script_last_owner;
+/* The owner whose lock the store has forgotten when it is asked to renew it; 0: none. */
+extern _Atomic uint64_t script_forgotten;
 /* So many grants are lost again before the core hears of them. */
 extern _Atomic int script_lost_at_once;
 /* Releases so far that were to leave a mark that the work is done. */

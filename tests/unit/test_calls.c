@@ -411,3 +411,29 @@ TEST(an_error_is_written_only_for_a_failure)
     CHECK_STR("untouched", err.message);
     hf_close(client);
 }
+
+static atomic_bool enough;
+
+static void *recheck_all_the_time(void *client)
+{
+    while (!atomic_load(&enough))
+        hfi_keeper_recheck(client);
+    return NULL;
+}
+
+/* What is only asked for has no lease that a recheck may look at; a build that watches threads sees it. */
+TEST(a_recheck_beside_an_acquire)
+{
+    hf_client *client = scripted_client(0);
+    hf_error err = { 0 };
+    pthread_t thread;
+    REQUIRE_INT(0, pthread_create(&thread, NULL, recheck_all_the_time, client));
+    for (int i = 0; i < 300; i++) {
+        hf_lock *lock;
+        REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, "x", NULL, &err), &err);
+        CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
+    }
+    atomic_store(&enough, true);
+    pthread_join(thread, NULL);
+    hf_close(client);
+}

@@ -10,7 +10,9 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 static struct gate lost;
 
@@ -128,6 +130,87 @@ TEST(only_the_last_release_says_whether_the_work_is_done)
     hf_close(client);
     CHECK(script_release.calls > 0);
     CHECK_INT(0, script_done);
+}
+
+struct long_callback {
+    struct gate entered, go_on;
+};
+
+static void take_long(hf_lock *lock, const char *why, void *arg)
+{
+    struct long_callback *callback = arg;
+    (void)lock;
+    (void)why;
+    gate_pass(&callback->entered);
+    gate_await(&callback->go_on, 1);
+}
+
+/* The answer for the second came with that for the first. */
+TEST(a_callback_that_takes_long_costs_no_other_lock)
+{
+    struct long_callback callback = { 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *first, *second;
+    options.ttl_ms = 900;
+    options.on_lost = take_long;
+    options.arg = &callback;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&first, client, "first", &options, NULL), NULL);
+    atomic_store(&script_forgotten, atomic_load(&script_last_owner));
+    options.on_lost = on_lost;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&second, client, "second", &options, NULL), NULL);
+    gate_await(&callback.entered, 1);
+    await_at_least(&script_renew.calls, 5);
+    CHECK_INT(0, gate_count(&lost));
+    CHECK_STATUS(HF_OK, hf_release(second, NULL), NULL);
+    gate_pass(&callback.go_on);
+    CHECK_STATUS(HF_LOST, hf_release(first, NULL), NULL);
+    hf_close(client);
+}
+
+static void release_at_once(hf_lock *lock, const char *why, void *arg)
+{
+    (void)why;
+    (void)arg;
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+}
+
+TEST(what_a_renewal_by_hand_finds_lost_and_its_callback_releases_is_forgotten)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock;
+    options.on_lost = release_at_once;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, "x", &options, NULL), NULL);
+    script_set(&script_renew, 1, HF_LOST, false);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, NULL), NULL);
+    hfi_client_lock(client);
+    CHECK_INT(0, client->hold_count);
+    hfi_client_unlock(client);
+    hf_close(client);
+}
+
+/* Its bell is closed by then, and the number of the descriptor may be that of another file. */
+TEST(a_renewal_after_the_client_was_closed_writes_to_no_descriptor)
+{
+    int stranger[16];
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(300);
+    hf_lock *lock = take_for(3000, client, &options);
+    script_set(&script_renew, SCRIPT_FOREVER, HF_UNAVAILABLE, true);
+    hfi_keeper_recheck(client);
+    await_at_least(&script_renew.calls, 1);
+    hfi_keeper_recheck(client); /* while the answer is waited for: to be renewed again after that */
+    hf_close(client);
+    for (int i = 0; i < 16; i++)
+        stranger[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, NULL), NULL);
+    for (int i = 0; i < 16; i++) {
+        struct pollfd written = { .fd = stranger[i], .events = POLLIN };
+        CHECK_INT(0, poll(&written, 1, 0));
+        close(stranger[i]);
+    }
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
 }
 
 /* A grant that comes too late to be of use is asked for again: what has become of the first does not matter. */
