@@ -232,6 +232,31 @@ TEST(a_message_about_an_earlier_lock_does_nothing)
     hf_close(client);
 }
 
+/* The server refuses the break, for want of replicas: the lock stays, and its holder is told nothing. */
+TEST(a_break_that_is_refused_is_not_told)
+{
+    static const char *const options[] = { "", "?dialect=plain", "?dialect=redisson" };
+    struct redis_server *server = serve("");
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        hf_client *client = open_url("%s%s", server->url, options[i]),
+                  *other = open_url("%s%s", server->url, options[i]);
+        hf_error err = { 0 };
+        await_listeners(&server, 1, 0);
+        struct held *held = hold(client, NAME, LONG_TTL_MS), *after = hold(client, "after", LONG_TTL_MS);
+        renew(held);
+        await_listeners(&server, 1, 1);
+        redis_server_do(server, "CONFIG SET min-replicas-to-write 1");
+        CHECK(hf_break(other, NAME, &err) != HF_OK);
+        redis_server_do(server, "CONFIG SET min-replicas-to-write 0");
+        break_of(other, "after"); /* what is heard last shows that all was */
+        await_prompt_loss(after);
+        held_finish(after, HF_LOST);
+        held_finish(held, HF_OK);
+        hf_close(client);
+        hf_close(other);
+    }
+}
+
 /* The connection breaks: the next renewal makes another one. */
 TEST(who_cannot_hear_any_more_listens_anew)
 {
@@ -269,4 +294,23 @@ TEST(who_may_not_listen_learns_of_it_at_the_next_renewal)
     held_finish(held, HF_LOST);
     hf_close(bob);
     hf_close(other);
+}
+
+/* A server, or a proxy, that has no such command is not asked for it at every renewal, on a new connection each. */
+TEST(who_cannot_listen_does_not_connect_again_and_again)
+{
+    struct redis_server *server = redis_server_prepare(&(struct redis_server_setup){ .configuration = true });
+    redis_server_configure(server, "rename-command SUBSCRIBE \"\"");
+    redis_server_launch(server, "");
+    REQUIRE(redis_server_started(server));
+    hf_client *client = open_url("%s", server->url);
+    struct held *held = hold(client, NAME, LONG_TTL_MS);
+    const int64_t before = redis_server_calls(server, "ping"); /* with which each connection begins */
+    for (int i = 0; i < 20; i++) {
+        renew(held);
+        pause_ms(10); /* for the keeper to hear the refusal */
+    }
+    CHECK_INT(1, redis_server_calls(server, "ping") - before);
+    held_finish(held, HF_OK);
+    hf_close(client);
 }

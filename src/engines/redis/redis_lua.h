@@ -69,7 +69,7 @@
     "if ARGV[1] ~= seen then return 0 end\n"
 
 /* Tells the client of a holder, "client.serial" or "client:serial", that its lock was broken by ARGV[2]. Others have no
- * such client, and nobody hears it. */
+ * such client, and nobody hears it. After the write that breaks it: a server that refuses to write still publishes. */
 #define TELL_HOLDER(HOLDER)                                                                                            \
     "local client, serial = string.match(" HOLDER ", '^([%x-]+)[.:](%d+)')\n"                                          \
     "if client then redis.pcall('publish', 'hf:c:' .. client .. ':b', serial .. ' ' .. ARGV[2]) end\n"

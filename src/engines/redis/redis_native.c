@@ -149,9 +149,9 @@ static const char renew[] =
 #define EVICT(CHANNEL)                                                                                                 \
     "local h = redis.call('hmget', KEYS[1], 'o', 't')\n"                                                               \
     "if not h[1] then return 0 end\n"                                                                                  \
-    ONLY_WHOM_WAS_SEEN("h[1]") TELL_HOLDER("h[1]")                                                                     \
+    ONLY_WHOM_WAS_SEEN("h[1]")                                                                                         \
     "local last = tonumber(h[2])\n"                                                                                    \
-    "local me, silent\n" CLOCK HAND_OVER(CHANNEL)                                                                      \
+    "local me, silent\n" CLOCK HAND_OVER(CHANNEL) TELL_HOLDER("h[1]")                                                  \
     "return 1\n"
 
 #define HELD                                                                                                           \

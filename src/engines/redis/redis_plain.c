@@ -85,8 +85,8 @@
 #define EVICT(CHANNEL)                                                                                                 \
     "local value = redis.call('get', KEYS[1])\n"                                                                       \
     "if value then\n"                                                                                                  \
-    ONLY_WHOM_WAS_SEEN("(string.gsub(value, '%+%d+$', ''))") TELL_HOLDER("value")                                      \
-    "  redis.call('del', KEYS[1])\n"                                                                                   \
+    ONLY_WHOM_WAS_SEEN("(string.gsub(value, '%+%d+$', ''))")                                                           \
+    "  redis.call('del', KEYS[1])\n" TELL_HOLDER("value")                                                              \
     "end\n"                                                                                                            \
     CALL_NEXT(CHANNEL, "nil")                                                                                          \
     "return value and 1 or 0\n"

@@ -60,8 +60,8 @@
     "local holders = redis.call('hkeys', KEYS[1])\n"                                                                   \
     "if not holders[1] then return 0 end\n"                                                                            \
     ONLY_WHOM_WAS_SEEN("(string.gsub(table.concat(holders, ' '), '%+%d+$', ''))")                                      \
-    TELL_HOLDER("holders[1]")                                                                                          \
     "redis.call('del', KEYS[1])\n"                                                                                     \
+    TELL_HOLDER("holders[1]")                                                                                          \
     "redis.pcall('" VERB "', KEYS[2], '0')\n"                                                                          \
     "return 1\n"
 

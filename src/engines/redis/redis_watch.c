@@ -34,8 +34,6 @@ static void channel_of(char out[HFI_REDIS_OWNER_MAX + 16], const struct redis_st
 
 static void drop(struct redis_store *store)
 {
-    if (store->watch.connection->phase == REDIS_READY)
-        store->watch.try_again_ns = 0; /* it worked: so will another one */
     hfi_redis_disconnect(store->watch.connection);
     store->watch.connection = NULL;
 }
@@ -106,6 +104,8 @@ void hfi_redis_watch_anew(struct redis_store *store, const struct redis_node *no
 /* What the server said: true and the owner's serial if it is that a lock was broken. */
 static bool take(struct redis_store *store, const redisReply *reply, uint64_t *serial, char why[256])
 {
+    if (hfi_redis_is_about(reply, "subscribe"))
+        store->watch.try_again_ns = 0; /* it works: so will another one when this one breaks */
     if (reply->type == REDIS_REPLY_ERROR) {
         drop(store);
         if (hfi_redis_refusal(reply, "", NULL) == HF_DENIED) /* the ACL does not change its mind every few seconds */
