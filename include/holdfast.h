@@ -122,7 +122,8 @@ typedef enum hf_renew_mode {
 } hf_renew_mode;
 
 /* Who may take a held lock again (re-entry). Re-entry needs no round trip, keeps the token, ignores ttl_ms, renew,
- * max_hold_ms and note, and the last release frees the lock. Owners are told apart within one client only. */
+ * max_hold_ms, note and once_per_ms, and the last release frees the lock. Owners are told apart within one client
+ * only. */
 typedef enum hf_owner_kind {
     HF_OWNER_THREAD = 0, /* the calling thread; any thread may release */
     HF_OWNER_HANDLE = 1, /* nobody, or whoever shows owner_handle, a lock of the same name held by the same client */

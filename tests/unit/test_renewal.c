@@ -116,6 +116,19 @@ TEST(a_release_of_what_was_lost_marks_nothing_however_often_it_is_repeated)
     CHECK_INT(0, script_done);
 }
 
+/* The lock's time may be that of a session which was renewed a while ago; its work has only begun. */
+TEST(work_is_done_from_its_grant_on_and_not_from_the_last_sign_of_life)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    options.once_per_ms = 60000;
+    atomic_store(&script_counted_ns, 90 * HFI_SECOND);
+    hf_lock *lock = take_for(300000, client, &options);
+    CHECK_STATUS(HF_OK, hf_release_done(lock, NULL), NULL);
+    CHECK_INT(1, script_done);
+    hf_close(client);
+}
+
 TEST(only_the_last_release_says_whether_the_work_is_done)
 {
     hf_options options = HF_OPTIONS_INIT;
