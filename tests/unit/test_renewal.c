@@ -196,6 +196,28 @@ TEST(a_callback_that_takes_long_costs_no_other_lock)
     hf_close(client);
 }
 
+/* What the store no longer has is not to be relied on until another lock's callback has returned. */
+TEST(a_callback_that_takes_long_delays_the_news_of_no_other_loss)
+{
+    struct long_callback callback = { 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *locks[2];
+    options.on_lost = take_long;
+    options.arg = &callback;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&locks[0], client, "first", &options, NULL), NULL);
+    REQUIRE_STATUS(HF_OK, hf_acquire(&locks[1], client, "second", &options, NULL), NULL);
+    script_set(&script_renew, 2, HF_LOST, false);
+    hfi_keeper_recheck(client); /* both are due now */
+    gate_await(&callback.entered, 1);
+    CHECK(hf_remaining_ms(locks[0]) <= 0 && hf_remaining_ms(locks[1]) <= 0);
+    gate_pass(&callback.go_on);
+    for (int i = 0; i < 2; i++)
+        CHECK_STATUS(HF_LOST, hf_release(locks[i], NULL), NULL);
+    hf_close(client);
+    CHECK_INT(1, script_renew.calls);
+}
+
 static void release_at_once(hf_lock *lock, const char *why, void *arg)
 {
     (void)why;
