@@ -226,6 +226,7 @@ int hfc_child_run(struct hfc_guard *guard, char **argv)
     plan(&run, guard);
     if (is_lost(guard)) {
         guard->lost = true;
+        guard->ended_ms = hfc_now_ms();
         return HFC_EXIT_LOST;
     }
     /* So that whatever the command starts can be ended with it, even when its own parent is gone. */
@@ -241,6 +242,7 @@ int hfc_child_run(struct hfc_guard *guard, char **argv)
         hfc_say("cannot start a process: %s", strerror(errno));
         return HFC_EXIT_INTERNAL;
     }
+    guard->started = true;
     if (keeper)
         hfc_front_leave_group();
     supervise(&run);

@@ -150,6 +150,9 @@ static int check(const struct run_options *options)
         return hfc_usage("run", "--even-if-failed means nothing without --once-per");
     if (lock->max_hold_ms != 0 && options->hold_at_least_ms > lock->max_hold_ms)
         return hfc_usage("run", "--hold-at-least is longer than --max-hold");
+    if (lock->renew == HF_RENEW_OFF && options->hold_at_least_ms >= (lock->ttl_ms != 0 ? lock->ttl_ms : DEFAULT_TTL_MS))
+        return hfc_usage("run",
+                         "--hold-at-least is not shorter than the time-to-live, and --no-renew ends the lock then");
     return -1;
 }
 
@@ -174,6 +177,25 @@ static int parse(struct run_options *options, struct hfc_globals *globals, int a
     return code >= 0 ? code : check(options);
 }
 
+/* --hold-at-least: until a signal that means us, or the end of the lock. */
+static void linger(const struct hfc_guard *guard, int64_t until_ms)
+{
+    struct pollfd fds[] = { { .fd = guard->signals->fd, .events = POLLIN },
+                            { .fd = guard->lost_fd, .events = POLLIN },
+                            { .fd = guard->leash, .events = POLLIN } };
+    int64_t left;
+
+    if (guard->leash >= 0 && until_ms > hfc_now_ms())
+        hfc_front_join_group(); /* the command is gone: what is typed now means us */
+    /* Each turn consumes a signal, or is the last. */
+    while ((left = until_ms - hfc_now_ms()) > 0 && (guard->lock == NULL || hf_remaining_ms(guard->lock) > 0)) {
+        if (poll(fds, 3, left > 1000 ? 1000 : (int)left) <= 0)
+            continue;
+        if (fds[1].revents != 0 || fds[2].revents != 0 || hfc_signals_next_deadly(guard->signals) != 0)
+            return;
+    }
+}
+
 static int say_outer_lost(const char *name)
 {
     hfc_say("the outer run no longer holds the lock '%s'", name);
@@ -185,8 +207,13 @@ static int run_nested(const struct run_options *options, struct hfc_guard *guard
 {
     if (!hfc_nested_export(url, options->acquire.name, token, NULL))
         return HFC_EXIT_INTERNAL;
+    const int64_t since_ms = hfc_now_ms();
     int code = hfc_child_run(guard, options->command);
-    return guard->lost ? say_outer_lost(options->acquire.name) : code;
+    if (guard->lost)
+        return say_outer_lost(options->acquire.name);
+    if (guard->ended_ms == 0)
+        linger(guard, since_ms + options->hold_at_least_ms);
+    return code;
 }
 
 /* Runs the command under the lock of an outer run, if there is one that holds it. -1: there is none. */
@@ -250,33 +277,25 @@ static void explain(char *why, size_t size, const struct hfc_guard *guard, const
     }
 }
 
-/* --hold-at-least: until a signal that means us, or the end of the lock. */
-static void linger(const struct hfc_guard *guard, int64_t until_ms)
+/* --once-per: what was ended, or could not be started, is not done, whatever its exit code. */
+static bool is_done(const struct hfc_guard *guard, const struct run_options *options, int code)
 {
-    struct pollfd fds[] = { { .fd = guard->signals->fd, .events = POLLIN },
-                            { .fd = guard->lost_fd, .events = POLLIN },
-                            { .fd = guard->leash, .events = POLLIN } };
-    int64_t left;
+    const bool ran = guard->started && code != HFC_EXIT_NOT_FOUND && code != HFC_EXIT_CANNOT_RUN;
 
-    /* Each turn consumes a signal, or is the last. */
-    while ((left = until_ms - hfc_now_ms()) > 0 && hf_remaining_ms(guard->lock) > 0) {
-        if (poll(fds, 3, left > 1000 ? 1000 : (int)left) <= 0)
-            continue;
-        if (fds[1].revents != 0 || fds[2].revents != 0 || hfc_signals_next_deadly(guard->signals) != 0)
-            return;
-    }
+    if (options->acquire.options.once_per_ms == 0 || guard->ended_ms != 0)
+        return false;
+    return code == 0 || (options->even_if_failed && ran);
 }
 
 static int give_back(const struct hfc_guard *guard, const struct run_options *options, int code)
 {
     const struct hfc_acquire *request = &options->acquire;
     const struct hfc_events *events = &request->events;
-    const bool ended_early = guard->held_long || guard->lost;
-    const bool done = request->options.once_per_ms != 0 && !ended_early && (code == 0 || options->even_if_failed);
+    const bool done = is_done(guard, options, code);
     char why[400];
     hf_error err;
 
-    if (!ended_early)
+    if (guard->ended_ms == 0)
         linger(guard, events->since_ms + options->hold_at_least_ms);
     hf_status status = done ? hf_release_done(guard->lock, &err) : hf_release(guard->lock, &err);
 

@@ -194,8 +194,9 @@ struct hfc_guard {
     enum hfc_on_lost on_lost;
     uint32_t grace_ms;
     sem_t no_command; /* 1 while there is none, 0 while there is */
+    bool started;     /* out: there was a command, or a process that was to become one */
     bool lost;        /* out: the lock was lost, or the command ended because it was about to be */
-    int64_t ended_ms; /* out: when that was, or was noticed; 0: not at all */
+    int64_t ended_ms; /* out: when that was, or was noticed, or we ended the command for another reason; 0: never */
     int64_t heard_ms; /* out: about when the store was heard of for the last time before that; 0: not known */
     bool held_long;   /* out: the command was ended because of max_hold_ms */
 };
@@ -227,6 +228,8 @@ void hfc_front_ignore_stops(void);
 void hfc_front_restore_stops(void);
 /* In the keeper, once the child has been forked: leaves the process group of the front. */
 void hfc_front_leave_group(void);
+/* In the keeper, once the child has ended: the opposite. */
+void hfc_front_join_group(void);
 
 /* --- nested.c --- */
 

@@ -122,7 +122,8 @@ typedef enum hf_renew_mode {
 } hf_renew_mode;
 
 /* Who may take a held lock again (re-entry). Re-entry needs no round trip, keeps the token, ignores ttl_ms, renew,
- * max_hold_ms and note, and the last release frees the lock. Owners are told apart within one client only. */
+ * max_hold_ms, note and once_per_ms, and the last release frees the lock. Owners are told apart within one client
+ * only. */
 typedef enum hf_owner_kind {
     HF_OWNER_THREAD = 0, /* the calling thread; any thread may release */
     HF_OWNER_HANDLE = 1, /* nobody, or whoever shows owner_handle, a lock of the same name held by the same client */
@@ -171,13 +172,14 @@ HF_API hf_status hf_try_acquire(hf_lock **out, hf_client *client, const char *na
  * HF_DENIED: the same, and the store does not allow it, or not to make certain of it. */
 HF_API hf_status hf_release(hf_lock *lock, hf_error *err);
 
-/* The same for work that is done only once in a while by whoever comes first, on lock that was taken with once_per_ms:
- * records in the store, in the same step in which the lock is freed or before it, that the work is done. For
- * once_per_ms, counted from the grant by the store's clock, everybody who asks for the lock with once_per_ms of his own
- * is answered HF_DONE, also those who wait now; who asks without is not concerned. Nothing is recorded if the lock was
- * lost (HF_LOST), or held for longer than once_per_ms. What the last release of a lock that was re-entered says counts.
- * HF_UNAVAILABLE, HF_UNKNOWN: it is being recorded in the background, as the release is finished there. Any other: it
- * is not recorded, and the message says whether the lock is released. */
+/* The same for work that is done only once in a while by whoever comes first, on a lock that was taken with
+ * once_per_ms: records in the store, in the same step in which the lock is freed or before it, that the work is done.
+ * For once_per_ms, counted from the grant by the store's clock, everybody who asks for the lock with once_per_ms of his
+ * own is answered HF_DONE, also those who wait now; who asks without is not concerned. Nothing is recorded if the lock
+ * was lost (HF_LOST), or held for longer than once_per_ms. What the last release of a lock that was re-entered says
+ * counts. HF_UNAVAILABLE, HF_UNKNOWN: it is being recorded in the background, as the release is finished there.
+ * HF_DENIED: it is not recorded, unless a release that is repeated in the background is allowed after all; the message
+ * says whether the lock is released. Any other: it is not recorded. */
 HF_API hf_status hf_release_done(hf_lock *lock, hf_error *err);
 
 /* Renews by hand, to `ttl_ms` from now (0: the lock's own time-to-live). HF_LOST: too late. */

@@ -247,7 +247,7 @@ static bool start_lease(struct contest *contest)
     struct hfi_hold *hold = contest->hold;
     const struct hfi_terms terms = hold->lease.terms;
     hold->token = contest->grant.token;
-    hold->granted_ns = contest->grant.counted_from_ns;
+    hold->granted_ns = contest->asked_ns;
     hfi_lease_start(&hold->lease, &terms, contest->grant.valid_ms, contest->grant.counted_from_ns, contest->asked_ns);
     return hold->lease.deadline_ns == HFI_NEVER || hfi_now_ns() < hold->lease.deadline_ns;
 }

@@ -136,11 +136,11 @@ struct hfi_engine {
     hf_status (*renew)(void *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err);
 
     /* Undoes attempt(), granted or not: frees the lock, or leaves the queue. Idempotent by owner. HF_OK: it was held,
-     * or waited for, until now. HF_LOST: the store no longer had it. HF_UNAVAILABLE, HF_UNKNOWN, HF_NOMEM: call again.
-     * Any other: given up, unless the store lingers: call again. After HF_OK, HF_LOST and giving up the lock's memory
-     * may go. With request->done_ms the mark is there before anybody else can be granted the lock; whoever has lost it
-     * leaves none. The last that is sent for an owner: an attempt that was not answered must find nothing to take when
-     * it arrives. */
+     * or waited for, until now. HF_LOST: the store no longer had it. HF_UNAVAILABLE, HF_UNKNOWN, HF_NOMEM, HF_DENIED:
+     * call again. Any other: given up, unless the store lingers: call again. After HF_OK, HF_LOST and giving up the
+     * lock's memory may go. With request->done_ms the mark is there before anybody else can be granted the lock;
+     * whoever has lost it leaves none. The last that is sent for an owner: an attempt that was not answered must find
+     * nothing to take when it arrives. */
     hf_status (*release)(void *store, void *lock, const struct hfi_request *request, hf_error *err);
 
     /* Calls `each` for every held lock whose name starts with `prefix`. NULL: no HF_CAP_INSPECT. */

@@ -89,6 +89,12 @@ static void unpin(struct hfi_hold *hold)
 
 /* --- losses: by whoever learns of them --- */
 
+static void tell(struct hfi_hold *hold)
+{
+    hfi_hold_tell(hold); /* before the store is told, so that the holder knows first */
+    hfi_undo_soon(hold);
+}
+
 /* `why` NULL: its time is over. */
 static void lose(struct hfi_hold *hold, const char *why)
 {
@@ -98,8 +104,7 @@ static void lose(struct hfi_hold *hold, const char *why)
         hfi_hold_lose(hold, why);
     else
         hfi_hold_lose_by_time(hold);
-    hfi_hold_tell(hold); /* before the store is told, so that the holder knows first */
-    hfi_undo_soon(hold);
+    tell(hold);
 }
 
 static void end_what_is_over(hf_client *client)
@@ -143,21 +148,23 @@ static void take_answer(struct hfi_hold *hold, hf_status status, const struct hf
 }
 
 /* All before the first callback, which may take long, or renew another one. */
-static void take_answers(const struct batch *batch, struct hfi_renewal *renewals, hf_status status, const char *message)
+static void take_answers(struct batch *batch, const struct hfi_renewal *renewals, hf_status status, const char *message)
 {
+    size_t lost = 0;
     for (size_t i = 0; i < batch->count; i++) {
-        if (status != HF_OK)
-            renewals[i].status = status;
-        batch->holds[i]->renewing = false;
-        if (renewals[i].status == HF_LOST)
-            continue;
-        take_answer(batch->holds[i], renewals[i].status, &renewals[i], message);
-        unpin(batch->holds[i]);
+        struct hfi_hold *hold = batch->holds[i];
+        const hf_status mine = status == HF_OK ? renewals[i].status : status;
+        hold->renewing = false;
+        if (mine == HF_LOST && hold->state == HFI_HOLD_HELD) {
+            hfi_hold_lose(hold, HFI_WHY_FORGOTTEN);
+            batch->holds[lost++] = hold;
+        } else {
+            take_answer(hold, mine, &renewals[i], message);
+            unpin(hold);
+        }
     }
-    for (size_t i = 0; i < batch->count; i++) {
-        if (renewals[i].status != HF_LOST)
-            continue;
-        lose(batch->holds[i], HFI_WHY_FORGOTTEN);
+    for (size_t i = 0; i < lost; i++) {
+        tell(batch->holds[i]);
         unpin(batch->holds[i]);
     }
 }
@@ -177,7 +184,7 @@ static hfi_time exchange_deadline(const hf_client *client, const struct batch *b
     return end;
 }
 
-static void renew_batch(hf_client *client, const struct batch *batch, hfi_time now_ns)
+static void renew_batch(hf_client *client, struct batch *batch, hfi_time now_ns)
 {
     struct hfi_renewal renewals[BATCH];
     for (size_t i = 0; i < batch->count; i++) {

@@ -55,6 +55,12 @@ expect 76 "$HOLDFAST" run --once-per 1h job -- sh -c '"$HOLDFAST" break job; sle
 expect 76 "$HOLDFAST" run --max-hold 50ms --grace 50ms --once-per 1h job -- sleep 100
 expect 0 "$HOLDFAST" ls --done --names job
 same "$(cat out)" ""
+# Nor is, even so, what could not be started.
+expect 127 "$HOLDFAST" run --once-per 1h --even-if-failed job -- ./not-there
+touch not-executable
+expect 126 "$HOLDFAST" run --once-per 1h --even-if-failed job -- ./not-executable
+expect 0 "$HOLDFAST" ls --done --names job
+same "$(cat out)" ""
 expect 7 "$HOLDFAST" run --once-per 1h --even-if-failed job -- sh -c 'exit 7'
 expect 0 "$HOLDFAST" run --once-per 1h job -- echo ran
 same "$(cat out err)" ""
@@ -102,11 +108,44 @@ expect 5 "$HOLDFAST" run --hold-at-least 10ms keep -- sh -c 'sleep 0.1; exit 5'
 expect 5 "$HOLDFAST" run --hold-at-least 200ms keep -- sh -c 'exit 5'
 same "$(cat out err)" ""
 
+# Also on a terminal, where the lock is kept by another process than the one that the terminal knows.
+cat >kept <<'END'
+keeper=$JOB
+[ "$HOLDFAST_FRONT" -eq 0 ] || keeper=$(echo $(cat /proc/$JOB/task/$JOB/children))
+until [ -z "$(cat /proc/$keeper/task/$keeper/children)" ] && [ "$(ps -o pgid= -p $keeper)" -eq $JOB ]; do
+    sleep 0.02
+done
+END
+for front in 0 1; do
+    rm over
+    expect 0 env HOLDFAST_FRONT=$front "$JOBPTY" file:over 'sh:sh kept' key:c exited:0 -- \
+        "$HOLDFAST" run --hold-at-least 1h keep -- touch over
+done
+# If that one is killed, the command is ended, which is not to be done whatever it says, and nothing is kept.
+HOLDFAST_FRONT=1 "$HOLDFAST" run --once-per 1h --hold-at-least 1h keep -- \
+    sh -c 'trap "exit 0" TERM; touch begun; while :; do sleep 0.02; done' &
+holder=$!
+until_true '[ -e begun ]'
+kill -KILL $holder
+wait $holder || :
+until_true '! "$HOLDFAST" status -q keep'
+expect 0 "$HOLDFAST" ls --done --names keep
+same "$(cat out)" ""
+# Under an outer run.
+"$HOLDFAST" run keep -- "$HOLDFAST" run --hold-at-least 1h keep -- sh -c 'echo $PPID >inner' &
+outer=$!
+until_true '[ -s inner ]'
+expect 75 "$HOLDFAST" run -w 300ms keep -- echo ran
+kill -TERM "$(cat inner)"
+wait $outer || fail "the command had ended well"
+
 # What makes no sense.
 expect 64 "$HOLDFAST" run --even-if-failed job -- true
 said 'without --once-per'
 expect 64 "$HOLDFAST" run --hold-at-least 2s --max-hold 1s job -- true
 said 'longer than --max-hold'
+expect 64 "$HOLDFAST" run --hold-at-least 1s --no-renew -t 1s job -- true
+said '--no-renew'
 expect 64 "$HOLDFAST" run --once-per 0 job -- true
 expect 64 "$HOLDFAST" run --once-per 60d job -- true
 expect 64 "$HOLDFAST" run job -- "$HOLDFAST" run --once-per 1h job -- true

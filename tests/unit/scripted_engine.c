@@ -12,6 +12,7 @@ struct script script_attempt, script_renew, script_release;
 _Atomic int script_renewed, script_largest_renewal, script_held;
 _Atomic uint64_t script_last_owner, script_forgotten;
 _Atomic int script_lost_at_once;
+_Atomic int64_t script_counted_ns;
 _Atomic int script_done;
 static _Atomic uint64_t token;
 
@@ -102,6 +103,7 @@ static hf_status scripted_attempt(void *memory_of_store, void *memory, const str
     if (!lock->held)
         note_held(store, lock, true);
     grant->token = atomic_fetch_add(&token, 1) + 1;
+    grant->counted_from_ns -= atomic_load(&script_counted_ns);
     if (atomic_load(&script_lost_at_once) > 0) {
         atomic_fetch_sub(&script_lost_at_once, 1);
         store->env->lost(store->env->core, request->owner, "it was lost at once");

@@ -28,6 +28,8 @@ extern _Atomic uint64_t script_last_owner;
 extern _Atomic uint64_t script_forgotten;
 /* So many grants are lost again before the core hears of them. */
 extern _Atomic int script_lost_at_once;
+/* Since when the store counts the time of what it grants, before now: a session's that it had already. */
+extern _Atomic int64_t script_counted_ns;
 /* Releases so far that were to leave a mark that the work is done. */
 extern _Atomic int script_done;
 /* Renewals under way, and how many began while another one was. */

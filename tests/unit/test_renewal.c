@@ -116,6 +116,34 @@ TEST(a_release_of_what_was_lost_marks_nothing_however_often_it_is_repeated)
     CHECK_INT(0, script_done);
 }
 
+TEST(a_release_that_is_not_allowed_is_repeated_with_its_mark)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_error err = { 0 };
+    options.once_per_ms = 3600000;
+    hf_lock *lock = take_for(60000, client, &options);
+    script_set(&script_release, 2, HF_DENIED, false);
+    CHECK_STATUS(HF_DENIED, hf_release_done(lock, &err), &err);
+    await_at_least(&script_done, 3);
+    hf_close(client);
+    CHECK_INT(0, script_held);
+    CHECK_INT(3, script_release.calls);
+}
+
+/* The lock's time may be that of a session which was renewed a while ago; its work has only begun. */
+TEST(work_is_done_from_its_grant_on_and_not_from_the_last_sign_of_life)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    options.once_per_ms = 60000;
+    atomic_store(&script_counted_ns, 90 * HFI_SECOND);
+    hf_lock *lock = take_for(300000, client, &options);
+    CHECK_STATUS(HF_OK, hf_release_done(lock, NULL), NULL);
+    CHECK_INT(1, script_done);
+    hf_close(client);
+}
+
 TEST(only_the_last_release_says_whether_the_work_is_done)
 {
     hf_options options = HF_OPTIONS_INIT;
@@ -152,7 +180,7 @@ TEST(a_callback_that_takes_long_costs_no_other_lock)
     hf_options options = HF_OPTIONS_INIT;
     hf_client *client = scripted_client(0);
     hf_lock *first, *second;
-    options.ttl_ms = 900;
+    options.ttl_ms = 2400;
     options.on_lost = take_long;
     options.arg = &callback;
     REQUIRE_STATUS(HF_OK, hf_acquire(&first, client, "first", &options, NULL), NULL);
@@ -160,12 +188,34 @@ TEST(a_callback_that_takes_long_costs_no_other_lock)
     options.on_lost = on_lost;
     REQUIRE_STATUS(HF_OK, hf_acquire(&second, client, "second", &options, NULL), NULL);
     gate_await(&callback.entered, 1);
-    await_at_least(&script_renew.calls, 5);
+    await_at_least(&script_renew.calls, 4);
     CHECK_INT(0, gate_count(&lost));
     CHECK_STATUS(HF_OK, hf_release(second, NULL), NULL);
     gate_pass(&callback.go_on);
     CHECK_STATUS(HF_LOST, hf_release(first, NULL), NULL);
     hf_close(client);
+}
+
+/* What the store no longer has is not to be relied on until another lock's callback has returned. */
+TEST(a_callback_that_takes_long_delays_the_news_of_no_other_loss)
+{
+    struct long_callback callback = { 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *locks[2];
+    options.on_lost = take_long;
+    options.arg = &callback;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&locks[0], client, "first", &options, NULL), NULL);
+    REQUIRE_STATUS(HF_OK, hf_acquire(&locks[1], client, "second", &options, NULL), NULL);
+    script_set(&script_renew, 2, HF_LOST, false);
+    hfi_keeper_recheck(client); /* both are due now */
+    gate_await(&callback.entered, 1);
+    CHECK(hf_remaining_ms(locks[0]) <= 0 && hf_remaining_ms(locks[1]) <= 0);
+    gate_pass(&callback.go_on);
+    for (int i = 0; i < 2; i++)
+        CHECK_STATUS(HF_LOST, hf_release(locks[i], NULL), NULL);
+    hf_close(client);
+    CHECK_INT(1, script_renew.calls);
 }
 
 static void release_at_once(hf_lock *lock, const char *why, void *arg)
