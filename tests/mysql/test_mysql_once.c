@@ -151,6 +151,33 @@ TEST_LIMIT(a_release_that_is_not_answered_leaves_one_mark, 120)
     }
 }
 
+/* What is taken back late is not what was done since. */
+TEST_LIMIT(a_mark_is_not_taken_back_late, 60)
+{
+    struct mysql_server *server = start_store("lease", "");
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+    hf_client_options client_options = HF_CLIENT_OPTIONS_INIT;
+    hf_client *client = NULL, *other = open_client();
+    hf_error err = { 0 };
+    char url[200];
+    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app", late_relay_port(relay));
+    client_options.timeout_ms = test_ms(2500);
+    REQUIRE_STATUS(HF_OK, hf_open(&client, url, &client_options, &err), &err);
+    do_it(other, "x-late");
+    CHECK_STATUS(HF_OK, hf_forget_done(client, "x-late", NULL), NULL); /* statements are prepared */
+    do_it(other, "x-late");
+    late_relay_cut(relay, "x-late", 2); /* the first looks what is there */
+    CHECK_STATUS(HF_UNKNOWN, hf_forget_done(client, "x-late", &err), &err);
+    late_relay_await(relay);
+    CHECK_STATUS(HF_OK, hf_forget_done(client, "x-late", NULL), NULL);
+    do_it(other, "x-late");
+    late_relay_deliver(relay);
+    CHECK_INT(1, mysql_server_number(server, MARKS, "x-late"));
+    check_asked(other, "x-late", HF_DONE, "done by ");
+    hf_close(client);
+    hf_close(other);
+}
+
 /* --------------------------------------------------------------------------------------------- looked at in time */
 
 /* Somebody has what a strategy waits for, leaves a mark, and gives it up. */

@@ -165,6 +165,32 @@ TEST_LIMIT(a_release_that_is_said_twice_leaves_one_mark, 90)
     }
 }
 
+/* What is taken back late is not what was done since. */
+TEST_LIMIT(a_mark_is_not_taken_back_late, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    hf_client *client = NULL;
+    hf_client_options impatient = HF_CLIENT_OPTIONS_INIT;
+    impatient.timeout_ms = 1000;
+    REQUIRE_STATUS(HF_OK, hf_open(&client, store_url, &impatient, NULL), NULL);
+    do_it(client, "x");
+    postgres_server_await(server, 1, "SELECT count(*) " IDLE);
+    const pid_t backend = (pid_t)postgres_server_number(server, "SELECT pid " IDLE);
+    postgres_server_pause_backend(backend);
+    const hf_status status = hf_forget_done(client, "x", NULL);
+    CHECK(status == HF_UNKNOWN || status == HF_UNAVAILABLE);
+    hf_client *other = open_client();
+    CHECK_STATUS(HF_OK, hf_forget_done(other, "x", NULL), NULL);
+    do_it(other, "x");
+    postgres_server_continue_backend(backend);
+    char lives[100];
+    snprintf(lives, sizeof lives, "SELECT count(*) FROM pg_stat_activity WHERE pid = %d", (int)backend);
+    postgres_server_await(server, 0, lives); /* it has done what it was sent, and found its client gone */
+    check_done(other, "x");
+    hf_close(client);
+    hf_close(other);
+}
+
 /* ---------------------------------------------------------------------------------------------------------- who may */
 
 TEST_LIMIT(tables_of_an_earlier_version_are_completed, 60)

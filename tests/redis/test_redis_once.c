@@ -329,3 +329,27 @@ TEST_LIMIT(an_attempt_that_is_late_takes_nothing_after_the_work_was_done, 60)
         redis_server_stop(server);
     }
 }
+
+/* What is taken back late is not what was done since. */
+TEST_LIMIT(a_record_is_not_taken_back_late, 60)
+{
+    for (unsigned i = 0; i < DIALECTS; i++) {
+        struct redis_server *server = serve("");
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+        hf_error err = { 0 };
+        hf_client *other = open_url("%s?dialect=%s", server->url, dialects[i]);
+        hf_client *client = open_url("redis://127.0.0.1:%d?dialect=%s", late_relay_port(relay), dialects[i]);
+        do_it(other, "warm-up");
+        CHECK_STATUS(HF_OK, hf_forget_done(client, "warm-up", &err), &err);
+        do_it(other, NAME);
+        late_relay_cut(relay, KEY, 2); /* the first looks what is there */
+        CHECK_STATUS(HF_UNKNOWN, hf_forget_done(client, NAME, &err), &err);
+        CHECK_STATUS(HF_OK, hf_forget_done(client, NAME, &err), &err);
+        do_it(other, NAME);
+        late_relay_deliver(relay);
+        check_try(HF_DONE, other, NAME);
+        hf_close(client);
+        hf_close(other);
+        redis_server_stop(server);
+    }
+}

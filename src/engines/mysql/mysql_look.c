@@ -74,9 +74,15 @@ hf_status hfi_mysql_inspect_done(void *memory, const char *prefix, hf_inspect_fn
     return show_all(memory, SQL_MARKS, prefix, each, arg, deadline_ns, err);
 }
 
+/* Only the mark that was seen: a request that comes late must not take back what was done since. */
 hf_status hfi_mysql_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
-    const struct mysql_values values = { .name = name };
+    struct mysql_values values = { .name = name };
+    struct mysql_answer answer = { .found = false };
+    const hf_status status = hfi_mysql_ask(memory, SQL_LOOK_AT_MARK, &values, &answer, deadline_ns, err);
+    if (status != HF_OK || !answer.found)
+        return status;
+    values.version = hfi_mysql_number(&answer.row, 3);
     return hfi_mysql_ask(memory, SQL_FORGET, &values, NULL, deadline_ns, err);
 }
 

@@ -81,7 +81,7 @@ static const char lease_mark[] = MARK("SELECT name, token, host, pid, note FROM 
 static const char marks[] = LOOK_AT_MARKS("expires > " NOW " AND " BEGINS("name") " ORDER BY name");
 static const char look_at_mark[] = LOOK_AT_MARKS(IS_IT("name"));
 
-static const char forget[] = "DELETE FROM {N} WHERE name = ?";
+static const char forget[] = "DELETE FROM {N} WHERE name = ? AND token = ?";
 
 /* --- lease and version --- */
 
@@ -330,7 +330,7 @@ static const char guard[] = "INSERT INTO {F} (resource, token) VALUES (?, LAST_I
     (HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN | HF_CAP_INSPECT | HF_CAP_BREAK |     \
      HF_CAP_GUARD | HF_CAP_ONCE)
 #define MARK_STATEMENTS                                                                                                \
-    [SQL_MARKS] = { marks, "nn" }, [SQL_LOOK_AT_MARK] = { look_at_mark, "n" }, [SQL_FORGET] = { forget, "n" }
+    [SQL_MARKS] = { marks, "nn" }, [SQL_LOOK_AT_MARK] = { look_at_mark, "n" }, [SQL_FORGET] = { forget, "nv" }
 #define ROW_STATEMENTS                                                                                                 \
     [SQL_ENTER] = { enter, "nohpk" }, [SQL_TIDY] = { tidy, "" }, [SQL_CALL] = { call, "l" },                           \
     [SQL_MEND] = { mend, "n" }, [SQL_RENEW] = { renew, "rttnor" }, [SQL_RENEW_MANY] = { renew_many, "rttNOr" },        \

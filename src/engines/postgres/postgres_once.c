@@ -51,12 +51,19 @@ hf_status hfi_postgres_inspect_done(void *memory, const char *prefix, hf_inspect
                                      err);
 }
 
+/* Only the mark that was seen: a request that comes late must not take back what was done since. */
 hf_status hfi_postgres_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
-    static const postgres_sequence forget = { POSTGRES_FORGET_DONE };
-    const struct postgres_values values = { .name = name, .note = "" };
+    static const postgres_sequence look = { POSTGRES_DONE }, forget = { POSTGRES_FORGET_DONE };
+    struct postgres_values values = { .name = name, .note = "" };
     struct postgres_answer answer = { .counted = POSTGRES_END };
-    const hf_status status = hfi_postgres_run(memory, forget, &values, &answer, deadline_ns, err);
-    PQclear(answer.last);
+    hf_status status = hfi_postgres_run(memory, look, &values, &answer, deadline_ns, err);
+    const bool there = PQntuples(answer.done) > 0;
+    hfi_postgres_put(values.version, hfi_postgres_number(answer.done, 0, 5, 0));
+    PQclear(answer.done);
+    if (there) {
+        status = hfi_postgres_run(memory, forget, &values, &answer, deadline_ns, err);
+        PQclear(answer.last);
+    }
     return hfi_postgres_explain_once(memory, status, err);
 }

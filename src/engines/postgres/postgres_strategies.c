@@ -62,12 +62,12 @@
     " f.host, f.pid, f.note, " NOW ", " NOW " + " TTL " FROM freed f" MARK_OVER
 
 static const char done[] =
-    "SELECT d.host, d.pid, d.note, " LEFT_MS("d.expires") ", " DONE_MS " FROM {D} d WHERE " IS_DONE;
+    "SELECT d.host, d.pid, d.note, " LEFT_MS("d.expires") ", " DONE_MS ", d.token FROM {D} d WHERE " IS_DONE;
 
 static const char inspect_done[] = "SELECT d.name, d.host, d.pid, d.token, " DONE_MS ", " LEFT_MS(
     "d.expires") ", -1, d.note FROM {D} d WHERE starts_with(d.name, $1) AND d.expires > " NOW " ORDER BY d.name";
 
-static const char forget_done[] = "DELETE FROM {D} WHERE name = $1";
+static const char forget_done[] = "DELETE FROM {D} WHERE name = $1 AND token = $2";
 
 /* On the connection that has the lock, which is why no owner is compared. */
 static const char bound_mark[] = MARK_INTO " VALUES ($1, $2, $3, $5, $6, " NOW ", " NOW " + " TTL ")" MARK_OVER;
@@ -357,7 +357,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
                [POSTGRES_DONE] = { done, "n" },
                [POSTGRES_INSPECT_DONE] = { inspect_done, "n" },
-               [POSTGRES_FORGET_DONE] = { forget_done, "n" },
+               [POSTGRES_FORGET_DONE] = { forget_done, "nv" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
@@ -388,7 +388,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
                [POSTGRES_DONE] = { done, "n" },
                [POSTGRES_INSPECT_DONE] = { inspect_done, "n" },
-               [POSTGRES_FORGET_DONE] = { forget_done, "n" },
+               [POSTGRES_FORGET_DONE] = { forget_done, "nv" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
@@ -418,7 +418,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
                [POSTGRES_DONE] = { done, "n" },
                [POSTGRES_INSPECT_DONE] = { inspect_done, "n" },
-               [POSTGRES_FORGET_DONE] = { forget_done, "n" },
+               [POSTGRES_FORGET_DONE] = { forget_done, "nv" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_VOUCH] = { vouch, "l" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
@@ -447,7 +447,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_INSPECT_ONE] = { advisory_inspect_one, "n" },
                [POSTGRES_DONE] = { done, "n" },
                [POSTGRES_INSPECT_DONE] = { inspect_done, "n" },
-               [POSTGRES_FORGET_DONE] = { forget_done, "n" },
+               [POSTGRES_FORGET_DONE] = { forget_done, "nv" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },
@@ -475,7 +475,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_INSPECT_ONE] = { update_inspect_one, "n" },
                [POSTGRES_DONE] = { done, "n" },
                [POSTGRES_INSPECT_DONE] = { inspect_done, "n" },
-               [POSTGRES_FORGET_DONE] = { forget_done, "n" },
+               [POSTGRES_FORGET_DONE] = { forget_done, "nv" },
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },

@@ -302,6 +302,7 @@ enum redis_script_name {
     REDIS_ACQUIRE_ONCE, /* a key more: as REDIS_ACQUIRE; or { -2, now, record } if its work is recorded as done */
     REDIS_RELEASE_DONE, /* a key and, third, an argument more: as REDIS_RELEASE; or { that, why there is no record } */
     REDIS_GUARD,        /* the same in all dialects: see redis_guard.c */
+    REDIS_FORGET_DONE,  /* likewise: see redis_once.c */
     REDIS_SCRIPTS
 };
 
@@ -498,6 +499,7 @@ hf_status hfi_redis_guard(void *memory, const char *resource, uint64_t token, hf
 
 /* --- redis_once.c --- */
 
+extern const char hfi_redis_forget_script[];
 /* Where the record is that the work of a lock is done, and its inverse; false: `key` is none. */
 void hfi_redis_done_key(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *name);
 bool hfi_redis_done_name(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store, const char *key);

@@ -10,6 +10,7 @@
  * lines around them, see redis_lua.h; who does not ask for it gets the scripts without.
  */
 #include "redis.h"
+#include "redis_lua.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -88,28 +89,45 @@ int hfi_redis_show_done(const struct redis_done *done, const char *name, hf_insp
     return each(&one, arg);
 }
 
-/* By PEXPIRE, which renewals need as well: there is no right more to ask for. */
+/* As a break: "" asks for what is there, that answer has it forgotten and nothing else. By PEXPIRE, which renewals need
+ * as well: there is no right more to ask for. */
+const char hfi_redis_forget_script[] =
+    "local record = redis.call('get', KEYS[1])\n"
+    "if not record then return 0 end\n" ONLY_WHOM_WAS_SEEN("record") "return redis.call('pexpire', KEYS[1], 0)\n";
+
+static hf_status ask_to_forget(struct redis_store *store, const char *key, const char *seen, redisReply **reply,
+                               hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_command command = { REDIS_ROOM(5) };
+    bool confirmed;
+    hfi_redis_add_script(&command, &store->scripts[REDIS_FORGET_DONE]);
+    hfi_redis_add(&command, "1");
+    hfi_redis_add(&command, key);
+    hfi_redis_add(&command, seen);
+    struct redis_question question = { .key = key, .commands = &command, .count = 1, .deadline_ns = deadline_ns };
+    if (!*seen)
+        return hfi_redis_only_read(hfi_redis_ask(store, &question, reply, err), err);
+    const hf_status status = hfi_redis_ask_confirmed(store, &question, reply, &confirmed, err);
+    return status == HF_OK && !confirmed && (*reply)->type == REDIS_REPLY_INTEGER ? HF_UNKNOWN : status;
+}
+
+/* Only the record that was seen: a request that was given up and arrives late must not take back what was done since. */
 hf_status hfi_redis_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_store *store = memory;
-    struct redis_command command = { REDIS_ROOM(3) };
     char key[HFI_REDIS_KEY_MAX];
-    redisReply *reply = NULL;
-    bool confirmed;
+    redisReply *seen = NULL, *reply = NULL;
     if (hfi_redis_check_name(store, name, err) != HF_OK)
         return HF_INVALID;
     hfi_redis_done_key(key, store, name);
-    hfi_redis_add(&command, "PEXPIRE");
-    hfi_redis_add(&command, key);
-    hfi_redis_add(&command, "0");
-    struct redis_question question = { .key = key, .commands = &command, .count = 1, .deadline_ns = deadline_ns };
-    hf_status status = hfi_redis_ask_confirmed(store, &question, &reply, &confirmed, err);
-    if (status != HF_OK)
-        return status;
-    if (reply->type != REDIS_REPLY_INTEGER)
-        status = hfi_redis_refusal(reply, key, err);
-    else if (!confirmed)
-        status = HF_UNKNOWN;
+    hf_status status = ask_to_forget(store, key, "", &seen, deadline_ns, err);
+    const bool there = status == HF_OK && seen->type == REDIS_REPLY_STRING;
+    if (there)
+        status = ask_to_forget(store, key, seen->str, &reply, deadline_ns, err);
+    const redisReply *last = there ? reply : seen;
+    if (status == HF_OK && last->type != REDIS_REPLY_INTEGER)
+        status = hfi_redis_refusal(last, key, err);
+    freeReplyObject(seen);
     freeReplyObject(reply);
     return status;
 }

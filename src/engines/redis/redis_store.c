@@ -64,6 +64,7 @@ void hfi_redis_scripts_init(struct redis_script scripts[REDIS_SCRIPTS], const st
                             bool sharded)
 {
     hfi_redis_script_init(&scripts[REDIS_GUARD], hfi_redis_guard_script);
+    hfi_redis_script_init(&scripts[REDIS_FORGET_DONE], hfi_redis_forget_script);
     for (size_t i = 0; i < REDIS_GUARD; i++) {
         const char *text = sharded ? dialect->sharded_scripts[i] : dialect->scripts[i];
         if (text)
