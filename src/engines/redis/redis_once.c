@@ -111,7 +111,8 @@ static hf_status ask_to_forget(struct redis_store *store, const char *key, const
     return status == HF_OK && !confirmed && (*reply)->type == REDIS_REPLY_INTEGER ? HF_UNKNOWN : status;
 }
 
-/* Only the record that was seen: a request that was given up and arrives late must not take back what was done since. */
+/* Only the record that was seen: a request that was given up and arrives late must not take back what was done
+ * since. */
 hf_status hfi_redis_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_store *store = memory;
