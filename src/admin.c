@@ -68,8 +68,7 @@ static void say_who(char out[160])
     char buffer[1024], host[65] = "";
     struct passwd entry, *found = NULL;
     gethostname(host, sizeof host - 1);
-    getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found);
-    if (found)
+    if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found)
         snprintf(out, 160, "%.64s@%s:%ld", found->pw_name, host, (long)getpid());
     else
         snprintf(out, 160, "user %u@%s:%ld", (unsigned)geteuid(), host, (long)getpid());

@@ -14,11 +14,11 @@ bool hfi_timers_reserve(struct hfi_timers *timers, size_t count)
         return true;
     while (room < count)
         room *= 2;
-    struct hfi_timer **larger = hfi_alloc(room * sizeof *larger);
+    struct hfi_timer **larger = hfi_alloc(room * sizeof(struct hfi_timer *));
     if (!larger)
         return false;
     if (timers->count)
-        memcpy(larger, timers->heap, timers->count * sizeof *larger);
+        memcpy(larger, timers->heap, timers->count * sizeof(struct hfi_timer *));
     hfi_free(timers->heap);
     timers->heap = larger;
     timers->room = room;

@@ -373,19 +373,28 @@ static int show(const struct mem_store *store, const struct shown *one, hf_inspe
 
 typedef size_t copy_fn(struct shard *shard, const char *name, size_t length, struct shown *out, size_t room);
 
+struct listing {
+    const struct mem_store *store;
+    copy_fn *copy;
+    const char *name; /* so many bytes of it are compared */
+    size_t length;
+    hf_inspect_fn each;
+    void *arg;
+    int stop;
+};
+
 /* False: there is no memory for it. */
-static bool show_shard(const struct mem_store *store, struct shard *shard, copy_fn *copy, const char *name,
-                       size_t length, hf_inspect_fn each, void *arg, int *stop)
+static bool show_shard(struct listing *listing, struct shard *shard)
 {
     pthread_mutex_lock(&shard->mutex);
-    const size_t wanted = copy(shard, name, length, NULL, 0);
+    const size_t wanted = listing->copy(shard, listing->name, listing->length, NULL, 0);
     struct shown *copies = wanted ? hfi_alloc(wanted * sizeof *copies) : NULL;
     if (copies)
-        copy(shard, name, length, copies, wanted);
+        listing->copy(shard, listing->name, listing->length, copies, wanted);
     pthread_mutex_unlock(&shard->mutex);
     const bool possible = copies || !wanted;
-    for (size_t i = 0; possible && i < wanted && !*stop; i++)
-        *stop = show(store, &copies[i], each, arg);
+    for (size_t i = 0; possible && i < wanted && !listing->stop; i++)
+        listing->stop = show(listing->store, &copies[i], listing->each, listing->arg);
     hfi_free(copies);
     return possible;
 }
@@ -398,10 +407,10 @@ static hf_status say_no_memory(hf_error *err)
 static hf_status show_all(const struct mem_store *store, copy_fn *copy, const char *prefix, hf_inspect_fn each,
                           void *arg, hf_error *err)
 {
-    int stop = 0;
+    struct listing listing = { store, copy, prefix, strlen(prefix), each, arg, 0 };
     bool shown = true;
-    for (size_t i = 0; i < SHARDS && !stop && shown; i++)
-        shown = show_shard(store, &shards[i], copy, prefix, strlen(prefix), each, arg, &stop);
+    for (size_t i = 0; i < SHARDS && !listing.stop && shown; i++)
+        shown = show_shard(&listing, &shards[i]);
     return shown ? HF_OK : say_no_memory(err);
 }
 
@@ -435,9 +444,8 @@ static hf_status mem_inspect_one(void *store, const char *name, hf_inspect_fn ea
                                  hf_error *err)
 {
     (void)deadline_ns;
-    int stop = 0;
-    const bool shown =
-        show_shard(store, shard_of(hfi_name_hash(name)), copy_shard, name, strlen(name) + 1, each, arg, &stop);
+    struct listing listing = { store, copy_shard, name, strlen(name) + 1, each, arg, 0 };
+    const bool shown = show_shard(&listing, shard_of(hfi_name_hash(name)));
     return shown ? HF_OK : say_no_memory(err);
 }
 

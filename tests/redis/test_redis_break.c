@@ -47,9 +47,10 @@ static void await_listeners(struct redis_server *const *servers, int count, int6
 static void check_told_by_whom(const struct held *held)
 {
     char words[300], host[65] = "";
-    const struct passwd *user = getpwuid(geteuid());
+    char buffer[1024];
+    struct passwd entry, *user = NULL;
     gethostname(host, sizeof host - 1);
-    if (user)
+    if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &user) == 0 && user)
         snprintf(words, sizeof words, "it was broken by %s@%s:%ld", user->pw_name, host, (long)getpid());
     else
         snprintf(words, sizeof words, "it was broken by user %u@%s:%ld", (unsigned)geteuid(), host, (long)getpid());

@@ -291,7 +291,7 @@ static int64_t processor_ns(void)
 static int64_t price_of_a_renewal(int count)
 {
     hf_client *client = scripted_client(600000);
-    hf_lock **locks = calloc((size_t)count, sizeof *locks);
+    hf_lock **locks = calloc((size_t)count, sizeof(hf_lock *));
     hf_options options = HF_OPTIONS_INIT;
     hf_error err = { 0 };
     char name[32];

@@ -86,9 +86,10 @@ static void add_holder(struct text *out)
 static void add_breaker(struct text *out)
 {
     char host[65] = "", who[160];
-    const struct passwd *user = getpwuid(geteuid());
+    char buffer[1024];
+    struct passwd entry, *user = NULL;
     gethostname(host, sizeof host - 1);
-    if (user)
+    if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &user) == 0 && user)
         snprintf(who, sizeof who, "%s@%s:%d", user->pw_name, host, (int)getpid());
     else
         snprintf(who, sizeof who, "user %u@%s:%d", (unsigned)geteuid(), host, (int)getpid());

@@ -55,7 +55,7 @@ hf_status hfi_file_read_done(int fd, struct file_done *done, const char *name, h
     done->done_ms = sector.done_ms;
     done->for_ms = sector.for_ms;
     done->left_ms = hfi_wall_done_left_ms(now_ms, sector.done_ms, sector.for_ms);
-    done->ago_ms = now_ms > sector.done_ms ? now_ms - sector.done_ms : 0;
+    done->ago_ms = done->left_ms && now_ms > sector.done_ms ? now_ms - sector.done_ms : 0;
     memcpy(done->host, sector.host, sizeof done->host - 1);
     memcpy(done->note, sector.note, sizeof done->note - 1);
     memcpy(done->name, sector.name, sizeof done->name - 1);

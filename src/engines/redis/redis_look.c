@@ -21,10 +21,9 @@ static size_t add_literal(char *out, size_t used, size_t room, const char *text)
     return used;
 }
 
-/* Runs a script that takes the keys of `name`, and arguments unless they are NULL. */
+/* Runs a script that takes the keys of `name`, and up to two arguments; NULL: none. */
 static hf_status ask_about(struct redis_store *store, enum redis_script_name script, const char *name,
-                           const char *argument, const char *another, redisReply **reply, hfi_time deadline_ns,
-                           hf_error *err)
+                           const char *const arguments[2], redisReply **reply, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_command command = { REDIS_ROOM(3 + HFI_REDIS_KEYS_MOST + 2) };
     redis_keys keys;
@@ -34,10 +33,8 @@ static hf_status ask_about(struct redis_store *store, enum redis_script_name scr
     hfi_redis_add(&command, number);
     for (size_t i = 0; i < count; i++)
         hfi_redis_add(&command, keys[i]);
-    if (argument)
-        hfi_redis_add(&command, argument);
-    if (another)
-        hfi_redis_add(&command, another);
+    for (size_t i = 0; i < 2 && arguments[i]; i++)
+        hfi_redis_add(&command, arguments[i]);
     struct redis_question question = { .key = keys[0], .commands = &command, .count = 1, .deadline_ns = deadline_ns };
     return hfi_redis_ask(store, &question, reply, err);
 }
@@ -158,8 +155,10 @@ struct inspection {
 static hf_status inspect_lock(struct inspection *inspection, const char *name, hf_error *err)
 {
     redisReply *reply = NULL;
-    hf_status status = hfi_redis_only_read(
-        ask_about(inspection->store, REDIS_LOOK, name, NULL, NULL, &reply, inspection->deadline_ns, err), err);
+    hf_status status =
+        hfi_redis_only_read(ask_about(inspection->store, REDIS_LOOK, name, (const char *[2]){ NULL, NULL }, &reply,
+                                      inspection->deadline_ns, err),
+                            err);
     if (status == HF_OK)
         status =
             hfi_redis_show(inspection->store, reply, name, inspection->each, inspection->arg, &inspection->stop, err);
@@ -225,7 +224,7 @@ static hf_status inspect_node(struct inspection *inspection, struct redis_node *
             return status;
         const redisReply *keys = found->element[1];
         for (size_t i = 0; i < keys->elements && status == HF_OK && !inspection->stop; i++) {
-            char name[HFI_REDIS_KEY_MAX];
+            char name[HFI_REDIS_KEY_MAX] = "";
             if (is_wanted(inspection, name, keys->element[i]) &&
                 !(but_not_prefix && strcmp(name, inspection->prefix) == 0))
                 status = (inspection->done ? inspect_record : inspect_lock)(inspection, name, err);
@@ -289,13 +288,13 @@ hf_status hfi_redis_evict(void *memory, const char *name, const char *by, hfi_ti
     redisReply *seen = NULL, *reply = NULL;
     if (hfi_redis_check_name(memory, name, err) != HF_OK)
         return HF_INVALID;
-    hf_status status =
-        hfi_redis_only_read(ask_about(memory, REDIS_EVICT, name, "", NULL, &seen, deadline_ns, err), err);
+    hf_status status = hfi_redis_only_read(
+        ask_about(memory, REDIS_EVICT, name, (const char *[2]){ "", NULL }, &seen, deadline_ns, err), err);
     if (status != HF_OK)
         return status;
     const bool held = seen->type == REDIS_REPLY_STRING;
     if (held)
-        status = ask_about(memory, REDIS_EVICT, name, seen->str, by, &reply, deadline_ns, err);
+        status = ask_about(memory, REDIS_EVICT, name, (const char *[2]){ seen->str, by }, &reply, deadline_ns, err);
     const redisReply *last = held ? reply : seen;
     if (status == HF_OK && last->type != REDIS_REPLY_INTEGER)
         status = hfi_redis_refusal(last, name, err);

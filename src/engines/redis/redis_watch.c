@@ -59,6 +59,8 @@ static bool subscribe(const struct redis_store *store, struct redis_connection *
 static void step(struct redis_store *store)
 {
     struct redis_connection *connection = store->watch.connection;
+    if (!connection)
+        return;
     const hf_status status =
         hfi_redis_connect_step(connection, &store->watch.node->address, &store->config.access, NULL);
     const bool goes_on = status == HF_TIMEOUT || (status == HF_OK && subscribe(store, connection));

@@ -14,7 +14,7 @@ static int read_done(sqlite3_stmt *row, void *arg)
     snprintf(done->who, sizeof done->who, "%.64s:%lld%s%.80s", host ? host : "",
              (long long)sqlite3_column_int64(row, 1), note && *note ? " " : "", note ? note : "");
     done->left_ms = hfi_wall_done_left_ms(now_ms, done_ms, sqlite3_column_int64(row, 4));
-    done->ago_ms = now_ms > done_ms ? now_ms - done_ms : 0;
+    done->ago_ms = done->left_ms && now_ms > done_ms ? now_ms - done_ms : 0;
     done->owner.client = (uint64_t)sqlite3_column_int64(row, 5);
     done->owner.serial = (uint64_t)sqlite3_column_int64(row, 6);
     return 0;

@@ -86,16 +86,19 @@ static int show(const struct shown *one, hfi_time now_ns, hf_inspect_fn each, vo
 
 static int show_done(const struct shown *one, hfi_time now_ms, hf_inspect_fn each, void *arg)
 {
+    const int64_t left_ms = hfi_wall_done_left_ms(now_ms, one->since_ns, one->end_ns);
+    if (left_ms <= 0)
+        return 0;
     const hf_info info = { .size = sizeof info,
                            .name = one->name,
                            .host = one->host,
                            .pid = one->pid,
                            .token = one->token,
                            .held_ms = now_ms > one->since_ns ? now_ms - one->since_ns : 0,
-                           .remaining_ms = hfi_wall_done_left_ms(now_ms, one->since_ns, one->end_ns),
+                           .remaining_ms = left_ms,
                            .waiters = one->waiters,
                            .note = one->note };
-    return info.remaining_ms > 0 ? each(&info, arg) : 0;
+    return each(&info, arg);
 }
 
 static hf_status look(struct sqlite_store *store, enum sqlite_statement inspect, const char *text, hf_inspect_fn each,
