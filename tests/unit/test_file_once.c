@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
-#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -52,63 +51,6 @@ static void do_it(hf_client *client, const char *name)
 {
     hf_error err = { 0 };
     CHECK_STATUS(HF_OK, hf_release_done(take_once(client, name), &err), &err);
-}
-
-/* --- the price --- */
-
-enum { PAIRS = 20 };
-
-static void work_under_watch(bool once)
-{
-    hf_client *client = open_client();
-    hf_options options = HF_OPTIONS_INIT;
-    hf_lock *lock = NULL;
-    options.owner = HF_OWNER_HANDLE;
-    options.once_per_ms = once ? HOUR_MS : 0;
-    for (int i = 0; i < 2 * PAIRS; i++) { /* the first half is for memory and the like */
-        if (i == PAIRS)
-            raise(SIGSTOP);
-        REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, client, "x", &options, NULL), NULL);
-        REQUIRE_STATUS(HF_OK, hf_release(lock, NULL), NULL);
-    }
-    raise(SIGSTOP);
-    hf_close(client);
-}
-
-/* How many system calls a pair makes, counted by the kernel's own means. */
-static long calls_of_a_pair(bool once)
-{
-    long stops = 0;
-    int state = 0;
-    const pid_t child = fork();
-    if (child == 0) {
-        ptrace(PTRACE_TRACEME, 0, NULL, NULL);
-        work_under_watch(once);
-        test_exit_child();
-    }
-    REQUIRE_INT(child, waitpid(child, &state, 0));
-    REQUIRE(WIFSTOPPED(state) && WSTOPSIG(state) == SIGSTOP);
-    REQUIRE_INT(0, ptrace(PTRACE_SETOPTIONS, child, NULL, PTRACE_O_TRACESYSGOOD));
-    do {
-        REQUIRE_INT(0, ptrace(PTRACE_SYSCALL, child, NULL, NULL));
-        REQUIRE_INT(child, waitpid(child, &state, 0));
-        REQUIRE(WIFSTOPPED(state));
-        stops += WSTOPSIG(state) == (SIGTRAP | 0x80);
-    } while (WSTOPSIG(state) != SIGSTOP);
-    REQUIRE_INT(0, ptrace(PTRACE_DETACH, child, NULL, NULL));
-    REQUIRE_INT(child, waitpid(child, &state, 0));
-    CHECK_INT(0, state);
-    return stops / 2 / PAIRS;
-}
-
-/* Lock, look at the file, whether it has a queue, read and write its record; unlock, and look for a queue again. */
-TEST(once_costs_one_read_and_nothing_is_paid_without_it)
-{
-    set_up();
-    const long without = calls_of_a_pair(false);
-    CHECK_INT(7, without);
-    CHECK_INT(without + 1, calls_of_a_pair(true));
-    tear_down(false);
 }
 
 /* --- the clock --- */
@@ -340,7 +282,9 @@ TEST(users_who_share_locks_share_what_is_done)
     REQUIRE_INT(0, chmod(directory, 01777));
     hf_client *client = open_client();
     do_it(client, "x");
+    hf_close(client);
     as_another_user(forget_and_do_it);
+    client = open_client();
     CHECK_STATUS(HF_DONE, is_done(client, "x"), NULL);
     CHECK_STATUS(HF_DONE, is_done(client, "theirs"), NULL);
     CHECK_STATUS(HF_OK, hf_forget_done(client, "theirs", &err), &err);

@@ -75,7 +75,7 @@ TEST(words_come_with_their_message)
 /* Version 0.1 writes a message alone, and reads one of that size at a time; what it does not know it skips. */
 TEST(version_0_1_is_understood_and_understands)
 {
-    const struct hfi_message old = { .magic = "hftells", .kind = 1, .inode = 2, .number = 3 };
+    static const struct hfi_message old = { .magic = "hftells", .kind = 1, .inode = 2, .number = 3 };
     struct hfi_message read_by_old = { .kind = 0 };
     set_up();
     struct line line = open_line();
