@@ -157,17 +157,31 @@ PROMISE(p06_renewal_by_hand_does_not_pass_the_longest_time, 0)
     hf_close(holder);
 }
 
-PROMISE(p06_a_process_renews_while_it_does_something_else, HF_CAP_PROCESSES)
+/* Whether a holder in another process keeps its lock for three times its time-to-live. */
+static bool another_process_keeps_it(const char *text, uint32_t ttl_ms)
 {
-    struct holder *holder = holder_new("x");
-    holder->options.ttl_ms = short_ttl_ms();
+    struct holder *holder = holder_new(text);
+    hf_options patience = HF_OPTIONS_INIT;
+    hf_lock *lock = NULL;
+    holder->options.ttl_ms = ttl_ms;
+    patience.wait_ms = 3 * ttl_ms;
     pid_t pid = holder_start(holder);
     hf_client *client = open_client();
-    hf_options patience = HF_OPTIONS_INIT;
-    hf_lock *none = NULL;
-    patience.wait_ms = 3 * short_ttl_ms();
-    CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, client, holder->name.text, &patience, NULL), NULL);
-    holder_finish(holder, pid, HF_OK);
-    CHECK_INT(0, gate_count(&holder->told));
+    const bool kept = hf_acquire(&lock, client, holder->name.text, &patience, NULL) == HF_TIMEOUT;
+    hf_release(lock, NULL);
+    gate_pass(&holder->go);
+    helper_join(pid);
     hf_close(client);
+    const bool told = gate_count(&holder->told) > 0;
+    CHECK_STATUS(told ? HF_LOST : HF_OK, (hf_status)atomic_load(&holder->released), NULL);
+    CHECK(kept || told); /* who has lost it knows */
+    return kept && !told;
+}
+
+/* A machine that is so busy that this process does not run for some hundred milliseconds loses short leases, rightly:
+ * then longer ones have to do. */
+PROMISE_LIMIT(p06_a_process_renews_while_it_does_something_else, HF_CAP_PROCESSES, 60)
+{
+    CHECK(another_process_keeps_it("a", short_ttl_ms()) || another_process_keeps_it("b", 3 * short_ttl_ms()) ||
+          another_process_keeps_it("c", 9 * short_ttl_ms()));
 }
