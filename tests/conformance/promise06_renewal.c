@@ -7,24 +7,34 @@
 
 #define LIVES 4
 
-PROMISE(p06_a_renewed_lock_outlives_its_time, 0)
+/* Whether a lock is kept for four times its time-to-live. */
+static bool is_kept(const char *text, uint32_t ttl_ms)
 {
-    struct name name = unique_name("x");
+    struct name name = unique_name(text);
     hf_client *holder = open_client(), *other = open_client();
     hf_options options = HF_OPTIONS_INIT, patience = HF_OPTIONS_INIT;
     struct loss loss = { 0 };
-    hf_lock *none = NULL;
-    options.ttl_ms = short_ttl_ms();
+    hf_lock *next = NULL;
+    options.ttl_ms = ttl_ms;
     record_loss(&options, &loss);
-    patience.wait_ms = LIVES * short_ttl_ms();
+    patience.wait_ms = LIVES * ttl_ms;
     hf_lock *lock = must_acquire(holder, name.text, &options);
-    CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, name.text, &patience, NULL), NULL);
-    CHECK(hf_remaining_ms(lock) > 0);
-    CHECK_INT(0, gate_count(&loss.told));
-    must_release(lock);
+    const bool kept = hf_acquire(&next, other, name.text, &patience, NULL) == HF_TIMEOUT;
+    CHECK(kept || gate_count(&loss.told) == 1); /* who has lost it knows */
+    CHECK((hf_remaining_ms(lock) > 0) == (gate_count(&loss.told) == 0));
+    const bool held = hf_release(lock, NULL) == HF_OK;
+    hf_release(next, NULL);
     check_becomes_free(other, name.text);
     hf_close(holder);
     hf_close(other);
+    return kept && held;
+}
+
+/* A machine that is so busy that this process or the store does not run for some hundred milliseconds loses short
+ * leases, rightly: then longer ones have to do. */
+PROMISE_LIMIT(p06_a_renewed_lock_outlives_its_time, 0, 60)
+{
+    CHECK(is_kept("a", short_ttl_ms()) || is_kept("b", 3 * short_ttl_ms()) || is_kept("c", 9 * short_ttl_ms()));
 }
 
 PROMISE(p06_many_locks_are_renewed_together, 0)
@@ -178,8 +188,6 @@ static bool another_process_keeps_it(const char *text, uint32_t ttl_ms)
     return kept && !told;
 }
 
-/* A machine that is so busy that this process does not run for some hundred milliseconds loses short leases, rightly:
- * then longer ones have to do. */
 PROMISE_LIMIT(p06_a_process_renews_while_it_does_something_else, HF_CAP_PROCESSES, 60)
 {
     CHECK(another_process_keeps_it("a", short_ttl_ms()) || another_process_keeps_it("b", 3 * short_ttl_ms()) ||
