@@ -68,9 +68,9 @@ static void check_late_attempt(struct mysql_server *server, const char *strategy
     const hf_status status = hf_try_acquire(&lock, client, name, &options, NULL);
     CHECK(status == HF_UNKNOWN || status == HF_UNAVAILABLE);
     late_relay_await(relay);
-    check_becomes_free(other, name); /* its undoing may take another moment */
+    check_becomes_free(other, name);
     late_relay_deliver(relay);
-    check_free_now(other, name);
+    check_becomes_free(other, name); /* its undoing may take another moment; what is held for nobody lasts for longer */
     /* And after a hold of the same client. */
     must_release(must_acquire(client, name, &options));
     check_free_now(other, name);
