@@ -326,9 +326,10 @@ static hf_status release_by_script(struct redis_store *store, const struct hfi_r
     struct redis_command command = { REDIS_ROOM(WORDS_MOST) };
     bool confirmed = true;
     add_common(&command, &words, store, request->done_ms ? REDIS_RELEASE_DONE : REDIS_RELEASE, request);
-    snprintf(words.done_ms, sizeof words.done_ms, "%" PRIu64, request->done_ms);
-    if (request->done_ms)
+    if (request->done_ms) {
+        snprintf(words.done_ms, sizeof words.done_ms, "%" PRIu64, request->done_ms);
         hfi_redis_add(&command, words.done_ms);
+    }
     if (mark)
         hfi_redis_add(&command, "1");
     struct redis_question question = {
