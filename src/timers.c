@@ -56,14 +56,12 @@ static void take_out(struct hfi_timers *timers, struct hfi_timer *timer)
     timer->place = 0;
 }
 
-void hfi_timers_set(struct hfi_timers *timers, struct hfi_timer *timer, hfi_time at_ns)
+void hfi_timers_move(struct hfi_timers *timers, struct hfi_timer *timer, hfi_time at_ns)
 {
-    if (timer->place && timer->at_ns == at_ns)
-        return;
     timer->at_ns = at_ns;
     if (at_ns != HFI_NEVER)
         sift(timers, timer->place ? timer->place : ++timers->count, timer);
-    else if (timer->place)
+    else
         take_out(timers, timer);
 }
 

@@ -21,8 +21,13 @@ struct hfi_timers {
 
 /* Room for `count` timers in all: setting one then cannot fail. False: no memory. */
 bool hfi_timers_reserve(struct hfi_timers *timers, size_t count);
-/* HFI_NEVER takes it out. */
-void hfi_timers_set(struct hfi_timers *timers, struct hfi_timer *timer, hfi_time at_ns);
+void hfi_timers_move(struct hfi_timers *timers, struct hfi_timer *timer, hfi_time at_ns);
+/* HFI_NEVER takes it out. Most often nothing changes. */
+static inline void hfi_timers_set(struct hfi_timers *timers, struct hfi_timer *timer, hfi_time at_ns)
+{
+    if (at_ns == HFI_NEVER ? timer->place != 0 : timer->place == 0 || timer->at_ns != at_ns)
+        hfi_timers_move(timers, timer, at_ns);
+}
 /* The one that is due first; NULL: there is none. */
 struct hfi_timer *hfi_timers_first(const struct hfi_timers *timers);
 void hfi_timers_free(struct hfi_timers *timers);

@@ -48,8 +48,10 @@ hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)
         finish_later(hold, hfi_now_ns() + hfi_backoff_ns(++hold->undo_failures, client->env.random()));
     } else {
         hold->engaged = false;
-        hold->undoing = false;
-        hfi_hold_schedule(hold);
+        if (hold->undoing) {
+            hold->undoing = false;
+            hfi_hold_schedule(hold);
+        }
     }
     return status;
 }
