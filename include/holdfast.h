@@ -179,7 +179,8 @@ HF_API hf_status hf_release(hf_lock *lock, hf_error *err);
  * was lost (HF_LOST), or held for longer than once_per_ms. What the last release of a lock that was re-entered says
  * counts. HF_UNAVAILABLE, HF_UNKNOWN: it is being recorded in the background, as the release is finished there.
  * HF_DENIED: it is not recorded, unless a release that is repeated in the background is allowed after all; the message
- * says whether the lock is released. Any other: it is not recorded. */
+ * says whether the lock is released. HF_INVALID: it is released, but was taken without once_per_ms. Any other: it is
+ * not recorded. */
 HF_API hf_status hf_release_done(hf_lock *lock, hf_error *err);
 
 /* Renews by hand, to `ttl_ms` from now (0: the lock's own time-to-live). HF_LOST: too late. */

@@ -78,7 +78,12 @@ hf_status hf_release(hf_lock *lock, hf_error *err)
 
 hf_status hf_release_done(hf_lock *lock, hf_error *err)
 {
-    return release(lock, true, err);
+    const bool once = !lock || lock->generation != hfi_generation || lock->hold->once_ms != 0;
+    const hf_status status = release(lock, true, err);
+    if (status == HF_OK && !once)
+        return hfi_fail(err, HF_INVALID, 0,
+                        "it is released, but not recorded as done: it was taken without once_per_ms");
+    return status;
 }
 
 /* One exchange. The hold is pinned. Mutex held; let go of in between. */

@@ -299,6 +299,19 @@ PROMISE_LIMIT(once_five_processes_do_it_once, HF_CAP_ONCE | HF_CAP_PROCESSES, 60
 
 /* --- where it cannot be --- */
 
+/* Nothing would be recorded, and nobody told so. */
+PROMISE(once_of_a_lock_that_was_taken_without_it_is_refused, 0)
+{
+    const struct name name = unique_name("job");
+    hf_client *client = open_client(), *other = open_client();
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_INVALID, hf_release_done(must_acquire(client, name.text, NULL), &err), &err);
+    CHECK(strstr(err.message, "once_per_ms") != NULL);
+    check_free(other, name.text); /* it is released all the same */
+    hf_close(client);
+    hf_close(other);
+}
+
 PROMISE(once_more_than_a_year_is_refused, HF_CAP_ONCE)
 {
     const struct name name = unique_name("job");

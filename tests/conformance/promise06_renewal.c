@@ -5,36 +5,95 @@
  */
 #include "conformance.h"
 
+#include <stdio.h>
+
 #define LIVES 4
 
-/* Whether a lock is kept for four times its time-to-live. */
-static bool is_kept(const char *text, uint32_t ttl_ms)
+/* --- a machine, or a store, that stood still --- */
+
+#define TRIES 5
+
+/* A thread that takes and releases another lock all the time, to see how long that takes at the most. A machine that is
+ * so busy that this process or the store does not run for long loses short leases, rightly: such a try shows nothing. */
+struct pulse {
+    pthread_t thread;
+    atomic_bool stop;
+    int64_t longest_ns;
+};
+
+static void *take_pulse(void *arg)
 {
-    struct name name = unique_name(text);
+    struct pulse *pulse = arg;
+    const struct name name = unique_name("pulse");
+    hf_client *client = open_client();
+    int64_t last_ns = test_now_ns();
+    while (!atomic_load(&pulse->stop)) {
+        hf_lock *lock = NULL;
+        if (hf_acquire(&lock, client, name.text, NULL, NULL) == HF_OK)
+            hf_release(lock, NULL);
+        random_pause(5000);
+        const int64_t now_ns = test_now_ns();
+        pulse->longest_ns = now_ns - last_ns > pulse->longest_ns ? now_ns - last_ns : pulse->longest_ns;
+        last_ns = now_ns;
+    }
+    hf_close(client);
+    return NULL;
+}
+
+static void pulse_start(struct pulse *pulse)
+{
+    pulse->longest_ns = 0;
+    atomic_store(&pulse->stop, false);
+    REQUIRE_INT(0, pthread_create(&pulse->thread, NULL, take_pulse, pulse));
+}
+
+/* True if it stood still for a third of this time. */
+static bool pulse_end(struct pulse *pulse, uint32_t ttl_ms)
+{
+    atomic_store(&pulse->stop, true);
+    pthread_join(pulse->thread, NULL);
+    test_note("the longest pause was %lld ms", (long long)(pulse->longest_ns / 1000000));
+    return pulse->longest_ns > ttl_ms * INT64_C(1000000) / 3;
+}
+
+/* Whether a lock is kept for four times its time-to-live. */
+static bool is_kept(unsigned try)
+{
+    const struct name name = numbered_name("x", try);
     hf_client *holder = open_client(), *other = open_client();
     hf_options options = HF_OPTIONS_INIT, patience = HF_OPTIONS_INIT;
     struct loss loss = { 0 };
     hf_lock *next = NULL;
-    options.ttl_ms = ttl_ms;
+    options.ttl_ms = short_ttl_ms();
     record_loss(&options, &loss);
-    patience.wait_ms = LIVES * ttl_ms;
+    patience.wait_ms = LIVES * options.ttl_ms;
     hf_lock *lock = must_acquire(holder, name.text, &options);
     const bool kept = hf_acquire(&next, other, name.text, &patience, NULL) == HF_TIMEOUT;
     CHECK(kept || gate_count(&loss.told) == 1); /* who has lost it knows */
-    CHECK((hf_remaining_ms(lock) > 0) == (gate_count(&loss.told) == 0));
-    const bool held = hf_release(lock, NULL) == HF_OK;
+    const bool held = hf_remaining_ms(lock) > 0;
+    CHECK((hf_release(lock, NULL) == HF_OK) == held);
     hf_release(next, NULL);
     check_becomes_free(other, name.text);
     hf_close(holder);
     hf_close(other);
-    return kept && held;
+    return kept && held && gate_count(&loss.told) == 0;
 }
 
-/* A machine that is so busy that this process or the store does not run for some hundred milliseconds loses short
- * leases, rightly: then longer ones have to do. */
+static void check_is_kept(bool (*attempt)(unsigned try))
+{
+    struct pulse pulse;
+    bool kept = false, stood_still = true;
+    for (unsigned i = 0; i < TRIES && !kept && stood_still; i++) {
+        pulse_start(&pulse);
+        kept = attempt(i);
+        stood_still = pulse_end(&pulse, short_ttl_ms());
+    }
+    CHECK(kept);
+}
+
 PROMISE_LIMIT(p06_a_renewed_lock_outlives_its_time, 0, 60)
 {
-    CHECK(is_kept("a", short_ttl_ms()) || is_kept("b", 3 * short_ttl_ms()) || is_kept("c", 9 * short_ttl_ms()));
+    check_is_kept(is_kept);
 }
 
 PROMISE(p06_many_locks_are_renewed_together, 0)
@@ -168,13 +227,15 @@ PROMISE(p06_renewal_by_hand_does_not_pass_the_longest_time, 0)
 }
 
 /* Whether a holder in another process keeps its lock for three times its time-to-live. */
-static bool another_process_keeps_it(const char *text, uint32_t ttl_ms)
+static bool another_process_keeps_it(unsigned try)
 {
+    char text[16];
+    snprintf(text, sizeof text, "x%u", try);
     struct holder *holder = holder_new(text);
     hf_options patience = HF_OPTIONS_INIT;
     hf_lock *lock = NULL;
-    holder->options.ttl_ms = ttl_ms;
-    patience.wait_ms = 3 * ttl_ms;
+    holder->options.ttl_ms = short_ttl_ms();
+    patience.wait_ms = 3 * short_ttl_ms();
     pid_t pid = holder_start(holder);
     hf_client *client = open_client();
     const bool kept = hf_acquire(&lock, client, holder->name.text, &patience, NULL) == HF_TIMEOUT;
@@ -190,6 +251,5 @@ static bool another_process_keeps_it(const char *text, uint32_t ttl_ms)
 
 PROMISE_LIMIT(p06_a_process_renews_while_it_does_something_else, HF_CAP_PROCESSES, 60)
 {
-    CHECK(another_process_keeps_it("a", short_ttl_ms()) || another_process_keeps_it("b", 3 * short_ttl_ms()) ||
-          another_process_keeps_it("c", 9 * short_ttl_ms()));
+    check_is_kept(another_process_keeps_it);
 }

@@ -474,8 +474,8 @@ hf_status hfi_etcd_ask_to_finish(struct etcd_store *store, struct etcd_lock *loc
             lock->done_lease);
     add_range(&txn, 1)->key = done_of(&txn);
     hf_status status = hfi_etcd_ask(store, &txn.question, err);
-    if (txn.question
-            .lease_missing) /* the mark's, so that its time is over, or the key's: which is seen without a mark */
+    /* The mark's, so that its time is over; or the key's, which is seen without a mark. */
+    if (txn.question.lease_missing)
         return hfi_etcd_ask_to_delete(store, lock, request, err);
     if (status != HF_OK)
         return status;
