@@ -13,8 +13,9 @@
 
 #define TRIES 5
 
-/* A thread that takes and releases another lock all the time, to see how long that takes at the most. A machine that is
- * so busy that this process or the store does not run for long loses short leases, rightly: such a try shows nothing. */
+/* A thread that takes and releases another lock all the time, to see how long that takes at the most. A machine that
+ * is so busy that this process or the store does not run for long loses short leases, rightly: such a try shows
+ * nothing. */
 struct pulse {
     pthread_t thread;
     atomic_bool stop;
