@@ -13,48 +13,45 @@
 
 #define TRIES 5
 
-/* A thread that takes and releases another lock all the time, to see how long that takes at the most. A machine that
- * is so busy that this process or the store does not run for long loses short leases, rightly: such a try shows
- * nothing. */
+/* A process that takes and releases another lock all the time, to see how long that takes at the most. A machine that
+ * is so busy that a process or the store does not run for long loses short leases, rightly: such a try shows nothing.
+ * No thread: the test forks, and a library that another thread is just starting up would stay half started there. */
 struct pulse {
-    pthread_t thread;
-    atomic_bool stop;
-    int64_t longest_ns;
+    struct gate begun, end;
+    _Atomic int64_t longest_ns;
 };
 
-static void *take_pulse(void *arg)
+static void take_pulse(void *arg)
 {
     struct pulse *pulse = arg;
     const struct name name = unique_name("pulse");
     hf_client *client = open_client();
-    int64_t last_ns = test_now_ns();
-    while (!atomic_load(&pulse->stop)) {
+    int64_t last_ns = test_now_ns(), longest_ns = 0;
+    gate_pass(&pulse->begun);
+    do {
         hf_lock *lock = NULL;
         if (hf_acquire(&lock, client, name.text, NULL, NULL) == HF_OK)
             hf_release(lock, NULL);
-        random_pause(5000);
         const int64_t now_ns = test_now_ns();
-        pulse->longest_ns = now_ns - last_ns > pulse->longest_ns ? now_ns - last_ns : pulse->longest_ns;
+        longest_ns = now_ns - last_ns > longest_ns ? now_ns - last_ns : longest_ns;
         last_ns = now_ns;
-    }
+    } while (!gate_await_for(&pulse->end, 1, 5));
+    atomic_store(&pulse->longest_ns, longest_ns);
     hf_close(client);
-    return NULL;
 }
 
-static void pulse_start(struct pulse *pulse)
+/* Runs one try with a pulse beside it. True if it, or the store, stood still for a third of the time-to-live. */
+static bool stood_still_during(bool (*attempt)(unsigned try), unsigned try, bool *kept)
 {
-    pulse->longest_ns = 0;
-    atomic_store(&pulse->stop, false);
-    REQUIRE_INT(0, pthread_create(&pulse->thread, NULL, take_pulse, pulse));
-}
-
-/* True if it stood still for a third of this time. */
-static bool pulse_end(struct pulse *pulse, uint32_t ttl_ms)
-{
-    atomic_store(&pulse->stop, true);
-    pthread_join(pulse->thread, NULL);
-    test_note("the longest pause was %lld ms", (long long)(pulse->longest_ns / 1000000));
-    return pulse->longest_ns > ttl_ms * INT64_C(1000000) / 3;
+    struct pulse *pulse = shared_new(sizeof *pulse);
+    const pid_t pid = helper_start(take_pulse, pulse);
+    gate_await(&pulse->begun, 1);
+    *kept = attempt(try);
+    gate_pass(&pulse->end);
+    helper_join(pid);
+    const int64_t longest_ns = atomic_load(&pulse->longest_ns);
+    test_note("the longest pause was %lld ms", (long long)(longest_ns / 1000000));
+    return longest_ns > short_ttl_ms() * INT64_C(1000000) / 3;
 }
 
 /* Whether a lock is kept for four times its time-to-live. */
@@ -82,13 +79,9 @@ static bool is_kept(unsigned try)
 
 static void check_is_kept(bool (*attempt)(unsigned try))
 {
-    struct pulse pulse;
     bool kept = false, stood_still = true;
-    for (unsigned i = 0; i < TRIES && !kept && stood_still; i++) {
-        pulse_start(&pulse);
-        kept = attempt(i);
-        stood_still = pulse_end(&pulse, short_ttl_ms());
-    }
+    for (unsigned i = 0; i < TRIES && !kept && stood_still; i++)
+        stood_still = stood_still_during(attempt, i, &kept);
     CHECK(kept);
 }
 
