@@ -86,7 +86,7 @@ static hf_status ask_sentinel(struct redis_store *store, size_t index, struct re
 }
 
 /* Asks one after the other, the one that answered last first; each may take its share of the time that is left. If none
- * names a master, what one of them said tells more than that another did not answer. Nor does an answer count if another
+ * names a master, what one of them said tells more than that another did not answer. No answer counts if another
  * master became known while it was on its way: it may be the older of the two. */
 static hf_status discover(struct redis_store *store, hfi_time deadline_ns, hf_error *err)
 {
