@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HFI_ENGINE_ABI 5u
+#define HFI_ENGINE_ABI 6u
 
 /* Nanoseconds on CLOCK_BOOTTIME, which goes on during suspend. */
 typedef int64_t hfi_time;
@@ -89,7 +89,8 @@ struct hfi_grant {
 };
 
 /* One lock of a renewal. renew() sets `status` to HF_OK, to HF_LOST if the store no longer has it, or to what went
- * wrong; and, if it knows better, counted_from_ns. valid_ms: as in struct hfi_grant. */
+ * wrong; and, if it knows better, counted_from_ns. valid_ms: as in struct hfi_grant. `why` may be set with HF_LOST, to
+ * what is told to the holder: allocated, and freed by the core. */
 struct hfi_renewal {
     void *lock;
     const char *name;
@@ -98,6 +99,7 @@ struct hfi_renewal {
     hfi_time counted_from_ns;
     uint32_t valid_ms;
     hf_status status;
+    char *why;
 };
 
 struct hfi_engine {

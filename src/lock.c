@@ -109,7 +109,7 @@ static hf_status renew_now(struct hfi_hold *hold, struct hfi_renewal *renewal, h
     pthread_cond_broadcast(&client->changed);
     if (status == HF_OK)
         status = renewal->status;
-    return status == HF_LOST ? hfi_fail(err, HF_LOST, 0, HFI_WHY_FORGOTTEN) : status;
+    return status;
 }
 
 hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
@@ -143,10 +143,11 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
         if (is_over(hold))
             hfi_hold_lose_by_time(hold);
         else
-            hfi_hold_lose(hold, HFI_WHY_FORGOTTEN);
+            hfi_hold_lose(hold, renewal.why ? renewal.why : HFI_WHY_FORGOTTEN);
         hfi_hold_tell(hold);
         hfi_undo(hold, client->timeout_ns, NULL);
     }
+    hfi_free(renewal.why);
     hfi_hold_schedule(hold);
     /* What was due meanwhile was left to this exchange; and a shorter ttl than before is due sooner. */
     if (hold->state == HFI_HOLD_HELD)

@@ -21,22 +21,24 @@ static const struct row {
     const char *schemes; /* each followed by a space */
     const struct hfi_engine *built_in;
     const char *summary; /* for those that are not here */
+    const char *family;  /* it is in the package holdfast-FAMILY, and built with -DFAMILY=enabled */
     const char *needs;   /* what a module's engine needs besides itself */
 } table[] = {
-    { "file", "file ", &hfi_engine_file, NULL, NULL },
-    { "mem", "mem ", &hfi_engine_mem, NULL, NULL },
+    { "file", "file ", &hfi_engine_file, NULL, NULL, NULL },
+    { "mem", "mem ", &hfi_engine_mem, NULL, NULL, NULL },
     { "redis", "redis rediss redis+unix redis+sentinel redis+cluster ", &hfi_engine_redis,
-      "machines that share a Redis or Valkey", "libhiredis" },
+      "machines that share a Redis or Valkey", "redis", "libhiredis" },
     { "redlock", "redlock ", &hfi_engine_redlock, "machines that share several independent Redis or Valkey masters",
-      "libhiredis" },
-    { "postgres", "postgres postgresql ", NULL, "machines that share a PostgreSQL database", "libpq5" },
-    { "mysql", "mysql mariadb ", NULL, "machines that share a MySQL or MariaDB database", "libmariadb3" },
-    { "sqlite", "sqlite ", &hfi_engine_sqlite, "processes that share an SQLite file", "libsqlite3-0" },
-    { "zookeeper", "zookeeper ", &hfi_engine_zookeeper, "machines that share a ZooKeeper ensemble",
+      "redis", "libhiredis" },
+    { "postgres", "postgres postgresql ", NULL, "machines that share a PostgreSQL database", "postgres", "libpq5" },
+    { "mysql", "mysql mariadb ", NULL, "machines that share a MySQL or MariaDB database", "mysql", "libmariadb3" },
+    { "sqlite", "sqlite ", &hfi_engine_sqlite, "processes that share an SQLite file", "sqlite", "libsqlite3-0" },
+    { "zookeeper", "zookeeper ", &hfi_engine_zookeeper, "machines that share a ZooKeeper ensemble", "zookeeper",
       "libzookeeper-st2" },
-    { "etcd", "etcd etcds ", &hfi_engine_etcd, "machines that share an etcd cluster",
+    { "etcd", "etcd etcds ", &hfi_engine_etcd, "machines that share an etcd cluster", "etcd",
       "libnghttp2-14 and libprotobuf-c1" },
-    { "consul", "consul consuls ", &hfi_engine_consul, "machines that share a Consul cluster", "libjansson4" },
+    { "consul", "consul consuls ", &hfi_engine_consul, "machines that share a Consul cluster", "consul",
+      "libjansson4" },
 };
 #define ROWS (sizeof table / sizeof table[0])
 
@@ -72,7 +74,8 @@ static const struct hfi_engine *load(const struct row *row, char *why, size_t si
     const int fd = open(path, O_RDONLY | O_CLOEXEC); /* tells a missing file from one that cannot be opened now */
     if (fd < 0) {
         if (errno == ENOENT)
-            snprintf(why, size, "this installation has no %.100s", path);
+            snprintf(why, size, "install the package holdfast-%s, or build with -D%s=enabled (there is no %.100s)",
+                     row->family, row->family, path);
         else
             snprintf(why, size, "%.100s cannot be opened now", path);
         return NULL;

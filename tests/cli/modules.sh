@@ -32,6 +32,20 @@ for name in $modules; do
     present "$name" "$HOLDFAST"
 done
 
+# One that is not installed: which package has it, as it is packed, and what it is built with. Then where it would be.
+mkdir nothing
+source=$HERE/../..
+for name in $modules; do
+    family=$(basename "$(grep -lx "usr/lib/\*/holdfast/$name.so" "$source"/debian/*.install)" .install)
+    grep -qx "Package: $family" "$source/debian/control" || fail "$name is in no package"
+    grep -q "^option('${family#holdfast-}', type: 'feature'" "$source/meson_options.txt" || fail "no option for $name"
+    cure="install the package $family, or build with -D${family#holdfast-}=enabled (there is no $TMP/nothing/$name.so)"
+    expect 69 env HOLDFAST_MODULES="$TMP/nothing" "$HOLDFAST" -u "$name://localhost" run -n job -- true
+    said "the $name engine is not here: $cure"
+    expect 0 env HOLDFAST_MODULES="$TMP/nothing" "$HOLDFAST" engines
+    printed "  not present: $cure"
+done
+
 # Elsewhere, laid out as it is when installed, and somewhere else again.
 mkdir -p tree/cli tree/src/holdfast
 cp "$HOLDFAST" tree/cli/

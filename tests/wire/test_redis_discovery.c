@@ -5,6 +5,8 @@
  */
 #include "wire.h"
 
+#include <pthread.h>
+
 #define URL "redis+sentinel://127.0.0.1:%d/m"
 /* The client listens first, and asks what happened before; then it greets the master. */
 #define LISTENING "port\nsentinel-ear ear\nhello\nfind-master\naddress\neof\n"
@@ -205,6 +207,56 @@ TEST(an_answer_that_was_lost_is_undone_after_asking_for_the_master)
 
 /* --- what the Sentinel tells --- */
 
+#define TOLD(length, text)                                                                                             \
+    "send *3\\r\\n$7\\r\\nmessage\\r\\n$14\\r\\n+switch-master\\r\\n$" length "\\r\\n" text "\\r\\n\n"
+
+#define NEW_MASTER TOLD("29", "m 127.0.0.1 1 localhost \\5\\5\\5\\5\\5")
+
+struct other {
+    struct wire *wire;
+    hf_status status;
+    hf_error err;
+};
+
+static void *try_beside(void *argument)
+{
+    struct other *other = argument;
+    const hf_options options = lease();
+    hf_lock *lock = NULL;
+    other->status = hf_try_acquire(&lock, other->wire->client, "job", &options, &other->err);
+    return NULL;
+}
+
+/* A thread has asked who the master is, and while the answer is on its way the Sentinel tells of another one: that is
+ * later, and what the answer names is no longer the master. The server is both, under two names. */
+TEST(an_answer_that_is_older_than_a_switch_does_not_take_it_back)
+{
+    struct wire wire;
+    struct other other = { .wire = &wire };
+    pthread_t thread;
+    hf_error err = { 0 };
+    hf_lock *lock = NULL;
+    hf_options options = lease();
+    options.renew = HF_RENEW_ON;
+    wire_serve(&wire, "%s%s%s", LISTENING MASTER "acquire 1 20000 0\ngranted 41\n",
+               "acquire 2 20000 0\nsend -READONLY x\\r\\n\nhello asked\nfind-master\nuse ear\n" NEW_MASTER
+               "greet-master new\nis-master\nrenew 1 20000\nsend *1\\r\\n:1\\r\\n\nstall\n"
+               "renew 1 20000\nsend *1\\r\\n:1\\r\\n\nstall\n",
+               "use asked\naddress\neof\nuse new\nacquire 2 20000 0\nbusy 20000 -1 1\nrelease 1\nsend :1\\r\\n\n");
+    REQUIRE_STATUS(HF_OK, wire_open_url(&wire, URL, 5000, &err), &err);
+    REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", &options, &err), &err);
+    REQUIRE(pthread_create(&thread, NULL, try_beside, &other) == 0);
+    script_await_stall(wire.server, 1);
+    script_go(wire.server);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err); /* after the other, whose connection is free then */
+    script_await_stall(wire.server, 2);
+    script_go(wire.server);
+    pthread_join(thread, NULL);
+    CHECK_STATUS(HF_BUSY, other.status, &other.err);
+    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
+    wire_end(&wire);
+}
+
 /* Whatever is no news of our master changes nothing; when the Sentinel goes, what is held is renewed at once. */
 TEST(messages_that_name_no_new_master)
 {
@@ -213,8 +265,6 @@ TEST(messages_that_name_no_new_master)
     hf_lock *lock = NULL;
     hf_options options = lease();
     options.renew = HF_RENEW_ON;
-#define TOLD(length, text)                                                                                             \
-    "send *3\\r\\n$7\\r\\nmessage\\r\\n$14\\r\\n+switch-master\\r\\n$" length "\\r\\n" text "\\r\\n\n"
     wire_serve(
         &wire,
         LISTENING MASTER "acquire 1 20000 0\ngranted 41\nuse ear\n" TOLD("0", "") TOLD("1", "m") TOLD("7", "m 1 2 3")
@@ -224,7 +274,6 @@ TEST(messages_that_name_no_new_master)
                                    "send "
                                    "*3\\r\\n:1\\r\\n:2\\r\\n:3\\r\\n*3\\r\\n$1\\r\\na\\r\\n$1\\r\\nb\\r\\n$-1\\r\\n\n"
                                    "cut\nuse main\nrenew 1 20000\nsend *1\\r\\n:1\\r\\n\nstall\n");
-#undef TOLD
     REQUIRE_STATUS(HF_OK, wire_open_url(&wire, URL, test_ms(1000), &err), &err);
     REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", &options, &err), &err);
     script_await_stall(wire.server, 1);

@@ -137,15 +137,18 @@
 /* On the channel of the waiter's client. */
 #define TO_CLIENT "'publish', 'hf:c:' .. client"
 
-/* KEYS locks that are strings; ARGV owner and ttl of each. Never takes a lock that is gone. */
-#define RENEW_STRINGS                                                                                                  \
+/* The first COUNT of KEYS are locks that are strings; ARGV owner and ttl of each. Never takes a lock that is gone; then
+ * IF_GONE may change answer[i], which is 0. */
+#define RENEW_STRINGS(COUNT, IF_GONE)                                                                                  \
     LATER                                                                                                              \
     "local answer = {}\n"                                                                                              \
-    "for i, key in ipairs(KEYS) do\n"                                                                                  \
-    "  local me, value = ARGV[2 * i - 1], redis.pcall('get', key)\n"                                                   \
+    "for i = 1, " COUNT " do\n"                                                                                        \
+    "  local key, me = KEYS[i], ARGV[2 * i - 1]\n"                                                                     \
+    "  local value = redis.pcall('get', key)\n"                                                                        \
     "  local anew = type(value) == 'string' and later(me, value)\n"                                                    \
     "  answer[i] = (value == me or anew) and redis.call('pexpire', key, ARGV[2 * i]) or 0\n"                           \
     "  if anew then redis.call('set', key, me, 'px', ARGV[2 * i]) end\n"                                               \
+    IF_GONE                                                                                                            \
     "end\n"                                                                                                            \
     "return answer\n"
 

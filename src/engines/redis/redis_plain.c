@@ -288,7 +288,7 @@ hf_status hfi_redis_plain_release(struct redis_store *store, const struct hfi_re
 
 #define SCRIPTS(CHANNEL)                                                                                               \
     {                                                                                                                  \
-        ACQUIRE(CHANNEL), RELEASE(CHANNEL), RENEW_STRINGS, EVICT(CHANNEL), LOOK, CALL(CHANNEL),                        \
+        ACQUIRE(CHANNEL), RELEASE(CHANNEL), RENEW_STRINGS("#KEYS", ""), EVICT(CHANNEL), LOOK, CALL(CHANNEL),           \
             UNLESS_DONE ACQUIRE(CHANNEL), AND_RECORD_DONE(HELD, RELEASE(CHANNEL))                                      \
     }
 

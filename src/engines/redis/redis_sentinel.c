@@ -16,14 +16,18 @@
 #define SILENCE_LEAST HFI_SECOND
 #define PONG_MOST (2 * HFI_SECOND)
 
-/* `node` is the master. Whatever is held is looked after there, at once. */
-static void set_master(struct redis_store *store, struct redis_node *node)
+/* With the mutex. `node` is the master; returns the one that it takes the place of, or NULL. */
+static struct redis_node *set_master(struct redis_sentinel *sentinel, struct redis_node *node)
 {
-    pthread_mutex_lock(&store->mutex);
-    struct redis_node *before = store->sentinel.known;
-    store->sentinel.master = store->sentinel.known = node;
-    pthread_mutex_unlock(&store->mutex);
-    if (!before || before == node)
+    struct redis_node *before = sentinel->known;
+    sentinel->master = sentinel->known = node;
+    return before == node ? NULL : before;
+}
+
+/* Whatever is held is looked after at the new master, at once. */
+static void leave(struct redis_store *store, struct redis_node *before)
+{
+    if (!before)
         return;
     hfi_redis_drop_node(store, before);
     hfi_redis_lose_ear(store, before);
@@ -82,12 +86,14 @@ static hf_status ask_sentinel(struct redis_store *store, size_t index, struct re
 }
 
 /* Asks one after the other, the one that answered last first; each may take its share of the time that is left. If none
- * names a master, what one of them said tells more than that another did not answer. */
+ * names a master, what one of them said tells more than that another did not answer. No answer counts if another
+ * master became known while it was on its way: it may be the older of the two. */
 static hf_status discover(struct redis_store *store, hfi_time deadline_ns, hf_error *err)
 {
     const size_t count = store->config.address_count;
     pthread_mutex_lock(&store->mutex);
     const size_t first = store->sentinel.last;
+    const struct redis_node *known = store->sentinel.known;
     pthread_mutex_unlock(&store->mutex);
     hf_status status = HF_UNAVAILABLE;
     for (size_t i = 0; i < count; i++) {
@@ -100,8 +106,9 @@ static hf_status discover(struct redis_store *store, hfi_time deadline_ns, hf_er
         if (answer == HF_OK) {
             pthread_mutex_lock(&store->mutex);
             store->sentinel.last = index;
+            struct redis_node *before = store->sentinel.known == known ? set_master(&store->sentinel, node) : NULL;
             pthread_mutex_unlock(&store->mutex);
-            set_master(store, node);
+            leave(store, before);
             return HF_OK;
         }
         if (status == HF_UNAVAILABLE) {
@@ -269,8 +276,12 @@ static void take_switch(struct redis_store *store, const char *text)
         !hfi_redis_address_read(&address, host, strlen(host), port))
         return;
     struct redis_node *node = hfi_redis_node(store, &address);
-    if (node)
-        set_master(store, node);
+    if (!node)
+        return;
+    pthread_mutex_lock(&store->mutex);
+    struct redis_node *before = set_master(&store->sentinel, node);
+    pthread_mutex_unlock(&store->mutex);
+    leave(store, before);
 }
 
 /* The next reply; NULL: there is none. With the mutex, since somebody may be sending, who counts what is unanswered. */

@@ -6,7 +6,8 @@
  *   hf:c:CLIENT:b   "serial who"   CLIENT and serial: as the owner of a lock is written in the dialect
  *
  * The script that publishes has taken the lock away from this owner, and an owner is never used again: the message is
- * true whenever it comes, and however often. One that is missed costs the time until the next renewal.
+ * true whenever it comes, and however often. One that is missed costs the time until the next renewal. With redlock: no
+ * master can tell by itself, so the message has the client ask all of them, and their answers say by whom.
  *
  * A client listens once it has renewed a lock, on a connection of its own: short holds cost nothing, and those who wait
  * do not share it, so that a hand-over wakes nobody else. The keeper makes it and reads it, in steps that never wait.
@@ -76,20 +77,37 @@ static struct redis_node *known(const struct redis_store *store, const char *key
     return store->config.kind == REDIS_CLUSTER ? hfi_redis_cluster_known(store, key) : store->nodes;
 }
 
-void hfi_redis_watch(struct redis_store *store, const char *key)
+static void listen_to(struct redis_store *store, struct redis_node *node)
 {
     struct redis_watch *watch = &store->watch;
     const hfi_time now = hfi_redis_now_ns();
-    pthread_mutex_lock(&store->mutex);
     if (watch->connection && watch->connection->phase != REDIS_READY && now >= watch->try_again_ns)
         drop(store);
     if (!watch->connection && now >= watch->try_again_ns) {
         watch->try_again_ns = now + PAUSE;
-        watch->node = known(store, key);
+        watch->node = node;
         if (watch->node &&
             hfi_redis_connect_begin(&watch->connection, &watch->node->address, &store->config.access, NULL) == HF_OK)
             step(store);
     }
+}
+
+void hfi_redis_watch(struct redis_store *store, const char *key)
+{
+    pthread_mutex_lock(&store->mutex);
+    listen_to(store, known(store, key));
+    pthread_mutex_unlock(&store->mutex);
+}
+
+void hfi_redis_watch_node(struct redis_store *store, struct redis_node *node)
+{
+    struct redis_watch *watch = &store->watch;
+    pthread_mutex_lock(&store->mutex);
+    if (watch->node != node && watch->try_again_ns != HFI_NEVER) {
+        drop(store);
+        watch->try_again_ns = 0;
+    }
+    listen_to(store, node);
     pthread_mutex_unlock(&store->mutex);
 }
 
@@ -102,6 +120,13 @@ void hfi_redis_watch_anew(struct redis_store *store, const struct redis_node *no
 }
 
 /* --- listening, by the keeper --- */
+
+void hfi_redis_broken_by(char why[256], const char *by)
+{
+    snprintf(why, 256, "it was broken by %.160s", by);
+    for (char *c = why; *c; c++)
+        *c = (unsigned char)*c < ' ' ? '?' : *c;
+}
 
 /* What the server said: true and the owner's serial if it is that a lock was broken. */
 static bool take(struct redis_store *store, const redisReply *reply, uint64_t *serial, char why[256])
@@ -119,9 +144,7 @@ static bool take(struct redis_store *store, const redisReply *reply, uint64_t *s
     *serial = strtoull(reply->element[2]->str, &by, 10);
     if (*by != ' ' || !by[1])
         return false;
-    snprintf(why, 256, "it was broken by %.160s", by + 1);
-    for (char *c = why; *c; c++)
-        *c = (unsigned char)*c < ' ' ? '?' : *c;
+    hfi_redis_broken_by(why, by + 1);
     return true;
 }
 
@@ -154,7 +177,9 @@ static void hear(struct redis_store *store)
         const bool lost = more && take(store, reply, &owner.serial, why);
         pthread_mutex_unlock(&store->mutex);
         freeReplyObject(reply);
-        if (lost)
+        if (lost && store->config.kind == REDIS_REDLOCK)
+            store->env->recheck(store->env->core);
+        else if (lost)
             store->env->lost(store->env->core, owner, why);
     } while (more);
 }

@@ -12,11 +12,13 @@
  * Token:              guessed in advance, just ahead of the masters' clocks: if a majority stores the guess together
  *                     with the lock, one round trip is all. Else the largest proposal is written back to a majority
  *                     that has none as large, or the attempt starts over.
+ * Breaking:           leaves on each master by whom, for the renewals of who held it; and a message has it ask at once.
  * Done:               a record on each master that let go of the lock: whoever asks a majority meets one that has it.
  * Cannot promise:     exclusion, when the clock of a master jumps, or a master forgets the lock: then two may hold it.
  *                     Their tokens still differ, and never go backwards; see model/.
  */
 #include "redlock.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -74,6 +76,8 @@ static hf_status redlock_open(void *memory, const struct hfi_url *url, const str
 {
     struct redlock_store *store = memory;
     (void)opened;
+    if (!hfi_redis_watch_open(&store->redis))
+        return hfi_fail_errno(err, errno, "make", "a client");
     const hf_status status = hfi_redis_store_init(&store->redis, url, env, err);
     if (status != HF_OK)
         return status;
@@ -89,6 +93,7 @@ static void redlock_close(void *memory)
 {
     struct redlock_store *store = memory;
     hfi_redlock_drain(store);
+    hfi_redis_watch_close(&store->redis);
     hfi_redis_store_free(&store->redis);
 }
 
@@ -342,20 +347,38 @@ static bool enough_renewed(const struct redlock_round *round)
     return whole >= round->store->quorum || hfi_redlock_all_answered(round);
 }
 
-static hf_status judge_renewal(const struct redlock_round *round, size_t index)
+/* By whom it was broken, as this master has it; NULL: it does not say so. */
+static const char *broken_by(const struct redlock_leg *leg, size_t index)
+{
+    const redisReply *reply = leg->reply;
+    if (!reply || reply->type != REDIS_REPLY_ARRAY || index >= reply->elements ||
+        reply->element[index]->type != REDIS_REPLY_STRING)
+        return NULL;
+    return reply->element[index]->str;
+}
+
+static hf_status judge_renewal(const struct redlock_round *round, size_t index, char **why)
 {
     size_t yes = 0, no = 0, sent = 0;
+    const char *by = NULL;
     for (size_t i = 0; i < round->store->count; i++) {
         const struct redlock_leg *leg = &round->legs[i];
         const int64_t answer = leg->reply ? hfi_redlock_number(leg->reply, index) : -1;
+        const char *here = broken_by(leg, index);
+        by = here ? here : by;
         yes += answer == 1;
-        no += answer == 0;
+        no += answer == 0 || here;
         sent += leg->sent;
     }
     if (yes >= round->store->quorum)
         return HF_OK;
-    if (no > round->store->count - round->store->quorum)
+    if (no > round->store->count - round->store->quorum) {
+        char words[256];
+        if (by)
+            hfi_redis_broken_by(words, by);
+        *why = by ? hfi_strdup(words) : NULL;
         return HF_LOST;
+    }
     return sent ? HF_UNKNOWN : HF_UNAVAILABLE;
 }
 
@@ -369,38 +392,61 @@ static void name_renewal(char out[HFI_REDIS_OWNER_MAX + 12], struct hfi_owner ow
         snprintf(out + used, HFI_REDIS_OWNER_MAX + 12 - used, "+%u", number);
 }
 
+struct renewal_words {
+    char key[HFI_REDIS_KEY_MAX], broken[HFI_REDIS_KEY_MAX];
+    char owner[HFI_REDIS_OWNER_MAX + 12];
+    char ttl[16];
+};
+
+static void add_renewals(struct redis_command *command, struct renewal_words *words, const struct redlock_store *store,
+                         const struct hfi_renewal *renewals, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        snprintf(words[i].key, sizeof words[i].key, "%s%s", store->redis.config.prefix, renewals[i].name);
+        hfi_redis_companion(words[i].broken, words[i].key, "b");
+        name_renewal(words[i].owner, renewals[i].owner, renewals[i].lock);
+        snprintf(words[i].ttl, sizeof words[i].ttl, "%u", renewals[i].ttl_ms);
+        hfi_redis_add(command, words[i].key);
+    }
+    for (size_t i = 0; i < count; i++)
+        hfi_redis_add(command, words[i].broken);
+    for (size_t i = 0; i < count; i++) {
+        hfi_redis_add(command, words[i].owner);
+        hfi_redis_add(command, words[i].ttl);
+    }
+}
+
+/* Somebody who breaks a lock has all masters tell its holder: one of them is enough to listen to. */
+static void watch(struct redlock_store *store)
+{
+    const size_t usher = hfi_redlock_usher(store);
+    if (usher < store->count)
+        hfi_redis_watch_node(&store->redis, store->masters[usher]);
+}
+
 static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
                                hf_error *err)
 {
     struct redlock_store *store = memory;
     /* All of them: what a master kept that is back ends, unless it is renewed in time. */
     struct redlock_round round = { .store = store, .must = (1u << store->count) - 1 };
-    struct redis_command command = { REDIS_ROOM(3 + 3 * BATCH_MOST) };
-    char keys[BATCH_MOST][HFI_REDIS_KEY_MAX], owners[BATCH_MOST][HFI_REDIS_OWNER_MAX + 12], ttls[BATCH_MOST][16];
+    struct redis_command command = { REDIS_ROOM(3 + 4 * BATCH_MOST) };
+    struct renewal_words words[BATCH_MOST];
     char number[16];
     uint32_t shortest = UINT32_MAX;
     if (count > BATCH_MOST)
         return hfi_fail(err, HF_INTERNAL, 0, "a renewal of %zu locks is too large", count);
-    snprintf(number, sizeof number, "%zu", count);
+    snprintf(number, sizeof number, "%zu", 2 * count);
     hfi_redis_add_script(&command, &store->scripts[REDLOCK_RENEW]);
     hfi_redis_add(&command, number);
-    for (size_t i = 0; i < count; i++) {
-        const struct redlock_lock *lock = renewals[i].lock;
-        snprintf(keys[i], sizeof keys[i], "%s%s", store->redis.config.prefix, renewals[i].name);
-        name_renewal(owners[i], renewals[i].owner, lock);
-        snprintf(ttls[i], sizeof ttls[i], "%u", renewals[i].ttl_ms);
+    add_renewals(&command, words, store, renewals, count);
+    for (size_t i = 0; i < count; i++)
         shortest = renewals[i].ttl_ms < shortest ? renewals[i].ttl_ms : shortest;
-        hfi_redis_add(&command, keys[i]);
-    }
-    for (size_t i = 0; i < count; i++) {
-        hfi_redis_add(&command, owners[i]);
-        hfi_redis_add(&command, ttls[i]);
-    }
     for (size_t i = 0; i < store->count; i++)
         round.legs[i].command = &command;
     hfi_redlock_ask(&round, enough_renewed, hfi_redlock_answer_by(store, shortest, deadline_ns));
     for (size_t i = 0; i < count; i++) {
-        renewals[i].status = judge_renewal(&round, i);
+        renewals[i].status = judge_renewal(&round, i, &renewals[i].why);
         renewals[i].counted_from_ns = round.sent_ns;
         if (renewals[i].status == HF_UNAVAILABLE || renewals[i].status == HF_UNKNOWN)
             hfi_fail(err, renewals[i].status, round.trouble.native, "no majority of the masters renewed it: %.160s",
@@ -413,6 +459,8 @@ static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_
         struct redlock_lock *lock = renewals[i].lock;
         lock->redis.unanswered++; /* a majority is enough: some master may get it after the next */
     }
+    if (renewals[0].status == HF_OK)
+        watch(store);
     return HF_OK;
 }
 
@@ -437,4 +485,6 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .inspect_done = hfi_redlock_inspect_done,
     .forget_done = hfi_redlock_forget_done,
     .evict = hfi_redlock_evict,
+    .ear = hfi_redis_ear,
+    .hear = hfi_redis_hear,
 };

@@ -5,12 +5,12 @@
 #include "redlock.h"
 #include <string.h>
 
-#define LOOK_WORDS_MOST 7
+#define LOOK_WORDS_MOST 9
 
-/* Runs a script that takes the keys of `name` on all masters; or, with `words`, those keys and a word, on those masters
- * that have one. */
-static size_t ask_all(struct redlock_round *round, enum redlock_script_name script, const char *name,
-                      const char *const *words, hfi_time deadline_ns)
+/* Runs a script that takes the keys of `name` on all masters. With `whom`, the one that breaks, on those masters that
+ * have somebody to be broken, or are to say whom they have. */
+static size_t ask_all(struct redlock_round *round, const char *name, const char *const *whom, const char *by,
+                      hfi_time deadline_ns)
 {
     struct redlock_store *store = round->store;
     struct redis_command commands[REDLOCK_MASTERS_MOST];
@@ -18,15 +18,18 @@ static size_t ask_all(struct redlock_round *round, enum redlock_script_name scri
     redis_keys keys;
     size_t answered = 0;
     store->redis.config.dialect->keys(keys, &store->redis, name, (struct hfi_owner){ 0, 0 });
+    hfi_redis_companion(keys[3], keys[0], "b");
     for (size_t i = 0; i < store->count; i++) {
         commands[i] = (struct redis_command){ .room = LOOK_WORDS_MOST, .text = texts[i] };
-        hfi_redis_add_script(&commands[i], &store->scripts[script]);
-        hfi_redis_add(&commands[i], "3");
-        for (size_t key = 0; key < 3; key++)
+        hfi_redis_add_script(&commands[i], &store->scripts[whom ? REDLOCK_EVICT : REDLOCK_LOOK]);
+        hfi_redis_add(&commands[i], whom ? "4" : "3");
+        for (size_t key = 0; key < (whom ? 4 : 3); key++)
             hfi_redis_add(&commands[i], keys[key]);
-        if (words && words[i])
-            hfi_redis_add(&commands[i], words[i]);
-        round->legs[i].command = words && !words[i] ? NULL : &commands[i];
+        if (whom && whom[i]) {
+            hfi_redis_add(&commands[i], whom[i]);
+            hfi_redis_add(&commands[i], by);
+        }
+        round->legs[i].command = whom && !whom[i] ? NULL : &commands[i];
     }
     hfi_redlock_ask(round, hfi_redlock_all_answered, deadline_ns);
     for (size_t i = 0; i < store->count; i++)
@@ -123,7 +126,7 @@ static hf_status inspect_one(struct inspection *inspection, const char *name, hf
                                      inspection->deadline_ns, err);
     struct redlock_round round = { .store = inspection->store };
     hf_status status = HF_OK;
-    const size_t answered = ask_all(&round, REDLOCK_LOOK, name, NULL, inspection->deadline_ns);
+    const size_t answered = ask_all(&round, name, NULL, NULL, inspection->deadline_ns);
     const redisReply *reply = majority(&round);
     if (reply)
         status = show(inspection, &round, reply, name, err);
@@ -265,7 +268,16 @@ hf_status hfi_redlock_inspect_one(void *memory, const char *name, hf_inspect_fn 
 
 /* --- breaking --- */
 
-/* Whom a majority would break; NULL: nobody. */
+/* Whom each master has named; NULL: nobody. */
+static void take_strings(const char **out, const struct redlock_round *round)
+{
+    for (size_t i = 0; i < round->store->count; i++) {
+        const redisReply *reply = round->legs[i].reply;
+        out[i] = reply && reply->type == REDIS_REPLY_STRING ? reply->str : NULL;
+    }
+}
+
+/* Whom a majority has named; NULL: nobody. */
 static const char *seen_by_majority(const struct redlock_store *store, const char *const *seen)
 {
     for (size_t i = 0; i < store->count; i++) {
@@ -278,11 +290,23 @@ static const char *seen_by_majority(const struct redlock_store *store, const cha
     return NULL;
 }
 
+/* Has all masters tell `owner`, "client.serial.attempt", which may listen to any of them. Not in the script that
+ * breaks: the holder would ask the others before they have broken it. Whoever does not hear it learns of it at its next
+ * renewal. */
+static void tell(struct redlock_store *store, const char *owner, const char *by)
+{
+    struct redis_command command = { REDIS_ROOM(5) };
+    hfi_redis_add_script(&command, &store->scripts[REDLOCK_TELL]);
+    hfi_redis_add(&command, "0");
+    hfi_redis_add(&command, owner);
+    hfi_redis_add(&command, by);
+    hfi_redlock_reach(store, NULL, &command, (1u << store->count) - 1, REDLOCK_LET_IN);
+}
+
 /* Asks each master whom it would break, and then for breaking that one: a request that was given up and arrives late
  * must not break the next holder. A master that has not answered by then is told whom the others have seen. */
 hf_status hfi_redlock_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
-    (void)by;
     struct redlock_store *store = memory;
     /* All of them: what stays on a master that failed a moment ago would be in the way of the next holder. */
     struct redlock_round look = { .store = store, .must = ~0u, .decided = hfi_redlock_all_answered }, evict = look;
@@ -293,21 +317,25 @@ hf_status hfi_redlock_evict(void *memory, const char *name, const char *by, hfi_
     for (size_t i = 0; i < store->count; i++)
         whom[i] = "";
     const hfi_time now = store->redis.env->now_ns(); /* a master that hangs leaves time for the second question */
-    size_t answered = ask_all(&look, REDLOCK_EVICT, name, whom, now + (deadline_ns - now) / 2);
+    size_t answered = ask_all(&look, name, whom, by, now + (deadline_ns - now) / 2);
     const struct redlock_round *last = &look;
     if (answered >= store->quorum) {
         for (size_t i = 0; i < store->count; i++) {
             const redisReply *reply = look.legs[i].reply;
             free += reply && reply->type != REDIS_REPLY_STRING;
-            seen[i] = reply && reply->type == REDIS_REPLY_STRING ? reply->str : NULL;
         }
+        take_strings(seen, &look);
         const char *holder = seen_by_majority(store, seen);
         for (size_t i = 0; i < store->count; i++)
             seen[i] = look.legs[i].reply ? seen[i] : holder;
-        answered = free + ask_all(&evict, REDLOCK_EVICT, name, seen, deadline_ns);
+        answered = free + ask_all(&evict, name, seen, by, deadline_ns);
         last = &evict;
     }
     const hf_status status = answered >= store->quorum ? HF_OK : hfi_redlock_too_few(last, answered, "answered", err);
+    take_strings(seen, &evict);
+    const char *owner = seen_by_majority(store, seen);
+    if (owner)
+        tell(store, owner, by);
     hfi_redlock_end(&evict);
     hfi_redlock_end(&look);
     return status;

@@ -11,8 +11,9 @@
  *   hf:{NAME}:w  zset     on the usher, "client.serial host pid note" by order of arrival: who waits
  *   hf:{NAME}:d  string   the record that the work is done, "token owner s us ends host pid note", as redis_once.c has
  *                         it; ends by itself. "token -": what was done up to this token is forgotten
+ *   hf:{NAME}:b  string   "owner who": the lock of this owner was broken by whom; ends when the lock would have ended
  *
- * KEYS are the first three, the queue in the middle; and the fourth where it matters.
+ * KEYS are the first three, the queue in the middle; and one of the others as the fourth where it matters.
  *
  * A request whose connection broke may arrive after its successors. Whoever lost a connection on which something was
  * unanswered has its next request leave a mark, "client.serial.attempt s": all of this hold up to that attempt does
@@ -174,7 +175,14 @@ static const char release_done[] = RELEASE(
     "    .. string.sub(ARGV[2], #base + 1), 'px', ARGV[5])\n"
     "end\n", "ARGV[6]");
 
-static const char renew[] = RENEW_STRINGS;
+/* KEYS the locks, and then for each where the words about a break are. Of each 1, or 0 if it is not here (any more);
+ * instead of 0, if it was broken here, by whom. */
+static const char renew[] = RENEW_STRINGS("#KEYS / 2",
+    "  local by = answer[i] == 0 and redis.pcall('get', KEYS[#KEYS / 2 + i])\n"
+    "  local whose = " HOLDER_OF("me") " .. ' '\n"
+    "  if type(by) == 'string' and string.sub(by, 1, #whose) == whose then\n"
+    "    answer[i] = string.sub(by, #whose + 1)\n"
+    "  end\n");
 
 /* { holder, token, left ms, held for ms, "host pid note", waiters… }; the holder is "" if there is none. */
 static const char look[] =
@@ -189,15 +197,23 @@ static const char look[] =
     "for i, member in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do answer[5 + i] = member end\n"
     "return answer\n";
 
-/* The name of a lock is that of a key, whosever it is: GET fails on what is no lock, before it is deleted. */
+/* ARGV "" or whom it is to break, by whom. Answers whom it would break; or the owner that it has broken, 1 if that was
+ * none of ours, 0 if there was none. The name of a lock is that of a key, whosever it is: GET fails on what is no lock,
+ * before it is deleted. That goes first: a DEL is not refused for want of memory, and nor is what follows it. */
 static const char evict[] =
     "local value = redis.call('get', KEYS[1])\n"
+    "local owner = value and string.match(value, '^%x+%.%d+%.%d+')\n"
     "if value then\n"
     ONLY_WHOM_WAS_SEEN(WITHOUT_RENEWALS("value"))
+    "  local left = redis.call('pttl', KEYS[1])\n"
     "  redis.call('del', KEYS[1])\n"
+    "  if owner and left > 0 then redis.pcall('set', KEYS[4], owner .. ' ' .. ARGV[2], 'px', left) end\n"
     "end\n"
     CALL_NEXT(TO_CLIENT, "nil")
-    "return value and 1 or 0\n";
+    "return owner or value and 1 or 0\n";
+
+/* ARGV the owner that was broken, by whom. */
+static const char tell[] = TELL_HOLDER("ARGV[1]") "return 1\n";
 
 /* --- what is done: the only key is that of the record --- */
 
@@ -218,5 +234,5 @@ static const char forget_done[] =
 /* clang-format on */
 
 const char *const hfi_redlock_scripts[REDLOCK_SCRIPTS] = {
-    acquire, acquire_once, write_back, release, release_done, renew, look, evict, look_done, forget_done,
+    acquire, acquire_once, write_back, release, release_done, renew, look, evict, tell, look_done, forget_done,
 };
