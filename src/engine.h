@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HFI_ENGINE_ABI 5u
+#define HFI_ENGINE_ABI 6u
 
 /* Nanoseconds on CLOCK_BOOTTIME, which goes on during suspend. */
 typedef int64_t hfi_time;
@@ -88,8 +88,12 @@ struct hfi_grant {
     int64_t done_ago_ms;
 };
 
+/* Who breaks a lock, "user@host:pid". */
+#define HFI_BY_MAX 160
+
 /* One lock of a renewal. renew() sets `status` to HF_OK, to HF_LOST if the store no longer has it, or to what went
- * wrong; and, if it knows better, counted_from_ns. valid_ms: as in struct hfi_grant. */
+ * wrong; if it is lost, and the store knows that this very hold was broken, `by`; and, if it knows better,
+ * counted_from_ns. valid_ms: as in struct hfi_grant. */
 struct hfi_renewal {
     void *lock;
     const char *name;
@@ -98,6 +102,7 @@ struct hfi_renewal {
     hfi_time counted_from_ns;
     uint32_t valid_ms;
     hf_status status;
+    char by[HFI_BY_MAX]; /* "" before */
 };
 
 struct hfi_engine {
