@@ -63,15 +63,15 @@ hf_status hf_forget_done(hf_client *client, const char *name, hf_error *err)
 }
 
 /* Who breaks a lock, for its holder to be told. */
-static void say_who(char out[HFI_BY_MAX])
+static void say_who(char out[160])
 {
     char buffer[1024], host[65] = "";
     struct passwd entry, *found = NULL;
     gethostname(host, sizeof host - 1);
     if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found)
-        snprintf(out, HFI_BY_MAX, "%.64s@%s:%ld", found->pw_name, host, (long)getpid());
+        snprintf(out, 160, "%.64s@%s:%ld", found->pw_name, host, (long)getpid());
     else
-        snprintf(out, HFI_BY_MAX, "user %u@%s:%ld", (unsigned)geteuid(), host, (long)getpid());
+        snprintf(out, 160, "user %u@%s:%ld", (unsigned)geteuid(), host, (long)getpid());
 }
 
 hf_status hf_break(hf_client *client, const char *name, hf_error *err)
@@ -81,7 +81,7 @@ hf_status hf_break(hf_client *client, const char *name, hf_error *err)
         return status;
     if (!hfi_name_check(name))
         return hfi_fail(err, HF_INVALID, 0, "a lock's name is 1 to 255 bytes of UTF-8 without control characters");
-    char by[HFI_BY_MAX];
+    char by[160];
     say_who(by);
     return client->engine->evict(client->store, name, by, hfi_now_ns() + client->timeout_ns, err);
 }

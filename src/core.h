@@ -211,8 +211,9 @@ void hfi_hold_unpin(struct hfi_hold *hold);
 void hfi_hold_publish(struct hfi_hold *hold); /* safe_until_ns := the lease's deadline */
 /* Marks a held lock as lost. hfi_hold_tell() then calls the callbacks; it lets go of the mutex while it does. */
 void hfi_hold_lose(struct hfi_hold *hold, const char *why);
-/* The same for one that the store does not have any more, and for one whose time is over: finds out why. */
-void hfi_hold_lose_in_store(struct hfi_hold *hold, const struct hfi_renewal *renewal);
+/* The same for one that its store does not have any more; `why` is "" if it does not say why. */
+void hfi_hold_lose_in_store(struct hfi_hold *hold, const char *why);
+/* The same for one whose time is over: finds out why. */
 void hfi_hold_lose_by_time(struct hfi_hold *hold);
 void hfi_hold_tell(struct hfi_hold *hold);
 hf_lock *hfi_handle_new(hf_client *client); /* NULL: no memory */

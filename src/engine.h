@@ -88,11 +88,10 @@ struct hfi_grant {
     int64_t done_ago_ms;
 };
 
-/* Who breaks a lock, "user@host:pid". */
-#define HFI_BY_MAX 160
+#define HFI_WHY_MAX 200
 
 /* One lock of a renewal. renew() sets `status` to HF_OK, to HF_LOST if the store no longer has it, or to what went
- * wrong; if it is lost, and the store knows that this very hold was broken, `by`; and, if it knows better,
+ * wrong; with HF_LOST, if it knows more than that, `why`, a sentence as for env->lost(); and, if it knows better,
  * counted_from_ns. valid_ms: as in struct hfi_grant. */
 struct hfi_renewal {
     void *lock;
@@ -102,7 +101,7 @@ struct hfi_renewal {
     hfi_time counted_from_ns;
     uint32_t valid_ms;
     hf_status status;
-    char by[HFI_BY_MAX]; /* "" before */
+    char why[HFI_WHY_MAX]; /* "" before */
 };
 
 struct hfi_engine {

@@ -226,14 +226,9 @@ void hfi_hold_lose(struct hfi_hold *hold, const char *why)
         hfi_bell_ring(hold->lost_fd);
 }
 
-void hfi_hold_lose_in_store(struct hfi_hold *hold, const struct hfi_renewal *renewal)
+void hfi_hold_lose_in_store(struct hfi_hold *hold, const char *why)
 {
-    char why[sizeof hold->why];
-    if (*renewal->by)
-        snprintf(why, sizeof why, "it was broken by %s", renewal->by);
-    else
-        snprintf(why, sizeof why, "the store no longer has it: it was broken, or ended or forgotten there");
-    hfi_hold_lose(hold, why);
+    hfi_hold_lose(hold, *why ? why : "the store no longer has it: it was broken, or ended or forgotten there");
 }
 
 /* Why the store was of no help when the time was over. */

@@ -156,7 +156,7 @@ static void take_answers(struct batch *batch, const struct hfi_renewal *renewals
         const hf_status mine = status == HF_OK ? renewals[i].status : status;
         hold->renewing = false;
         if (mine == HF_LOST && hold->state == HFI_HOLD_HELD) {
-            hfi_hold_lose_in_store(hold, &renewals[i]);
+            hfi_hold_lose_in_store(hold, renewals[i].why);
             batch->holds[lost++] = hold;
         } else {
             take_answer(hold, mine, &renewals[i], message);

@@ -141,7 +141,7 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
         if (is_over(hold))
             hfi_hold_lose_by_time(hold);
         else
-            hfi_hold_lose_in_store(hold, &renewal);
+            hfi_hold_lose_in_store(hold, renewal.why);
         hfi_hold_tell(hold);
         hfi_undo(hold, client->timeout_ns, NULL);
     }

@@ -294,7 +294,7 @@ static void find_breakers(struct postgres_store *store, struct hfi_renewal *rene
             continue;
         PGresult *result = calls[next++].result;
         if (PQntuples(result) > 0)
-            hfi_sql_read_broken(renewals[i].by, PQgetvalue(result, 0, 0), (uint64_t)lock->token);
+            hfi_sql_read_broken(renewals[i].why, PQgetvalue(result, 0, 0), (uint64_t)lock->token);
         PQclear(result);
     }
     hfi_free(values);
@@ -308,8 +308,7 @@ static hf_status fail_lost(struct postgres_store *store, struct postgres_lock *l
     struct hfi_renewal lost = { .lock = lock, .name = request->name, .status = HF_LOST };
     if (err)
         find_breakers(store, &lost, 1, request->deadline_ns);
-    return *lost.by ? hfi_fail(err, HF_LOST, 0, "it was broken by %s", lost.by)
-                    : hfi_fail(err, HF_LOST, 0, "the server no longer had it");
+    return hfi_fail(err, HF_LOST, 0, "%s", *lost.why ? lost.why : "the server no longer had it");
 }
 
 /* --- release and renew --- */

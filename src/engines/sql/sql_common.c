@@ -68,15 +68,14 @@ void hfi_sql_write_broken(char out[HFI_SQL_BROKEN_MAX], uint64_t token, const ch
     make_plain(out);
 }
 
-bool hfi_sql_read_broken(char by[HFI_BY_MAX], const char *note, uint64_t token)
+void hfi_sql_read_broken(char why[HFI_WHY_MAX], const char *note, uint64_t token)
 {
     char beginning[HFI_SQL_BROKEN_MAX];
     const int length = snprintf(beginning, sizeof beginning, BROKEN, token);
-    if (strncmp(note, beginning, (size_t)length) != 0 || !note[length])
-        return false;
-    snprintf(by, HFI_BY_MAX, "%s", note + length);
-    make_plain(by);
-    return true;
+    if (strncmp(note, beginning, (size_t)length) != 0)
+        return;
+    snprintf(why, HFI_WHY_MAX, "it was broken by %s", note + length);
+    make_plain(why);
 }
 
 void *hfi_sql_pool_take(struct hfi_sql_pool *pool)

@@ -20,14 +20,13 @@ hf_status hfi_sql_check_descriptors(hf_error *err);
 #define HFI_SQL_HEART 0 /* the timer's number in the set; no connection, and no hold, has it */
 hf_status hfi_sql_watch_open(int *watch, int *heart, int seconds, hf_error *err);
 
-/* What is left in the row of grants of a name whose lock was broken, for the holder, who finds that it has lost it, to be
- * told by whom: a sentence, in the place of the note of a holder, which there is none then. Other bytes than those of
- * ASCII, which a database might refuse, are question marks. */
-#define HFI_SQL_BROKEN_MAX (HFI_BY_MAX + 40)
+/* What a break leaves in the row of grants of the name, in the place of a holder's note, for a holder who finds its lock
+ * lost: of which hold it was, and who did it. Bytes that a database might refuse are question marks. */
+#define HFI_SQL_BROKEN_MAX 200
 void hfi_sql_write_broken(char out[HFI_SQL_BROKEN_MAX], uint64_t token, const char *by);
-/* True, and who did it, if `note` says so of the hold that had this token. */
-bool hfi_sql_read_broken(char by[HFI_BY_MAX], const char *note, uint64_t token);
-/* For so long at most a loss that is known waits for the answer to that. */
+/* Says so in `why`, if `note` is that and the token one's own. */
+void hfi_sql_read_broken(char why[HFI_WHY_MAX], const char *note, uint64_t token);
+/* For so long at most a loss that is known waits to be explained. */
 #define HFI_SQL_BROKEN_PATIENCE (500 * HFI_MS)
 
 /* Connections that nobody uses at the moment, under the mutex of their store. The one that was used last comes first:
