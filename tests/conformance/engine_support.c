@@ -97,31 +97,37 @@ static void check_told_when_it_renews(hf_client *client, hf_client *other, bool 
     CHECK_INT(0, shown);
 }
 
+/* On mysql: a lock beyond the eighth has no connection of its own, which the break would end: nobody but the release
+ * finds out. */
 static void check_told_when_it_releases(hf_client *client, hf_client *other)
 {
     hf_options options = HF_OPTIONS_INIT;
+    hf_lock *others[8];
     hf_error err = { 0 };
     options.ttl_ms = endless_ttl_ms();
+    for (unsigned i = 0; i < 8; i++)
+        others[i] = must_acquire(client, numbered_name("others", i).text, &options);
     hf_lock *lock = must_acquire(client, "released", &options);
     CHECK_STATUS(HF_OK, hf_break(other, "released", NULL), NULL);
     CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
     check_names_us(err.message);
+    for (unsigned i = 0; i < 8; i++)
+        must_release(others[i]);
 }
 
 /* The middle one of three is not broken, and stays. */
-static void check_told_with_others(hf_client *client, hf_client *other)
+static void check_told_with_others(hf_client *client, hf_client *other, uint32_t ttl_ms)
 {
     struct loss losses[3] = { 0 };
     hf_lock *locks[3];
     for (unsigned i = 0; i < 3; i++) {
         hf_options options = HF_OPTIONS_INIT;
         record_loss(&options, &losses[i]);
-        options.ttl_ms = 4 * short_ttl_ms();
+        options.ttl_ms = ttl_ms;
         locks[i] = must_acquire(client, numbered_name("many", i).text, &options);
     }
-    for (unsigned i = 0; i < 3; i += 2)
-        CHECK_STATUS(HF_OK, hf_break(other, numbered_name("many", i).text, NULL), NULL);
     for (unsigned i = 0; i < 3; i += 2) {
+        CHECK_STATUS(HF_OK, hf_break(other, numbered_name("many", i).text, NULL), NULL);
         gate_await(&losses[i].told, 1);
         check_names_us(losses[i].why);
         CHECK_STATUS(HF_LOST, hf_release(locks[i], NULL), NULL);
@@ -130,13 +136,13 @@ static void check_told_with_others(hf_client *client, hf_client *other)
     CHECK_INT(0, gate_count(&losses[1].told));
 }
 
-void check_broken_is_told(void)
+void check_broken_is_told(uint32_t ttl_ms)
 {
     hf_client *client = open_client(), *other = open_client();
     check_told_when_it_renews(client, other, false);
     check_told_when_it_renews(client, other, true);
     check_told_when_it_releases(client, other);
-    check_told_with_others(client, other);
+    check_told_with_others(client, other, ttl_ms);
     hf_close(client);
     hf_close(other);
 }

@@ -27,7 +27,7 @@ void hfi_sql_write_broken(char out[HFI_SQL_BROKEN_MAX], uint64_t token, const ch
 /* Says so in `why`, if `note` is that and the token one's own. */
 void hfi_sql_read_broken(char why[HFI_WHY_MAX], const char *note, uint64_t token);
 /* For so long at most a loss that is known waits to be explained. */
-#define HFI_SQL_BROKEN_PATIENCE (500 * HFI_MS)
+#define HFI_SQL_BROKEN_PATIENCE HFI_SECOND
 
 /* Connections that nobody uses at the moment, under the mutex of their store. The one that was used last comes first:
  * it is the least likely to have been ended by the server. */
