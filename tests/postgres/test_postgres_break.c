@@ -2,8 +2,10 @@
  *
  * test_postgres_break.c: what a holder whose lock was broken is told.
  */
+#include "late_relay.h"
 #include "postgres_support.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define MARKS "SELECT count(*) FROM holdfast_locks_grants WHERE note LIKE 'token % broken by %'"
@@ -43,6 +45,35 @@ TEST_LIMIT(a_break_is_not_told_of_another_hold, 60)
         hf_release(lock, NULL);
         hf_close(client);
         hf_close(other);
+    }
+}
+
+/* It arrives when its holder has let go of the lock, whose row still has the token. */
+TEST_LIMIT(a_late_break_blames_nobody, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES && !is_bound(strategy_names[i]); i++) {
+        const char *name = strategy_names[i];
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+        hf_client_options options = HF_CLIENT_OPTIONS_INIT;
+        hf_client *breaker = NULL;
+        char url[200];
+        use_strategy(server, name);
+        hf_client *client = open_client();
+        snprintf(url, sizeof url, "postgres://postgres@127.0.0.1:%d/postgres?strategy=%s", late_relay_port(relay),
+                 name);
+        options.timeout_ms = test_ms(2500);
+        REQUIRE_STATUS(HF_OK, hf_open(&breaker, url, &options, NULL), NULL);
+        hf_lock *lock = must_acquire(client, name, NULL);
+        late_relay_catch(relay, name, 2); /* the first looks who has it */
+        CHECK(hf_break(breaker, name, NULL) != HF_OK);
+        late_relay_await(relay);
+        must_release(lock);
+        late_relay_deliver(relay);
+        CHECK_INT(0, postgres_server_number(server, "%s", MARKS));
+        check_free(client, name);
+        hf_close(breaker);
+        hf_close(client);
     }
 }
 
