@@ -177,10 +177,10 @@ static void blame(struct mysql_store *store, struct mysql_values *values, const 
                   hfi_time deadline_ns)
 {
     char broken[HFI_SQL_BROKEN_MAX];
-    const hfi_time patience = store->env->now_ns() + HFI_SQL_BROKEN_PATIENCE;
+    const hfi_time until = hfi_sql_patience(store->env->now_ns(), deadline_ns);
     hfi_sql_write_broken(broken, holder->token, by);
     values->note = broken;
-    hfi_mysql_ask(store, SQL_BLAME, values, NULL, patience < deadline_ns ? patience : deadline_ns, NULL);
+    hfi_mysql_ask(store, SQL_BLAME, values, NULL, until, NULL);
     values->note = "";
 }
 

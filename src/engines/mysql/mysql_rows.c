@@ -313,7 +313,7 @@ hf_status hfi_mysql_row_wait(struct mysql_store *store, struct mysql_lock *lock,
  * lost. */
 static void find_breakers(struct mysql_store *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns)
 {
-    const hfi_time until = earlier(store->env->now_ns() + HFI_SQL_BROKEN_PATIENCE, deadline_ns);
+    const hfi_time until = hfi_sql_patience(store->env->now_ns(), deadline_ns);
     hf_status status = HF_OK;
     for (size_t i = 0; i < count && status == HF_OK; i++) {
         if (renewals[i].status != HF_LOST)

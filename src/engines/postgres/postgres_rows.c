@@ -278,7 +278,7 @@ hf_status hfi_postgres_row_wait(struct postgres_store *store, struct postgres_lo
 static void find_breakers(struct postgres_store *store, struct hfi_renewal *renewals, size_t count,
                           hfi_time deadline_ns)
 {
-    const hfi_time patience = store->env->now_ns() + HFI_SQL_BROKEN_PATIENCE;
+    const hfi_time until = hfi_sql_patience(store->env->now_ns(), deadline_ns);
     struct postgres_values *values = hfi_alloc(count * sizeof *values);
     struct postgres_call *calls = hfi_alloc(count * sizeof *calls);
     size_t lost = 0;
@@ -287,7 +287,7 @@ static void find_breakers(struct postgres_store *store, struct hfi_renewal *rene
         if (renewals[i].status == HF_LOST)
             calls[lost++] = (struct postgres_call){ .statement = POSTGRES_BROKEN, .values = &values[i] };
     }
-    const bool told = lost > 0 && hfi_postgres_ask(store, calls, lost, earlier(patience, deadline_ns), NULL) == HF_OK;
+    const bool told = lost > 0 && hfi_postgres_ask(store, calls, lost, until, NULL) == HF_OK;
     for (size_t i = 0, next = 0; i < count && told; i++) {
         const struct postgres_lock *lock = renewals[i].lock;
         if (renewals[i].status != HF_LOST)

@@ -78,6 +78,12 @@ void hfi_sql_read_broken(char why[HFI_WHY_MAX], const char *note, uint64_t token
     make_plain(why);
 }
 
+hfi_time hfi_sql_patience(hfi_time now_ns, hfi_time deadline_ns)
+{
+    const hfi_time half = (deadline_ns - now_ns) / 2;
+    return now_ns + (half < HFI_SECOND ? half : HFI_SECOND);
+}
+
 void *hfi_sql_pool_take(struct hfi_sql_pool *pool)
 {
     pthread_mutex_lock(pool->mutex);
