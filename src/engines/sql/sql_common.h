@@ -20,8 +20,9 @@ hf_status hfi_sql_check_descriptors(hf_error *err);
 #define HFI_SQL_HEART 0 /* the timer's number in the set; no connection, and no hold, has it */
 hf_status hfi_sql_watch_open(int *watch, int *heart, int seconds, hf_error *err);
 
-/* What a break leaves in the row of grants of the name, in the place of a holder's note, for who finds its lock lost: of
- * which hold it was, and who did it. Bytes that a database might refuse are question marks. */
+/* What a break leaves in the row of grants of the name, in the place of a holder's note: which hold it has ended, and
+ * who asked for it. A holder who finds its lock lost looks there. Bytes that a database might refuse are question
+ * marks. */
 #define HFI_SQL_BROKEN_MAX 200
 void hfi_sql_write_broken(char out[HFI_SQL_BROKEN_MAX], uint64_t token, const char *by);
 /* Says so in `why`, if `note` is that and the token one's own. */
