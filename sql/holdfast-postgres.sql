@@ -63,6 +63,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS :"schema".:"waiters" (
 );
 
 -- The last token of each name where the lock itself does not keep it (insert, for-update, advisory), and who holds it.
+-- lease, version, insert: of a lock that was broken, in the note: whose token that was, and who did it.
 CREATE TABLE IF NOT EXISTS :"schema".:"grants" (
     name text COLLATE "C" PRIMARY KEY,
     token bigint NOT NULL DEFAULT 0,

@@ -209,10 +209,10 @@ struct hfi_hold *hfi_hold_of_serial(const hf_client *client, uint64_t serial); /
 void hfi_hold_schedule(struct hfi_hold *hold);
 void hfi_hold_unpin(struct hfi_hold *hold);
 void hfi_hold_publish(struct hfi_hold *hold); /* safe_until_ns := the lease's deadline */
-/* What is known of a lock that a store does not have any more. */
-#define HFI_WHY_FORGOTTEN "the store no longer has it: it was broken, or ended or forgotten there"
 /* Marks a held lock as lost. hfi_hold_tell() then calls the callbacks; it lets go of the mutex while it does. */
 void hfi_hold_lose(struct hfi_hold *hold, const char *why);
+/* The same for one that its store does not have any more; `why` is "" if it does not say why. */
+void hfi_hold_lose_in_store(struct hfi_hold *hold, const char *why);
 /* The same for one whose time is over: finds out why. */
 void hfi_hold_lose_by_time(struct hfi_hold *hold);
 void hfi_hold_tell(struct hfi_hold *hold);

@@ -88,9 +88,11 @@ struct hfi_grant {
     int64_t done_ago_ms;
 };
 
+#define HFI_WHY_MAX 200
+
 /* One lock of a renewal. renew() sets `status` to HF_OK, to HF_LOST if the store no longer has it, or to what went
- * wrong; and, if it knows better, counted_from_ns. valid_ms: as in struct hfi_grant. `why` may be set with HF_LOST, to
- * what is told to the holder: allocated, and freed by the core. */
+ * wrong; with HF_LOST, if it knows more than that, `why`, a sentence as for env->lost(); and, if it knows better,
+ * counted_from_ns. valid_ms: as in struct hfi_grant. */
 struct hfi_renewal {
     void *lock;
     const char *name;
@@ -99,7 +101,7 @@ struct hfi_renewal {
     hfi_time counted_from_ns;
     uint32_t valid_ms;
     hf_status status;
-    char *why;
+    char why[HFI_WHY_MAX]; /* "" before */
 };
 
 struct hfi_engine {
@@ -184,6 +186,10 @@ HFI_API hf_status hfi_fail(hf_error *err, hf_status status, int native, const ch
 /* The status that a system call's errno stands for: EACCES and the like HF_DENIED, EMFILE HF_NOMEM, and so on; and the
  * sentence "cannot <verb> <object>: <reason>". */
 HFI_API hf_status hfi_fail_errno(hf_error *err, int number, const char *verb, const char *object);
+
+/* What the holder of a lock that was broken is told; `by`: who did it, as the store has it. Without control
+ * characters, whatever that is. */
+HFI_API void hfi_say_broken(char out[HFI_WHY_MAX], const char *by);
 
 /* Sleeps until the waker is woken, one of `count` further descriptors has something, or `deadline_ns` comes (HFI_NEVER:
  * no deadline). True: woken, or a descriptor has something (see revents). False: the deadline. */

@@ -97,3 +97,10 @@ hf_status hfi_fail_errno(hf_error *err, int number, const char *verb, const char
     return hfi_fail(err, errno_status(number), number, "cannot %s %s: %s", verb, object,
                     strerror_r(number, reason, sizeof reason));
 }
+
+void hfi_say_broken(char out[HFI_WHY_MAX], const char *by)
+{
+    snprintf(out, HFI_WHY_MAX, "it was broken by %.160s", *by ? by : "an administrator");
+    for (char *c = out; *c; c++)
+        *c = (unsigned char)*c < ' ' || *c == 0x7f ? '?' : *c;
+}

@@ -225,6 +225,11 @@ void hfi_hold_lose(struct hfi_hold *hold, const char *why)
         hfi_bell_ring(hold->lost_fd);
 }
 
+void hfi_hold_lose_in_store(struct hfi_hold *hold, const char *why)
+{
+    hfi_hold_lose(hold, *why ? why : "the store no longer has it: it was broken, or ended or forgotten there");
+}
+
 /* Why the store was of no help when the time was over. */
 static void explain_silence(const struct hfi_hold *hold, char *why, size_t size)
 {

@@ -103,13 +103,11 @@ static hf_status renew_now(struct hfi_hold *hold, struct hfi_renewal *renewal, h
     hold->renewing = true;
     hfi_hold_schedule(hold);
     pthread_mutex_unlock(&client->mutex);
-    hf_status status = client->engine->renew(client->store, renewal, 1, deadline, err);
+    const hf_status status = client->engine->renew(client->store, renewal, 1, deadline, err);
     pthread_mutex_lock(&client->mutex);
     hold->renewing = false;
     pthread_cond_broadcast(&client->changed);
-    if (status == HF_OK)
-        status = renewal->status;
-    return status;
+    return status == HF_OK ? renewal->status : status;
 }
 
 hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
@@ -143,11 +141,10 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
         if (is_over(hold))
             hfi_hold_lose_by_time(hold);
         else
-            hfi_hold_lose(hold, renewal.why ? renewal.why : HFI_WHY_FORGOTTEN);
+            hfi_hold_lose_in_store(hold, renewal.why);
         hfi_hold_tell(hold);
         hfi_undo(hold, client->timeout_ns, NULL);
     }
-    hfi_free(renewal.why);
     hfi_hold_schedule(hold);
     /* What was due meanwhile was left to this exchange; and a shorter ttl than before is due sooner. */
     if (hold->state == HFI_HOLD_HELD)

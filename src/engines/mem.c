@@ -477,9 +477,9 @@ static void mem_hear(void *memory)
     hfi_bell_hush(store->bell);
     for (size_t i = 0; i < SHARDS; i++) {
         struct hfi_owner owner;
-        char by[160], why[200];
+        char by[160], why[HFI_WHY_MAX];
         while ((owner = next_broken(&shards[i], store, by)).serial) {
-            snprintf(why, sizeof why, "it was broken by %s", by);
+            hfi_say_broken(why, by);
             store->env->lost(store->env->core, owner, why);
         }
     }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* What the conformance suite's support expects of a main program. */
 extern uint32_t run_tag;
@@ -46,6 +47,106 @@ void check_open(const char *url, hf_status status, const char *words)
     if (client)
         CHECK(strstr(hf_url(client), "sesame") == NULL);
     hf_close(client);
+}
+
+/* --- who broke it --- */
+
+void check_names_us(const char *why)
+{
+    char end[32];
+    snprintf(end, sizeof end, ":%d", (int)getpid());
+    const char *at = strrchr(why, ':');
+    if (strncmp(why, "it was broken by ", 17) != 0 || !strchr(why, '@') || !at || strcmp(at, end) != 0)
+        FAIL("does not say who has broken it: %s", why);
+}
+
+static int count_one(const hf_info *info, void *arg)
+{
+    (void)info;
+    ++*(unsigned *)arg;
+    return 0;
+}
+
+static void check_told_when_it_renews(hf_client *client, hf_client *other, bool waited)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    struct loss loss = { 0 };
+    struct waiter waiter;
+    hf_error err = { 0 };
+    unsigned shown = 0;
+    record_loss(&options, &loss);
+    options.ttl_ms = endless_ttl_ms();
+    hf_lock *lock = must_acquire(client, "renewed", &options);
+    if (waited) {
+        waiter_start(&waiter, other, "renewed", NULL);
+        await_waiters(other, "renewed", 1);
+    }
+    CHECK_STATUS(HF_OK, hf_break(other, "renewed", NULL), NULL);
+    if (waited)
+        waiter_join(&waiter, HF_OK);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
+    check_names_us(err.message);
+    gate_await(&loss.told, 1);
+    check_names_us(loss.why);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    if (waited) {
+        CHECK(waiter.token > 0);
+        must_release(waiter.lock);
+    }
+    CHECK_STATUS(HF_OK, hf_inspect(other, "renewed", count_one, &shown, NULL), NULL);
+    CHECK_INT(0, shown);
+}
+
+/* On mysql: a lock beyond the eighth has no connection of its own, which the break would end: nobody but the release
+ * finds out. */
+static void check_told_when_it_releases(hf_client *client, hf_client *other)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *others[8];
+    hf_error err = { 0 };
+    options.ttl_ms = endless_ttl_ms();
+    for (unsigned i = 0; i < 8; i++)
+        others[i] = must_acquire(client, numbered_name("others", i).text, &options);
+    hf_lock *lock = must_acquire(client, "released", &options);
+    CHECK_STATUS(HF_OK, hf_break(other, "released", NULL), NULL);
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    check_names_us(err.message);
+    for (unsigned i = 0; i < 8; i++)
+        must_release(others[i]);
+}
+
+void check_broken_is_told(void)
+{
+    hf_client *client = open_client(), *other = open_client();
+    check_told_when_it_renews(client, other, false);
+    check_told_when_it_renews(client, other, true);
+    check_told_when_it_releases(client, other);
+    hf_close(client);
+    hf_close(other);
+}
+
+/* The middle one of three is not broken, and stays. */
+void check_broken_is_told_with_others(uint32_t ttl_ms)
+{
+    hf_client *client = open_client(), *other = open_client();
+    struct loss losses[3] = { 0 };
+    hf_lock *locks[3];
+    for (unsigned i = 0; i < 3; i++) {
+        hf_options options = HF_OPTIONS_INIT;
+        record_loss(&options, &losses[i]);
+        options.ttl_ms = ttl_ms;
+        locks[i] = must_acquire(client, numbered_name("many", i).text, &options);
+    }
+    for (unsigned i = 0; i < 3; i += 2) {
+        CHECK_STATUS(HF_OK, hf_break(other, numbered_name("many", i).text, NULL), NULL);
+        gate_await(&losses[i].told, 1);
+        check_names_us(losses[i].why);
+        CHECK_STATUS(HF_LOST, hf_release(locks[i], NULL), NULL);
+    }
+    must_release(locks[1]);
+    CHECK_INT(0, gate_count(&losses[1].told));
+    hf_close(client);
+    hf_close(other);
 }
 
 void pause_ms(uint32_t ms)

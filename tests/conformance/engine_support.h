@@ -17,6 +17,13 @@ void check_open(const char *url, hf_status status, const char *words);
 /* The sentence, and the status with it. */
 void check_error(const hf_error *err, hf_status status, const char *words);
 
+/* The sentence says that this process has broken the lock. */
+void check_names_us(const char *why);
+/* A holder that was broken is told by whom: when it renews, whether somebody waits or not, and when it releases. */
+void check_broken_is_told(void);
+/* The same when it is renewed with others. */
+void check_broken_is_told_with_others(uint32_t ttl_ms);
+
 void pause_ms(uint32_t ms);
 /* For a second this process does next to nothing. */
 void check_rests(void);

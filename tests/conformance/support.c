@@ -308,6 +308,7 @@ static void note_loss(hf_lock *lock, const char *why, void *arg)
     CHECK(why != NULL && *why != '\0');
     CHECK(hf_remaining_ms(lock) <= 0);
     atomic_store(&loss->told_ns, test_now_ns());
+    snprintf(loss->why, sizeof loss->why, "%s", why);
     gate_pass(&loss->told);
 }
 

@@ -168,8 +168,8 @@ int hfi_file_ear(void *memory)
 static void hear_break(struct file_store *store, const struct hfi_message *message, const char *by)
 {
     struct hfi_owner owner = { 0 };
-    char why[HFI_LIFELINE_TEXT_MAX + 32];
-    snprintf(why, sizeof why, "it was broken by %s", *by ? by : "an administrator");
+    char why[HFI_WHY_MAX];
+    hfi_say_broken(why, by);
     pthread_mutex_lock(&store->mutex);
     for (struct file_lock *lock = store->held; lock; lock = lock->next) {
         if (lock->inode == message->inode && lock->token == message->number) {

@@ -328,6 +328,8 @@ hf_status hfi_mysql_bound_renew(struct mysql_store *store, struct hfi_renewal *r
     for (size_t i = 0; i < count; i++) {
         const struct mysql_lock *lock = renewals[i].lock;
         renewals[i].status = lock->watched && !hfi_mysql_has_ended(lock->connection) ? HF_OK : HF_LOST;
+        if (lock->watched && renewals[i].status == HF_LOST)
+            snprintf(renewals[i].why, sizeof renewals[i].why, "%s", hfi_mysql_why_ended(lock->connection));
     }
     pthread_mutex_unlock(&store->mutex);
     return HF_OK;

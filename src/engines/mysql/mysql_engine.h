@@ -52,8 +52,10 @@ enum mysql_sql {
     SQL_REFUSE, /* what this owner has asked for, and arrives from now on, is refused */
     SQL_CLAIM,
     SQL_FREE,
-    SQL_RINGER, /* the connection that must end with a forced release, its user-level lock, and the owner */
+    SQL_RINGER, /* the connection that must end with a forced release, its user-level lock, the owner and the token */
     SQL_EVICT,
+    SQL_BLAME,  /* writes down who did that … */
+    SQL_BROKEN, /* … for the holder */
     SQL_INSPECT,
     SQL_INSPECT_ONE,
     SQL_GUARD,
@@ -157,6 +159,7 @@ struct mysql_connection {
     MYSQL_STMT *statement; /* whose turn it is */
     bool tls;
     bool broken;
+    bool silent;        /* it was broken since a ping was not answered */
     bool told;          /* of its end */
     hfi_time used_ns;   /* when it was given back */
     hfi_time pinged_ns; /* when it was last asked for a sign of life */
@@ -304,6 +307,7 @@ struct mysql_lock {
     bool unsure;     /* an attempt went wrong: it may be held all the same */
     bool unanswered; /* some attempt had no answer: it may still arrive, whatever was answered to others since */
     bool watched;
+    uint64_t token; /* of a row that is held */
     char bell[HFI_MYSQL_KEY_MAX + 1];
     hfi_time ask_again_ns;
     struct mysql_lock *next; /* in the list of those that are watched */
@@ -336,6 +340,8 @@ void hfi_mysql_watch(struct mysql_store *store, struct mysql_lock *lock);
 struct mysql_connection *hfi_mysql_take_connection(struct mysql_store *store, struct mysql_lock *lock);
 /* With the mutex. */
 bool hfi_mysql_has_ended(struct mysql_connection *connection);
+/* Why a lock is lost whose connection has ended. */
+const char *hfi_mysql_why_ended(const struct mysql_connection *connection);
 void hfi_mysql_hear(void *memory);
 
 /* --- the two families, and administration --- */

@@ -109,7 +109,8 @@ struct holder {
     bool found;
     unsigned long long connection;    /* 0: none */
     char word[HFI_MYSQL_KEY_MAX + 1]; /* the user-level lock by which the connection is known */
-    char owner[33];                   /* of a row */
+    char owner[33];                   /* of a row … */
+    uint64_t token;                   /* … and its token */
 };
 
 static hf_status find_holder(struct mysql_store *store, const struct mysql_values *values, struct holder *holder,
@@ -122,8 +123,10 @@ static hf_status find_holder(struct mysql_store *store, const struct mysql_value
         return status;
     holder->connection = hfi_mysql_number(&answer.row, 0);
     snprintf(holder->word, sizeof holder->word, "%.*s", HFI_MYSQL_KEY_MAX, answer.row.text[1]);
-    if (!store->config.strategy->bound)
+    if (!store->config.strategy->bound) {
         snprintf(holder->owner, sizeof holder->owner, "%.32s", answer.row.text[2]);
+        holder->token = hfi_mysql_number(&answer.row, 3);
+    }
     return status;
 }
 
@@ -168,9 +171,21 @@ static hf_status end_holder(struct mysql_store *store, const struct mysql_values
     return status;
 }
 
+/* After the row was freed, so that nobody is blamed for what was not done, and before its holder hears of it. If it
+ * cannot be done, or not soon, the holder is told less. */
+static void blame(struct mysql_store *store, struct mysql_values *values, const struct holder *holder, const char *by,
+                  hfi_time deadline_ns)
+{
+    char broken[HFI_SQL_BROKEN_MAX];
+    const hfi_time until = hfi_sql_patience(store->env->now_ns(), deadline_ns);
+    hfi_sql_write_broken(broken, holder->token, by);
+    values->note = broken;
+    hfi_mysql_ask(store, SQL_BLAME, values, NULL, until, NULL);
+    values->note = "";
+}
+
 hf_status hfi_mysql_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
-    (void)by;
     struct mysql_store *store = memory;
     const struct hfi_request request = { .name = name, .note = "" };
     struct mysql_values values;
@@ -184,6 +199,8 @@ hf_status hfi_mysql_evict(void *memory, const char *name, const char *by, hfi_ti
         return status;
     snprintf(values.owner, sizeof values.owner, "%s", holder.owner);
     status = hfi_mysql_ask(store, SQL_EVICT, &values, &answer, deadline_ns, err);
+    if (status == HF_OK && answer.changed > 0)
+        blame(store, &values, &holder, by, deadline_ns);
     /* The bell, on which others wait, and the holder hears of it at once. Whoever may not do that leaves it to the
      * holder's next renewal. */
     if (status == HF_OK && answer.changed > 0 && holder.connection != 0)

@@ -236,6 +236,7 @@ hf_status hfi_mysql_row_attempt(struct mysql_store *store, struct mysql_lock *lo
     if (status == HF_OK) {
         grant->token = answer.number;
         grant->counted_from_ns = values.sent_ns;
+        lock->token = grant->token;
         become_holder(store, lock, connection, request->deadline_ns);
     } else if (status == HF_BUSY) {
         stay_in_line(store, lock, request, connection, &answer, grant);
@@ -306,6 +307,36 @@ hf_status hfi_mysql_row_wait(struct mysql_store *store, struct mysql_lock *lock,
     return status;
 }
 
+/* --- who broke it --- */
+
+/* Of those that are lost: a hold that was broken has left that in the row of grants. Whatever becomes of this, they are
+ * lost. */
+static void find_breakers(struct mysql_store *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns)
+{
+    const hfi_time until = hfi_sql_patience(store->env->now_ns(), deadline_ns);
+    hf_status status = HF_OK;
+    for (size_t i = 0; i < count && status == HF_OK; i++) {
+        if (renewals[i].status != HF_LOST)
+            continue;
+        const struct mysql_lock *lock = renewals[i].lock;
+        const struct mysql_values values = { .name = renewals[i].name };
+        struct mysql_answer answer = { .found = false };
+        status = hfi_mysql_ask(store, SQL_BROKEN, &values, &answer, until, NULL);
+        if (status == HF_OK && answer.found)
+            hfi_sql_read_broken(renewals[i].why, answer.row.text[0], lock->token);
+    }
+}
+
+/* A release that finds it gone. Whoever does not want to know why is not kept waiting. */
+static hf_status fail_lost(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
+                           hf_error *err)
+{
+    struct hfi_renewal lost = { .lock = lock, .name = request->name, .status = HF_LOST };
+    if (err)
+        find_breakers(store, &lost, 1, request->deadline_ns);
+    return hfi_fail(err, HF_LOST, 0, "%s", *lost.why ? lost.why : "the server no longer had it");
+}
+
 /* --- release --- */
 
 static hf_status free_row(struct mysql_store *store, const struct mysql_lock *lock,
@@ -340,7 +371,7 @@ static hf_status release_held(struct mysql_store *store, struct mysql_lock *lock
     if (status == HF_OK && changed == 0) {
         if (pinned)
             hfi_mysql_let_go(store, connection, NULL, request->deadline_ns, NULL);
-        status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
+        status = fail_lost(store, lock, request, err);
     }
     if (connection && status != HF_OK && status != HF_LOST)
         connection->broken = true;
@@ -426,12 +457,10 @@ static hf_status renew_group(struct mysql_store *store, struct hfi_renewal **gro
                                                      : status;
 }
 
-hf_status hfi_mysql_row_renew(struct mysql_store *store, struct hfi_renewal *renewals, size_t count,
-                              hfi_time deadline_ns, hf_error *err)
+static hf_status renew_several(struct mysql_store *store, struct hfi_renewal *renewals, size_t count,
+                               hfi_time deadline_ns, hf_error *err)
 {
     hf_status status = HF_OK;
-    if (count == 1)
-        return renew_one(store, &renewals[0], deadline_ns, err);
     for (size_t i = 0; i < count; i++)
         renewals[i].status = HF_INTERNAL; /* not asked yet */
     for (size_t first = 0; first < count && status == HF_OK; first++) {
@@ -445,5 +474,15 @@ hf_status hfi_mysql_row_renew(struct mysql_store *store, struct hfi_renewal *ren
         }
         status = renew_group(store, group, size, deadline_ns, err);
     }
+    return status;
+}
+
+hf_status hfi_mysql_row_renew(struct mysql_store *store, struct hfi_renewal *renewals, size_t count,
+                              hfi_time deadline_ns, hf_error *err)
+{
+    const hf_status status = count == 1 ? renew_one(store, renewals, deadline_ns, err)
+                                        : renew_several(store, renewals, count, deadline_ns, err);
+    if (status == HF_OK)
+        find_breakers(store, renewals, count, deadline_ns);
     return status;
 }

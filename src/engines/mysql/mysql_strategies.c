@@ -162,14 +162,22 @@ static const char lease_refuse[] = REFUSE("{L}", ", expires", ", " LONG_AGO);
 static const char lease_free[] = "UPDATE {L} SET owner = NULL, expires = " CLAIM_END ", ttl = " CLAIM_MS
                                  ", bell = RELEASE_ALL_LOCKS() * 0 WHERE name = ? AND owner = ?";
 
+/* That of insert is in the row of grants; the later one is greater. */
+#define LATER_TOKEN "GREATEST(l.token, COALESCE((SELECT g.token FROM {G} g WHERE g.name = l.name), 0))"
+
 /* Of who had it when it was looked at: what arrives late must not break the next one. */
-static const char lease_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, bell, 0), " BELL ", owner FROM {L}"
-                                   " WHERE name = ? AND owner IS NOT NULL";
+static const char lease_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, bell, 0), " BELL ", owner, " LATER_TOKEN
+                                   " FROM {L} l WHERE name = ? AND owner IS NOT NULL";
 
 static const char lease_evict[] = "UPDATE {L} SET owner = NULL, expires = " NOW " WHERE name = ? AND owner = ?";
 
-/* That of insert is in the row of grants; the later one is greater. */
-#define LATER_TOKEN "GREATEST(l.token, COALESCE((SELECT g.token FROM {G} g WHERE g.name = l.name), 0))"
+/* In the row of grants, which stays when the next one takes it: in the place of the note of a lock that is bound to a
+ * connection, unless there is one. */
+static const char blame[] = "INSERT INTO {G} (name, note) VALUES (?, LEFT(?, 120))"
+                            " ON DUPLICATE KEY UPDATE note = IF(connection IS NULL, VALUES(note), note)";
+
+static const char broken[] = "SELECT note FROM {G} WHERE name = ? AND connection IS NULL";
+
 #define ROW_INSPECT(wanted)                                                                                            \
     "SELECT name, host, pid, " LATER_TOKEN ", " HELD_MS                                                                \
     ", " LEFT_MS("expires") ", " WAITERS("l", "l") ", note FROM {L} l"                                                 \
@@ -236,7 +244,7 @@ static const char insert_free[] =
 
 /* A row that somebody else has inserted may have neither an owner nor a bell. */
 static const char insert_ringer[] = "SELECT IF(" RINGER_OF("g") " = g.bell, g.bell, 0), " BELL_OF(
-    "g") ", l.owner FROM {L} l"
+    "g") ", l.owner, " LATER_TOKEN " FROM {L} l"
          " LEFT JOIN {G} g ON g.name = l.name WHERE l.name = ?";
 
 static const char insert_evict[] = "DELETE FROM {L} WHERE name = ? AND owner <=> ?";
@@ -334,7 +342,8 @@ static const char guard[] = "INSERT INTO {F} (resource, token) VALUES (?, LAST_I
 #define ROW_STATEMENTS                                                                                                 \
     [SQL_ENTER] = { enter, "nohpk" }, [SQL_TIDY] = { tidy, "" }, [SQL_CALL] = { call, "l" },                           \
     [SQL_MEND] = { mend, "n" }, [SQL_RENEW] = { renew, "rttnor" }, [SQL_RENEW_MANY] = { renew_many, "rttNOr" },        \
-    [SQL_ALIVE_MANY] = { alive_many, "NO" }, [SQL_GUARD] = { guard, "nv" }, MARK_STATEMENTS
+    [SQL_ALIVE_MANY] = { alive_many, "NO" }, [SQL_BLAME] = { blame, "nk" }, [SQL_BROKEN] = { broken, "n" },            \
+    [SQL_GUARD] = { guard, "nv" }, MARK_STATEMENTS
 
 static const struct mysql_strategy strategies[] = {
     { .name = "lease",

@@ -88,6 +88,13 @@ bool hfi_mysql_has_ended(struct mysql_connection *connection)
     return connection->broken;
 }
 
+/* A server that ends a connection closes it without a word, whatever the reason is. */
+const char *hfi_mysql_why_ended(const struct mysql_connection *connection)
+{
+    return connection->silent ? "its connection to the server does not answer any more"
+                              : "its connection to the server was closed: it was broken, or ended there";
+}
+
 /* What came of the last ping is read before the next is sent; one that is not answered in time ends its connection,
  * and the end is heard of like any other. */
 static void beat(struct mysql_store *store)
@@ -100,8 +107,10 @@ static void beat(struct mysql_store *store)
         struct mysql_connection *connection = lock->connection;
         if (hfi_mysql_has_ended(connection))
             continue;
-        if (connection->step == STEP_PING && now - connection->pinged_ns >= PATIENCE)
+        if (connection->step == STEP_PING && now - connection->pinged_ns >= PATIENCE) {
+            connection->silent = true;
             hfi_mysql_reset(mysql_get_socket(connection->client));
+        }
         hfi_mysql_ping(connection, now);
     }
 }
@@ -120,7 +129,7 @@ static void note_end(struct mysql_store *store, uint64_t number)
 
 /* With the mutex. Takes one lock whose connection has ended, and of which nobody was told yet; serial 0: there is none.
  * A beat finds some that are not heard of: a connection that is still open, or that libmariadb has closed. */
-static struct hfi_owner next_ended(struct mysql_store *store)
+static struct hfi_owner next_ended(struct mysql_store *store, const char **why)
 {
     struct mysql_lock *lock = store->watched;
     while (lock && (!lock->connection->broken || lock->connection->told))
@@ -128,6 +137,7 @@ static struct hfi_owner next_ended(struct mysql_store *store)
     if (!lock)
         return (struct hfi_owner){ .serial = 0 };
     lock->connection->told = true;
+    *why = hfi_mysql_why_ended(lock->connection);
     return lock->owner;
 }
 
@@ -137,6 +147,7 @@ void hfi_mysql_hear(void *memory)
     const struct hfi_env *env = store->env;
     struct epoll_event events[WATCHED_AT_ONCE];
     struct hfi_owner ended;
+    const char *why = "";
     pthread_mutex_lock(&store->mutex);
     const int ready = epoll_wait(store->watch, events, WATCHED_AT_ONCE, 0);
     for (int i = 0; i < ready; i++) {
@@ -145,10 +156,10 @@ void hfi_mysql_hear(void *memory)
         else
             note_end(store, events[i].data.u64);
     }
-    while ((ended = next_ended(store)).serial) {
+    while ((ended = next_ended(store, &why)).serial) {
         pthread_mutex_unlock(&store->mutex);
         if (store->config.strategy->bound)
-            env->lost(env->core, ended, "its connection to the server has ended");
+            env->lost(env->core, ended, why);
         else
             env->recheck(env->core);
         pthread_mutex_lock(&store->mutex);

@@ -50,7 +50,7 @@ struct postgres_lock {
     struct postgres_connection *connection;
     bool blocking; /* a statement that waits was sent and not answered yet */
     bool got;      /* the server gave the lock to the connection */
-    int64_t token; /* of that, if it was written down */
+    int64_t token; /* of that, if it was written down; rows: of the grant */
     bool in_transaction;
     bool watched;  /* in the list of those whose connection is watched */
     uint64_t beat; /* when it was looked at last */

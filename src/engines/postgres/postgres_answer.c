@@ -73,6 +73,18 @@ hf_status hfi_postgres_refusal(const struct postgres_store *store, const PGresul
                     state, locked ? "; a transaction keeps the row locked, as strategy=for-update does" : "");
 }
 
+void hfi_postgres_note_end(struct postgres_connection *connection, const PGresult *result)
+{
+    char words[HFI_POSTGRES_WORDS_MAX - 10];
+    const char *severity = PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+    const char *primary = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+    if (!severity || strcmp(severity, "FATAL") != 0 || !state || !primary)
+        return;
+    first_line(words, sizeof words, primary);
+    snprintf(connection->last_words, sizeof connection->last_words, "%s (%.5s)", words, state);
+}
+
 /* In "FATAL:  28P01: password authentication failed": the five characters. */
 static const char *find_state(const char *text)
 {

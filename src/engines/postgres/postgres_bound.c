@@ -59,6 +59,15 @@ static struct postgres_connection *take_connection(struct postgres_store *store,
     return connection;
 }
 
+/* Why a lock is lost whose connection has ended. */
+static void say_why(char out[HFI_WHY_MAX], const struct postgres_connection *connection)
+{
+    if (*connection->last_words)
+        snprintf(out, HFI_WHY_MAX, "the server has ended its session: %s", connection->last_words);
+    else
+        snprintf(out, HFI_WHY_MAX, "its connection to the server has ended");
+}
+
 /* With the mutex. Nothing comes on a connection at rest but its end, a changed setting, or the answer to a ping. */
 static bool has_ended(const struct postgres_store *store, const struct postgres_lock *lock)
 {
@@ -67,17 +76,33 @@ static bool has_ended(const struct postgres_store *store, const struct postgres_
     struct pollfd one = { .fd = PQsocket(pq), .events = POLLIN };
     if (one.fd < 0 || poll(&one, 1, 0) != 0)
         connection->broken |= PQconsumeInput(pq) != 1 || PQstatus(pq) != CONNECTION_OK;
-    if (connection->pinged && !connection->broken && !PQisBusy(pq)) {
-        PQclear(PQgetResult(pq));
+    if (!PQisBusy(pq) && connection->pinged) { /* also where nothing was asked: what has come is looked at */
+        PGresult *result = PQgetResult(pq);
+        hfi_postgres_note_end(connection, result);
+        PQclear(result);
         connection->pinged = false;
     }
+    if (*connection->last_words)
+        connection->broken = true;
     if (connection->pinged && store->env->now_ns() - connection->used_ns >= PING_PATIENCE)
         connection->broken = true;
     return connection->broken;
 }
 
+struct ended {
+    struct hfi_owner owner;
+    char why[HFI_WHY_MAX];
+};
+
+/* With the mutex. */
+static void note_ended(struct ended *ended, const struct postgres_lock *lock)
+{
+    ended->owner = lock->owner;
+    say_why(ended->why, lock->connection);
+}
+
 /* With the mutex. Those of this beat that have ended, as many as there is room for, and pings for the others. */
-static size_t look_at_all(struct postgres_store *store, struct hfi_owner ended[WATCHED_AT_ONCE])
+static size_t look_at_all(struct postgres_store *store, struct ended ended[WATCHED_AT_ONCE])
 {
     size_t count = 0;
     for (struct postgres_lock *lock = store->watched; lock && count < WATCHED_AT_ONCE; lock = lock->next) {
@@ -88,20 +113,20 @@ static size_t look_at_all(struct postgres_store *store, struct hfi_owner ended[W
         const bool pings = has_ended(store, lock) || connection->pinged;
         connection->broken |= !pings && !hfi_postgres_ping(store, connection);
         if (connection->broken)
-            ended[count++] = lock->owner;
+            note_ended(&ended[count++], lock);
     }
     return count;
 }
 
-static void tell(const struct postgres_store *store, const struct hfi_owner *ended, size_t count)
+static void tell(const struct postgres_store *store, const struct ended *ended, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        store->env->lost(store->env->core, ended[i], "its connection to the server has ended");
+        store->env->lost(store->env->core, ended[i].owner, ended[i].why);
 }
 
 static void beat(struct postgres_store *store)
 {
-    struct hfi_owner ended[WATCHED_AT_ONCE];
+    struct ended ended[WATCHED_AT_ONCE];
     uint64_t times;
     size_t count;
     if (read(store->heart, &times, sizeof times) != sizeof times)
@@ -120,7 +145,7 @@ static void beat(struct postgres_store *store)
 void hfi_postgres_bound_hear(struct postgres_store *store)
 {
     struct epoll_event events[WATCHED_AT_ONCE];
-    struct hfi_owner ended[WATCHED_AT_ONCE];
+    struct ended ended[WATCHED_AT_ONCE];
     size_t count = 0;
     bool beats = false;
     pthread_mutex_lock(&store->mutex);
@@ -132,7 +157,7 @@ void hfi_postgres_bound_hear(struct postgres_store *store)
         if (events[i].data.u64 == HFI_SQL_HEART)
             beats = true;
         else if (lock && has_ended(store, lock))
-            ended[count++] = lock->owner;
+            note_ended(&ended[count++], lock);
     }
     pthread_mutex_unlock(&store->mutex);
     tell(store, ended, count);
@@ -146,6 +171,8 @@ hf_status hfi_postgres_bound_renew(struct postgres_store *store, struct hfi_rene
     for (size_t i = 0; i < count; i++) {
         const struct postgres_lock *lock = renewals[i].lock;
         renewals[i].status = lock->watched && !has_ended(store, lock) ? HF_OK : HF_LOST;
+        if (lock->watched && renewals[i].status == HF_LOST)
+            say_why(renewals[i].why, lock->connection);
     }
     pthread_mutex_unlock(&store->mutex);
     return HF_OK;
@@ -416,6 +443,7 @@ static hf_status let_go(struct postgres_store *store, struct postgres_lock *lock
     const bool was_held = lock->state == POSTGRES_HELD;
     bool got = lock->got;
     hf_status status = HF_LOST;
+    char why[HFI_WHY_MAX];
     if (lock->blocking && !stop_blocking(store, connection, &got, request->deadline_ns))
         connection->broken = true;
     if (!connection->broken)
@@ -424,6 +452,7 @@ static hf_status let_go(struct postgres_store *store, struct postgres_lock *lock
     lock->blocking = lock->got = lock->in_transaction = false;
     if (status != HF_OK && (was_held || status != HF_LOST))
         connection->broken = true;
+    say_why(why, connection);
     if (connection->broken)
         part_with(store, lock, connection);
     else
@@ -435,7 +464,7 @@ static hf_status let_go(struct postgres_store *store, struct postgres_lock *lock
     /* Without an answer by the deadline the lock may be held until the session has ended. */
     const bool late = status == HF_UNKNOWN && store->env->now_ns() >= request->deadline_ns;
     if (status != HF_OK && !late)
-        return hfi_fail(err, HF_LOST, 0, "its connection to the server has ended");
+        return hfi_fail(err, HF_LOST, 0, "%s", why);
     return status;
 }
 

@@ -31,6 +31,8 @@ hf_status hfi_postgres_look_up(struct postgres_addresses *addresses, const struc
 
 /* --- postgres_connect.c --- */
 
+#define HFI_POSTGRES_WORDS_MAX 160
+
 struct postgres_connection {
     PGconn *pq;
     int backend;       /* the server's process, … */
@@ -39,9 +41,10 @@ struct postgres_connection {
     bool pooled;       /* something between us and the server gives its connections to others */
     uint64_t prepared; /* bits by statement */
     bool broken;
-    bool pinged;                      /* the answer to a ping comes before any other */
-    hfi_time used_ns;                 /* when it was given back, or pinged */
-    struct postgres_connection *next; /* in the list of those that were given up */
+    char last_words[HFI_POSTGRES_WORDS_MAX]; /* why the server has ended the session, if it said so */
+    bool pinged;                             /* the answer to a ping comes before any other */
+    hfi_time used_ns;                        /* when it was given back, or pinged */
+    struct postgres_connection *next;        /* in the list of those that were given up */
 };
 
 /* To whichever of the addresses lets us write. */
@@ -131,6 +134,8 @@ hf_status hfi_postgres_await(struct postgres_store *store, struct postgres_conne
 /* HF_OK, or what the error in `result` stands for. */
 hf_status hfi_postgres_refusal(const struct postgres_store *store, const PGresult *result, hf_error *err);
 hf_status hfi_postgres_unreachable(const struct postgres_store *store, PGconn *pq, hf_error *err);
+/* Keeps the words with which the server ends a session, if `result` is that. */
+void hfi_postgres_note_end(struct postgres_connection *connection, const PGresult *result);
 /* For what changes nothing but a session: a lost answer leaves nothing to be undone. */
 hf_status hfi_postgres_not_unknown(hf_status status, hf_error *err);
 bool hfi_postgres_is_missing(const hf_error *err); /* a table, or the guard */

@@ -169,6 +169,7 @@ static PGresult *receive(const struct postgres_store *store, struct postgres_con
         if (end || PQstatus(connection->pq) != CONNECTION_OK) { /* in a pipeline each statement has one result */
             if (end && end != result)
                 PQclear(end);
+            hfi_postgres_note_end(connection, result);
             PQclear(result);
             result = NULL;
         }

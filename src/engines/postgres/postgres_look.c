@@ -93,15 +93,17 @@ static hf_status end_holder(struct postgres_store *store, const struct postgres_
 /* Looks first, and ends that one hold: a request that arrives late must not end the next holder's. */
 hf_status hfi_postgres_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
-    (void)by;
     static const postgres_sequence look = { POSTGRES_HOLDER };
     struct postgres_store *store = memory;
-    struct postgres_values values = { .name = name, .note = "" };
+    char broken[HFI_SQL_BROKEN_MAX];
+    struct postgres_values values = { .name = name, .note = broken };
     struct postgres_answer answer = { .counted = POSTGRES_END };
     hf_status status = hfi_postgres_run(store, look, &values, &answer, deadline_ns, err);
     const bool held = status == HF_OK && PQntuples(answer.last) > 0;
     hfi_postgres_put(values.backend, hfi_postgres_number(answer.last, 0, 0, 0));
-    hfi_postgres_put(values.version, hfi_postgres_number(answer.last, 0, 1, 0));
+    const int64_t token = hfi_postgres_number(answer.last, 0, 1, 0);
+    hfi_postgres_put(values.version, token);
+    hfi_sql_write_broken(broken, (uint64_t)token, by);
     PQclear(answer.last);
     if (!held)
         return hfi_postgres_not_unknown(status, err);

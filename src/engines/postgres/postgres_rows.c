@@ -154,8 +154,9 @@ static bool is_fresh(const struct postgres_store *store, const struct postgres_l
     return grant->counted_from_ns + CLAIM_NS / 2 > now;
 }
 
-static void take_up(struct postgres_store *store, struct postgres_lock *lock)
+static void take_up(struct postgres_store *store, struct postgres_lock *lock, const struct hfi_grant *grant)
 {
+    lock->token = (int64_t)grant->token;
     hfi_postgres_expect_no_more(store, lock, POSTGRES_HELD);
     lock->queued = false;
 }
@@ -194,7 +195,7 @@ hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres
     lock->ask_again_ns = HFI_NEVER;
     pthread_mutex_unlock(&store->mutex);
     if (given) {
-        take_up(store, lock);
+        take_up(store, lock, grant);
         return HF_OK;
     }
     if (lock->unsure && hfi_postgres_must_settle(store)) {
@@ -229,7 +230,7 @@ hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres
     grant->token = (uint64_t)hfi_postgres_number(result, 0, COLUMN_TOKEN, 0);
     grant->counted_from_ns = sent_ns;
     if (grant->token > 0) {
-        take_up(store, lock);
+        take_up(store, lock, grant);
     } else if (status == HF_OK) {
         status = HF_BUSY;
         lock->queued = line_up || (lock->queued && !called); /* a call that came to nothing used up the place */
@@ -268,6 +269,46 @@ hf_status hfi_postgres_row_wait(struct postgres_store *store, struct postgres_lo
         return status == HF_UNAVAILABLE && store->env->now_ns() >= request->deadline_ns ? HF_TIMEOUT : status;
     }
     return hfi_postgres_await_call(store, lock, request->waker, request->deadline_ns) ? HF_OK : HF_TIMEOUT;
+}
+
+/* --- who broke it --- */
+
+/* Of those that are lost, in one exchange: a hold that was broken has left that in the row of grants. Whatever becomes
+ * of this, they are lost. */
+static void find_breakers(struct postgres_store *store, struct hfi_renewal *renewals, size_t count,
+                          hfi_time deadline_ns)
+{
+    const hfi_time until = hfi_sql_patience(store->env->now_ns(), deadline_ns);
+    struct postgres_values *values = hfi_alloc(count * sizeof *values);
+    struct postgres_call *calls = hfi_alloc(count * sizeof *calls);
+    size_t lost = 0;
+    for (size_t i = 0; i < count && values && calls; i++) {
+        values[i] = (struct postgres_values){ .name = renewals[i].name, .note = "" };
+        if (renewals[i].status == HF_LOST)
+            calls[lost++] = (struct postgres_call){ .statement = POSTGRES_BROKEN, .values = &values[i] };
+    }
+    const bool told = lost > 0 && hfi_postgres_ask(store, calls, lost, until, NULL) == HF_OK;
+    for (size_t i = 0, next = 0; i < count && told; i++) {
+        const struct postgres_lock *lock = renewals[i].lock;
+        if (renewals[i].status != HF_LOST)
+            continue;
+        PGresult *result = calls[next++].result;
+        if (PQntuples(result) > 0)
+            hfi_sql_read_broken(renewals[i].why, PQgetvalue(result, 0, 0), (uint64_t)lock->token);
+        PQclear(result);
+    }
+    hfi_free(values);
+    hfi_free(calls);
+}
+
+/* A release that finds it gone. Whoever does not want to know why is not kept waiting. */
+static hf_status fail_lost(struct postgres_store *store, struct postgres_lock *lock, const struct hfi_request *request,
+                           hf_error *err)
+{
+    struct hfi_renewal lost = { .lock = lock, .name = request->name, .status = HF_LOST };
+    if (err)
+        find_breakers(store, &lost, 1, request->deadline_ns);
+    return hfi_fail(err, HF_LOST, 0, "%s", *lost.why ? lost.why : "the server no longer had it");
 }
 
 /* --- release and renew --- */
@@ -322,7 +363,7 @@ hf_status hfi_postgres_row_release(struct postgres_store *store, struct postgres
     if (status != HF_OK)
         return status;
     if (was_held && !changed)
-        status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
+        status = fail_lost(store, lock, request, err);
     lock->state = POSTGRES_NEW;
     lock->queued = lock->unsure = lock->wants_place = false;
     return status;
@@ -345,10 +386,14 @@ hf_status hfi_postgres_row_renew(struct postgres_store *store, struct hfi_renewa
     }
     if (status == HF_OK)
         status = hfi_postgres_ask(store, calls, count, deadline_ns, err);
+    bool lost = false;
     for (size_t i = 0; i < count && calls && status == HF_OK; i++) {
         renewals[i].status = strcmp(PQcmdTuples(calls[i].result), "1") == 0 ? HF_OK : HF_LOST;
+        lost |= renewals[i].status == HF_LOST;
         PQclear(calls[i].result);
     }
+    if (lost)
+        find_breakers(store, renewals, count, deadline_ns);
     hfi_free(values);
     hfi_free(calls);
     return status;

@@ -10,10 +10,10 @@
 
 #define OLDEST_SERVER 110000
 
-static void ignore_notice(void *arg, const PGresult *result)
+/* What is said on a connection at rest. Anything else than its end is ignored. */
+static void take_notice(void *arg, const PGresult *result)
 {
-    (void)arg;
-    (void)result;
+    hfi_postgres_note_end(arg, result);
 }
 
 struct setting {
@@ -101,7 +101,7 @@ hf_status hfi_postgres_set_up(struct postgres_store *store, struct postgres_conn
     if (version < OLDEST_SERVER)
         return hfi_fail(err, HF_UNSUPPORTED, version, "%s runs PostgreSQL %d; this engine needs 11 or newer",
                         store->config.where, version / 10000);
-    PQsetNoticeReceiver(connection->pq, ignore_notice, NULL);
+    PQsetNoticeReceiver(connection->pq, take_notice, connection);
     if (PQsetnonblocking(connection->pq, 1) != 0 || PQenterPipelineMode(connection->pq) != 1)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
     compose(text, sizeof text, store, version);

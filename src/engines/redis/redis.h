@@ -373,8 +373,6 @@ void hfi_redis_watch_close(struct redis_store *store);
 void hfi_redis_watch(struct redis_store *store, const char *key);
 /* The same, but to `node`, and to no other any more. */
 void hfi_redis_watch_node(struct redis_store *store, struct redis_node *node);
-/* What its holder is told. */
-void hfi_redis_broken_by(char why[256], const char *by);
 /* `node` is not what it was: the next renewal sees to it. With the mutex. */
 void hfi_redis_watch_anew(struct redis_store *store, const struct redis_node *node);
 /* As the engine's ear() and hear(). */

@@ -121,15 +121,8 @@ void hfi_redis_watch_anew(struct redis_store *store, const struct redis_node *no
 
 /* --- listening, by the keeper --- */
 
-void hfi_redis_broken_by(char why[256], const char *by)
-{
-    snprintf(why, 256, "it was broken by %.160s", by);
-    for (char *c = why; *c; c++)
-        *c = (unsigned char)*c < ' ' ? '?' : *c;
-}
-
 /* What the server said: true and the owner's serial if it is that a lock was broken. */
-static bool take(struct redis_store *store, const redisReply *reply, uint64_t *serial, char why[256])
+static bool take(struct redis_store *store, const redisReply *reply, uint64_t *serial, char why[HFI_WHY_MAX])
 {
     if (hfi_redis_is_about(reply, "subscribe"))
         store->watch.try_again_ns = 0; /* it works: so will another one when this one breaks */
@@ -144,7 +137,7 @@ static bool take(struct redis_store *store, const redisReply *reply, uint64_t *s
     *serial = strtoull(reply->element[2]->str, &by, 10);
     if (*by != ' ' || !by[1])
         return false;
-    hfi_redis_broken_by(why, by + 1);
+    hfi_say_broken(why, by + 1);
     return true;
 }
 
@@ -171,7 +164,7 @@ static void hear(struct redis_store *store)
     pthread_mutex_unlock(&store->mutex);
     do {
         struct hfi_owner owner = { .client = store->env->client };
-        char why[256];
+        char why[HFI_WHY_MAX];
         pthread_mutex_lock(&store->mutex);
         more = next_reply(store, &reply);
         const bool lost = more && take(store, reply, &owner.serial, why);

@@ -357,7 +357,7 @@ static const char *broken_by(const struct redlock_leg *leg, size_t index)
     return reply->element[index]->str;
 }
 
-static hf_status judge_renewal(const struct redlock_round *round, size_t index, char **why)
+static hf_status judge_renewal(const struct redlock_round *round, size_t index, char why[HFI_WHY_MAX])
 {
     size_t yes = 0, no = 0, sent = 0;
     const char *by = NULL;
@@ -373,10 +373,8 @@ static hf_status judge_renewal(const struct redlock_round *round, size_t index, 
     if (yes >= round->store->quorum)
         return HF_OK;
     if (no > round->store->count - round->store->quorum) {
-        char words[256];
         if (by)
-            hfi_redis_broken_by(words, by);
-        *why = by ? hfi_strdup(words) : NULL;
+            hfi_say_broken(why, by);
         return HF_LOST;
     }
     return sent ? HF_UNKNOWN : HF_UNAVAILABLE;
@@ -446,7 +444,7 @@ static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_
         round.legs[i].command = &command;
     hfi_redlock_ask(&round, enough_renewed, hfi_redlock_answer_by(store, shortest, deadline_ns));
     for (size_t i = 0; i < count; i++) {
-        renewals[i].status = judge_renewal(&round, i, &renewals[i].why);
+        renewals[i].status = judge_renewal(&round, i, renewals[i].why);
         renewals[i].counted_from_ns = round.sent_ns;
         if (renewals[i].status == HF_UNAVAILABLE || renewals[i].status == HF_UNKNOWN)
             hfi_fail(err, renewals[i].status, round.trouble.native, "no majority of the masters renewed it: %.160s",

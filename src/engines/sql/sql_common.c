@@ -4,6 +4,8 @@
  */
 #include "sql_common.h"
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -50,6 +52,30 @@ hf_status hfi_sql_watch_open(int *watch, int *heart, int seconds, hf_error *err)
         epoll_ctl(*watch, EPOLL_CTL_ADD, *heart, &event) != 0)
         return hfi_fail_errno(err, errno, "make", "a client");
     return HF_OK;
+}
+
+#define BROKEN "token %" PRIu64 " broken by "
+
+void hfi_sql_write_broken(char out[HFI_SQL_BROKEN_MAX], uint64_t token, const char *by)
+{
+    snprintf(out, HFI_SQL_BROKEN_MAX, BROKEN "%s", token, by);
+    for (char *c = out; *c; c++) /* what is cut off in the column must not be half a character */
+        *c = *c >= ' ' && *c <= '~' ? *c : '?';
+}
+
+void hfi_sql_read_broken(char why[HFI_WHY_MAX], const char *note, uint64_t token)
+{
+    char beginning[HFI_SQL_BROKEN_MAX];
+    const int length = snprintf(beginning, sizeof beginning, BROKEN, token);
+    if (strncmp(note, beginning, (size_t)length) != 0)
+        return;
+    hfi_say_broken(why, note + length);
+}
+
+hfi_time hfi_sql_patience(hfi_time now_ns, hfi_time deadline_ns)
+{
+    const hfi_time half = (deadline_ns - now_ns) / 2;
+    return now_ns + (half < HFI_SECOND ? half : HFI_SECOND);
 }
 
 void *hfi_sql_pool_take(struct hfi_sql_pool *pool)

@@ -20,6 +20,17 @@ hf_status hfi_sql_check_descriptors(hf_error *err);
 #define HFI_SQL_HEART 0 /* the timer's number in the set; no connection, and no hold, has it */
 hf_status hfi_sql_watch_open(int *watch, int *heart, int seconds, hf_error *err);
 
+/* What a break leaves in the row of grants of the name, in the place of a holder's note: which hold it has ended, and
+ * who asked for it. A holder who finds its lock lost looks there. Bytes that a database might refuse are question
+ * marks. */
+#define HFI_SQL_BROKEN_MAX 200
+void hfi_sql_write_broken(char out[HFI_SQL_BROKEN_MAX], uint64_t token, const char *by);
+/* Says so in `why`, if `note` is that and the token one's own. */
+void hfi_sql_read_broken(char why[HFI_WHY_MAX], const char *note, uint64_t token);
+/* Until when a loss that is known waits to be explained: for a second at most, and half of what is left until the
+ * deadline, since other locks were renewed with it, whose time may end then. */
+hfi_time hfi_sql_patience(hfi_time now_ns, hfi_time deadline_ns);
+
 /* Connections that nobody uses at the moment, under the mutex of their store. The one that was used last comes first:
  * it is the least likely to have been ended by the server. */
 #define HFI_SQL_IDLE_MOST 16

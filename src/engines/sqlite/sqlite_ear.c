@@ -194,12 +194,12 @@ void hfi_sqlite_hear(void *memory)
 {
     struct sqlite_store *store = memory;
     struct hfi_message message;
-    char by[HFI_LIFELINE_TEXT_MAX + 1], why[HFI_LIFELINE_TEXT_MAX + 32];
+    char by[HFI_LIFELINE_TEXT_MAX + 1], why[HFI_WHY_MAX];
     while (hear_one(store, &message, by)) {
         if (message.kind != LITE_SAYS_BROKEN)
             continue;
         /* Who was given it, and took it anew in the meantime, loses it for nothing: that is safe, and rare. */
-        snprintf(why, sizeof why, "it was broken by %s", *by ? by : "an administrator");
+        hfi_say_broken(why, by);
         store->env->lost(store->env->core, (struct hfi_owner){ store->env->client, message.number }, why);
     }
 }

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_mysql_break.c: what a holder whose lock was broken is told.
+ */
+#include "mysql_support.h"
+
+#include <string.h>
+
+#define MARKS "SELECT count(*) FROM holdfast_locks_grants WHERE note LIKE 'token % broken by %'"
+
+TEST_LIMIT(a_holder_is_told_who_breaks_its_lock, 90)
+{
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES && !is_bound(strategy_names[i]); i++) {
+        use_strategy(server, strategy_names[i]);
+        check_broken_is_told();
+        check_broken_is_told_with_others(endless_ttl_ms()); /* its connection is ended, which has it ask at once */
+    }
+}
+
+/* What an earlier break has left says nothing about another hold, and a break that came to nothing leaves nothing. */
+TEST_LIMIT(a_break_is_not_told_of_another_hold, 60)
+{
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES && !is_bound(strategy_names[i]); i++) {
+        const char *name = strategy_names[i];
+        hf_options options = HF_OPTIONS_INIT;
+        hf_error err = { 0 };
+        use_strategy(server, name);
+        hf_client *client = open_client(), *other = open_client();
+        options.ttl_ms = endless_ttl_ms();
+        must_release(must_acquire(client, name, &options));
+        CHECK_STATUS(HF_OK, hf_break(other, name, NULL), NULL);
+        CHECK_INT((int64_t)i, mysql_server_number(server, "%s", MARKS));
+        hf_lock *lock = must_acquire(client, name, &options);
+        CHECK_STATUS(HF_OK, hf_break(other, name, NULL), NULL);
+        CHECK_INT((int64_t)i + 1, mysql_server_number(server, "%s", MARKS));
+        CHECK_STATUS(HF_LOST, hf_renew(lock, 0, NULL), NULL);
+        hf_release(lock, NULL);
+        lock = must_acquire(client, name, &options);
+        mysql_server_do(server, "DELETE FROM holdfast_locks WHERE name = '%s'", name);
+        CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
+        CHECK(strstr(err.message, "the store no longer has it") != NULL);
+        hf_release(lock, NULL);
+        hf_close(client);
+        hf_close(other);
+    }
+}
+
+/* It closes the connection without a word. */
+TEST_LIMIT(a_holder_is_told_that_its_connection_was_closed, 60)
+{
+    static const char *const bound[] = { "for-update", "get-lock" };
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 0; i < 2; i++) {
+        hf_options options = HF_OPTIONS_INIT;
+        struct loss loss = { 0 };
+        use_strategy(server, bound[i]);
+        hf_client *client = open_client(), *other = open_client();
+        record_loss(&options, &loss);
+        hf_lock *lock = must_acquire(client, bound[i], &options);
+        CHECK_STATUS(HF_OK, hf_break(other, bound[i], NULL), NULL);
+        gate_await(&loss.told, 1);
+        CHECK_STR("its connection to the server was closed: it was broken, or ended there", loss.why);
+        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+        hf_close(client);
+        hf_close(other);
+    }
+}

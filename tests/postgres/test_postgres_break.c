@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_postgres_break.c: what a holder whose lock was broken is told.
+ */
+#include "late_relay.h"
+#include "postgres_support.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MARKS "SELECT count(*) FROM holdfast_locks_grants WHERE note LIKE 'token % broken by %'"
+
+TEST_LIMIT(a_holder_is_told_who_breaks_its_lock, 90)
+{
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES && !is_bound(strategy_names[i]); i++) {
+        use_strategy(server, strategy_names[i]);
+        check_broken_is_told();
+    }
+    check_broken_is_told_with_others(test_ms(9000)); /* the keeper asks after a third of it */
+}
+
+/* What an earlier break has left says nothing about another hold, and a break that came to nothing leaves nothing. */
+TEST_LIMIT(a_break_is_not_told_of_another_hold, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES && !is_bound(strategy_names[i]); i++) {
+        const char *name = strategy_names[i];
+        hf_options options = HF_OPTIONS_INIT;
+        hf_error err = { 0 };
+        use_strategy(server, name);
+        hf_client *client = open_client(), *other = open_client();
+        options.ttl_ms = endless_ttl_ms();
+        must_release(must_acquire(client, name, &options));
+        CHECK_STATUS(HF_OK, hf_break(other, name, NULL), NULL);
+        CHECK_INT((int64_t)i, postgres_server_number(server, "%s", MARKS));
+        hf_lock *lock = must_acquire(client, name, &options);
+        CHECK_STATUS(HF_OK, hf_break(other, name, NULL), NULL);
+        CHECK_INT((int64_t)i + 1, postgres_server_number(server, "%s", MARKS));
+        CHECK_STATUS(HF_LOST, hf_renew(lock, 0, NULL), NULL);
+        hf_release(lock, NULL);
+        lock = must_acquire(client, name, &options);
+        postgres_server_do(server, "DELETE FROM holdfast_locks WHERE name = '%s'", name);
+        CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
+        CHECK(strstr(err.message, "the store no longer has it") != NULL);
+        hf_release(lock, NULL);
+        hf_close(client);
+        hf_close(other);
+    }
+}
+
+/* It arrives when its holder has let go of the lock, whose row still has the token. */
+TEST_LIMIT(a_late_break_blames_nobody, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES && !is_bound(strategy_names[i]); i++) {
+        const char *name = strategy_names[i];
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+        hf_client_options options = HF_CLIENT_OPTIONS_INIT;
+        hf_client *breaker = NULL;
+        char url[200];
+        use_strategy(server, name);
+        hf_client *client = open_client();
+        snprintf(url, sizeof url, "postgres://postgres@127.0.0.1:%d/postgres?strategy=%s", late_relay_port(relay),
+                 name);
+        options.timeout_ms = test_ms(2500);
+        REQUIRE_STATUS(HF_OK, hf_open(&breaker, url, &options, NULL), NULL);
+        hf_lock *lock = must_acquire(client, name, NULL);
+        late_relay_catch(relay, name, 2); /* the first looks who has it */
+        CHECK(hf_break(breaker, name, NULL) != HF_OK);
+        late_relay_await(relay);
+        must_release(lock);
+        late_relay_deliver(relay);
+        CHECK_INT(0, postgres_server_number(server, "%s", MARKS));
+        check_free(client, name);
+        hf_close(breaker);
+        hf_close(client);
+    }
+}
+
+/* Of a lock that is bound to a connection the server says why it has ended that. */
+TEST_LIMIT(a_holder_is_told_why_the_server_ended_its_session, 60)
+{
+    static const char *const bound[] = { "for-update", "advisory" };
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < 2; i++) {
+        hf_options options = HF_OPTIONS_INIT;
+        struct loss loss = { 0 };
+        use_strategy(server, bound[i]);
+        hf_client *client = open_client(), *other = open_client();
+        record_loss(&options, &loss);
+        hf_lock *lock = must_acquire(client, bound[i], &options);
+        CHECK_STATUS(HF_OK, hf_break(other, bound[i], NULL), NULL);
+        gate_await(&loss.told, 1);
+        if (strcmp(loss.why, "the server has ended its session: terminating connection due to administrator command"
+                             " (57P01)") != 0)
+            FAIL("is told: %s", loss.why);
+        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+        hf_close(client);
+        hf_close(other);
+    }
+}
