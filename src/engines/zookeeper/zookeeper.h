@@ -254,6 +254,8 @@ struct zookeeper_call *hfi_zookeeper_list(struct zookeeper_session *session, con
 struct zookeeper_call *hfi_zookeeper_get(struct zookeeper_session *session, const char *path, bool watch);
 struct zookeeper_call *hfi_zookeeper_sync(struct zookeeper_session *session, const char *path);
 struct zookeeper_call *hfi_zookeeper_check(struct zookeeper_session *session, const char *const *paths, size_t count);
+/* Takes the data out of a node if it has this version; -1: whichever it has. */
+struct zookeeper_call *hfi_zookeeper_empty(struct zookeeper_session *session, const char *path, int32_t version);
 /* The clock of the servers, as stat.mtime: they tell it to whoever writes, so to the directory of the marks. */
 struct zookeeper_call *hfi_zookeeper_ask_time(struct zookeeper_session *session);
 /* Leaves a mark, a new one unless it `exists`, and deletes a node: both or neither. */

@@ -229,12 +229,17 @@ struct zookeeper_call *hfi_zookeeper_mark_and_delete(struct zookeeper_session *s
     return sent(call, zoo_amulti(session->zh, 2, operations, call->results, take_nothing, call));
 }
 
+struct zookeeper_call *hfi_zookeeper_empty(struct zookeeper_session *session, const char *path, int32_t version)
+{
+    struct zookeeper_call *call = begin(session, true, 0);
+    return call ? sent(call, zoo_aset(session->zh, path, "", 0, version, take_stat, call)) : NULL;
+}
+
 struct zookeeper_call *hfi_zookeeper_ask_time(struct zookeeper_session *session)
 {
     char marks[HFI_ZOOKEEPER_PATH_MAX];
     hfi_zookeeper_marks(marks, &session->store->config);
-    struct zookeeper_call *call = begin(session, true, 0);
-    return call ? sent(call, zoo_aset(session->zh, marks, "", 0, -1, take_stat, call)) : NULL;
+    return hfi_zookeeper_empty(session, marks, -1);
 }
 
 void hfi_zookeeper_beat(struct zookeeper_session *session)
