@@ -213,6 +213,8 @@ void hfi_hold_publish(struct hfi_hold *hold); /* safe_until_ns := the lease's de
 #define HFI_WHY_FORGOTTEN "the store no longer has it: it was broken, or ended or forgotten there"
 /* Marks a held lock as lost. hfi_hold_tell() then calls the callbacks; it lets go of the mutex while it does. */
 void hfi_hold_lose(struct hfi_hold *hold, const char *why);
+/* The same for one that the store does not have any more; `by`: who broke it, NULL if that is not known. */
+void hfi_hold_lose_there(struct hfi_hold *hold, const char *by);
 /* The same for one whose time is over: finds out why. */
 void hfi_hold_lose_by_time(struct hfi_hold *hold);
 void hfi_hold_tell(struct hfi_hold *hold);

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HFI_ENGINE_ABI 5u
+#define HFI_ENGINE_ABI 6u
 
 /* Nanoseconds on CLOCK_BOOTTIME, which goes on during suspend. */
 typedef int64_t hfi_time;
@@ -98,6 +98,7 @@ struct hfi_renewal {
     hfi_time counted_from_ns;
     uint32_t valid_ms;
     hf_status status;
+    char *by; /* with HF_LOST: who broke it, "user@host:pid", allocated; NULL: not known */
 };
 
 struct hfi_engine {

@@ -226,6 +226,16 @@ void hfi_hold_lose(struct hfi_hold *hold, const char *why)
         hfi_bell_ring(hold->lost_fd);
 }
 
+void hfi_hold_lose_there(struct hfi_hold *hold, const char *by)
+{
+    char why[sizeof hold->why] = HFI_WHY_FORGOTTEN;
+    if (by)
+        snprintf(why, sizeof why, "it was broken by %.160s", by);
+    for (char *c = why; *c; c++)
+        *c = (unsigned char)*c < ' ' ? '?' : *c;
+    hfi_hold_lose(hold, why);
+}
+
 /* Why the store was of no help when the time was over. */
 static void explain_silence(const struct hfi_hold *hold, char *why, size_t size)
 {

@@ -156,12 +156,13 @@ static void take_answers(struct batch *batch, const struct hfi_renewal *renewals
         const hf_status mine = status == HF_OK ? renewals[i].status : status;
         hold->renewing = false;
         if (mine == HF_LOST && hold->state == HFI_HOLD_HELD) {
-            hfi_hold_lose(hold, HFI_WHY_FORGOTTEN);
+            hfi_hold_lose_there(hold, renewals[i].by);
             batch->holds[lost++] = hold;
         } else {
             take_answer(hold, mine, &renewals[i], message);
             unpin(hold);
         }
+        hfi_free(renewals[i].by);
     }
     for (size_t i = 0; i < lost; i++) {
         tell(batch->holds[i]);

@@ -143,7 +143,7 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
         if (is_over(hold))
             hfi_hold_lose_by_time(hold);
         else
-            hfi_hold_lose(hold, HFI_WHY_FORGOTTEN);
+            hfi_hold_lose_there(hold, renewal.by);
         hfi_hold_tell(hold);
         hfi_undo(hold, client->timeout_ns, NULL);
     }
@@ -153,6 +153,7 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
         hfi_keeper_expect(client, hold->doubted ? HFI_AT_ONCE : hfi_lease_due(&hold->lease));
     else
         status = hfi_fail(err, HF_LOST, 0, "%s", hold->why[0] ? hold->why : "it had ended before it was renewed");
+    hfi_free(renewal.by);
     hfi_hold_unpin(hold);
     hfi_hold_settle(hold);
     hfi_client_leave(client);

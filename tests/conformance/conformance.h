@@ -120,6 +120,7 @@ void holder_finish(struct holder *holder, pid_t pid, hf_status expected);
 struct loss {
     struct gate told; /* how often on_lost was called */
     _Atomic int64_t told_ns;
+    char why[240];
 };
 
 /* Sets on_lost and arg so that `loss` records them. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* What the conformance suite's support expects of a main program. */
 extern uint32_t run_tag;
@@ -46,6 +47,16 @@ void check_open(const char *url, hf_status status, const char *words)
     if (client)
         CHECK(strstr(hf_url(client), "sesame") == NULL);
     hf_close(client);
+}
+
+void check_broken_by_us(const struct loss *loss)
+{
+    char process[32];
+    snprintf(process, sizeof process, ":%d", (int)getpid());
+    const char *colon = strrchr(loss->why, ':');
+    if (strncmp(loss->why, "it was broken by ", 17) != 0 || !strchr(loss->why, '@') || !colon ||
+        strcmp(colon, process) != 0)
+        FAIL("told: %s", loss->why);
 }
 
 void pause_ms(uint32_t ms)

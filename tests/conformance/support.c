@@ -307,6 +307,7 @@ static void note_loss(hf_lock *lock, const char *why, void *arg)
     struct loss *loss = arg;
     CHECK(why != NULL && *why != '\0');
     CHECK(hf_remaining_ms(lock) <= 0);
+    snprintf(loss->why, sizeof loss->why, "%s", why);
     atomic_store(&loss->told_ns, test_now_ns());
     gate_pass(&loss->told);
 }
