@@ -221,6 +221,8 @@ void hfi_hold_lose(struct hfi_hold *hold, const char *why)
     atomic_store(&hold->safe_until_ns, 0);
     if (why != hold->why)
         snprintf(hold->why, sizeof hold->why, "%s", why);
+    for (char *c = hold->why; *c; c++) /* who broke it says so themselves, by way of the store */
+        *c = (unsigned char)*c < ' ' ? '?' : *c;
     hfi_hold_schedule(hold);
     if (hold->lost_fd >= 0)
         hfi_bell_ring(hold->lost_fd);
@@ -231,8 +233,6 @@ void hfi_hold_lose_there(struct hfi_hold *hold, const char *by)
     char why[sizeof hold->why] = HFI_WHY_FORGOTTEN;
     if (by)
         snprintf(why, sizeof why, "it was broken by %.160s", by);
-    for (char *c = why; *c; c++)
-        *c = (unsigned char)*c < ' ' ? '?' : *c;
     hfi_hold_lose(hold, why);
 }
 

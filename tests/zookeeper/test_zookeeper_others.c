@@ -3,6 +3,7 @@
  * test_zookeeper_others.c: nodes that others made, in every style; users, passwords and rights; breaking; what can be
  * wrong with a URL.
  */
+#include "late_relay.h"
 #include "zookeeper_support.h"
 
 #include <stdio.h>
@@ -205,12 +206,87 @@ TEST_LIMIT(a_holder_that_has_waited_is_told_at_once_that_its_node_is_gone, 30)
     waiter_join(&waiter, HF_OK);
     REQUIRE_STATUS(HF_OK, hf_break(other, "x", NULL), NULL);
     gate_await(&loss.told, 1);
+    check_broken_by_us(&loss);
     CHECK(hf_remaining_ms(waiter.lock) <= 0);
     CHECK_STATUS(HF_LOST, hf_release(waiter.lock, NULL), NULL);
     check_free(other, "x");
     hf_close(client);
     hf_close(other);
     raw_close(raw);
+}
+
+/* A lock that is gone, and what the next renewal says of it. */
+static void check_gone(hf_lock *lock, const char *words)
+{
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), NULL);
+    check_error(&err, HF_LOST, words);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+}
+
+static void delete_only_node(struct raw *raw)
+{
+    char node[300];
+    REQUIRE_INT(1, contenders(raw, "x"));
+    snprintf(node, sizeof node, "%.*s", (int)strcspn(raw->text, " "), raw->text);
+    REQUIRE_INT(ZOK, raw_delete(raw, "/holdfast/x/%s", node));
+}
+
+TEST_LIMIT(a_holder_is_told_who_breaks_its_lock, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client(), *other = open_client();
+    const hf_options options = with_ttl(300000);
+    hf_error err = { 0 };
+    hf_lock *lock = must_acquire(client, "x", &options);
+    CHECK_STATUS(HF_OK, hf_break(other, "x", &err), &err);
+    check_gone(lock, "it was broken by ");
+    /* What was said of an earlier holder says nothing of this one. */
+    lock = must_acquire(client, "x", &options);
+    delete_only_node(raw);
+    check_gone(lock, "the store no longer has it");
+    /* Who may not say it may break the lock all the same. */
+    REQUIRE_INT(ZOK, raw_permit(raw, ZOO_PERM_ALL & ~ZOO_PERM_WRITE, "/holdfast/x"));
+    lock = must_acquire(client, "x", &options);
+    CHECK_STATUS(HF_OK, hf_break(other, "x", &err), &err);
+    check_gone(lock, "the store no longer has it");
+    hf_close(client);
+    hf_close(other);
+    raw_close(raw);
+}
+
+/* A server that falls silent when it is asked who did it. */
+TEST_LIMIT(a_loss_is_told_though_nobody_says_by_whom, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+    hf_client *other = open_client();
+    hf_options options = with_ttl(300000);
+    struct waiter waiter;
+    struct loss loss = { 0 };
+    char url[60];
+    snprintf(url, sizeof url, "zookeeper://127.0.0.1:%d", late_relay_port(relay));
+    use_url(url);
+    hf_client *client = open_client();
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(other, "x", NULL);
+    waiter_start(&waiter, client, "x", &options);
+    await_waiters(other, "x", 1);
+    await_watch(server);
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    late_relay_catch(relay, "/holdfast/x", 1);
+    const int64_t broken_ns = test_now_ns();
+    REQUIRE_STATUS(HF_OK, hf_break(other, "x", NULL), NULL);
+    gate_await(&loss.told, 1);
+    CHECK_STR("its node was deleted", loss.why);
+    CHECK(atomic_load(&loss.told_ns) - broken_ns < test_ms(2000) * 1000000LL);
+    late_relay_await(relay);
+    late_relay_deliver_if_open(relay);
+    CHECK_STATUS(HF_LOST, hf_release(waiter.lock, NULL), NULL);
+    hf_close(client);
+    hf_close(other);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- rights */

@@ -120,8 +120,6 @@ static bool take(struct redis_store *store, const redisReply *reply, uint64_t *s
     if (*by != ' ' || !by[1])
         return false;
     snprintf(why, 256, "it was broken by %.160s", by + 1);
-    for (char *c = why; *c; c++)
-        *c = (unsigned char)*c < ' ' ? '?' : *c;
     return true;
 }
 
