@@ -279,7 +279,7 @@ bool hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, con
 /* From when a time-to-live of `ttl_ms` counts; *valid_ms is less if the lease is shorter, else 0. */
 hfi_time hfi_etcd_lease_counts_from(struct etcd_store *store, const struct etcd_lease *lease, uint32_t ttl_ms,
                                     hfi_time now_ns, uint32_t *valid_ms);
-/* The lease of a lock that is held, so that it cannot go meanwhile, in which revision its key was made, and whether that
+/* The lease of a lock that is held, so that it cannot go meanwhile, in which revision its key was made, and whether it
  * is known to be gone; NULL: it was released by another thread. */
 struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock, int64_t *own_revision,
                                       bool *lost);
@@ -371,8 +371,8 @@ hf_status hfi_etcd_read_keys(struct etcd_store *store, const char *start, struct
  * "17 user@host:4711". With "" for the name, what all of that lease begin with. Its length. */
 #define HFI_ETCD_BROKEN_MAX (HFI_ETCD_PREFIX_MAX + 28) /* of the latter */
 size_t hfi_etcd_broken_key(char *out, size_t room, const struct etcd_store *store, int64_t lease, const char *name);
-/* Deletes the key if it is still the one that was seen, and puts `note`, unless it is NULL, in the same step; without it
- * if the server has no room for it, or does not let us. */
+/* Deletes the key if it is still the one that was seen, and puts `note`, unless it is NULL, in the same step; if the
+ * server has no room for that, or does not let us, it does without. */
 hf_status hfi_etcd_delete_key(struct etcd_store *store, const Etcd__KeyValue *one, Etcd__PutRequest *note,
                               hfi_time deadline_ns, hf_error *err);
 

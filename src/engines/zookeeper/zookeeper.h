@@ -79,7 +79,7 @@ void hfi_zookeeper_mark_write(char out[HFI_ZOOKEEPER_MARK_MAX], uint64_t for_ms,
  * or it is none. */
 bool hfi_zookeeper_mark_read(struct zookeeper_mark *out, char *data, const struct Stat *stat, int64_t now_ms);
 
-/* Who broke a lock is said in the data of its directory, of the node that held it then. NULL: that is not said of `node`. */
+/* Who broke a lock is said in the data of its directory, of the node that held it then. NULL: not of `node`. */
 void hfi_zookeeper_breaker_write(char out[HFI_ZOOKEEPER_DATA_MAX], const char *node, const char *by);
 const char *hfi_zookeeper_breaker_read(const char *data, const char *node);
 
