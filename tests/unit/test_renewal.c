@@ -76,14 +76,14 @@ TEST(who_broke_a_lock_is_told_as_the_store_says_it)
     hf_options options = HF_OPTIONS_INIT;
     hf_error err;
     hf_client *client = scripted_client(0);
-    hf_lock *lock = take_for(300, client, &options);
+    hf_lock *lock = take_for(6000, client, &options);
     atomic_store(&script_breaker, "joe\n\x1b@host:4711");
     script_set(&script_renew, SCRIPT_FOREVER, HF_LOST, false);
     gate_await(&lost, 1);
     CHECK_STR("it was broken by joe??@host:4711", lost_why);
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
     options.renew = HF_RENEW_OFF;
-    lock = take_for(300, client, &options);
+    lock = take_for(60000, client, &options);
     CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), NULL);
     CHECK_STR("it was broken by joe??@host:4711", err.message);
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
