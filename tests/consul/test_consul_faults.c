@@ -59,6 +59,54 @@ TEST_LIMIT(a_lock_that_is_broken_is_known_at_once, 20)
     hf_close(admin);
 }
 
+/* As soon as it is told of the loss: by its long poll, or by the renewal that asks first. */
+TEST_LIMIT(a_holder_is_told_who_breaks_its_lock, 20)
+{
+    struct consul_server *server = start_store("");
+    hf_client *client = open_client(), *admin = open_client();
+    hf_options options = stranger(endless_ttl_ms());
+    struct loss loss = { 0 };
+    hf_error err = { 0 };
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(client, NAME, &options);
+    CHECK_STATUS(HF_OK, hf_break(admin, NAME, &err), &err);
+    gate_await(&loss.told, 1);
+    check_names_us(loss.why);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    options.on_lost = NULL;
+    lock = must_acquire(client, NAME, &options);
+    CHECK_STATUS(HF_OK, hf_break(admin, NAME, &err), &err);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), NULL);
+    check_error(&err, HF_LOST, "it was broken by ");
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    /* What was said of an earlier lock of the same session says nothing of this one. */
+    lock = must_acquire(client, NAME, &options);
+    consul_server_do(server, "DELETE", "/v1/kv/holdfast/x/.lock", "", NULL, 0);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), NULL);
+    check_error(&err, HF_LOST, "the store no longer has it");
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+    hf_close(admin);
+}
+
+/* Somebody has deleted the key by which it would be told, and it has no chance to make it anew. */
+TEST_LIMIT(a_lock_whose_holder_cannot_be_told_is_broken, 20)
+{
+    struct consul_server *server = start_store("");
+    hf_client *admin = open_client();
+    hf_error err = { 0 };
+    struct holder *holder = holder_new(NAME);
+    const pid_t process = holder_start(holder);
+    helper_stop(process);
+    consul_server_do(server, "DELETE", "/v1/kv/holdfast/.holdfast/?recurse", "", NULL, 0);
+    CHECK_STATUS(HF_OK, hf_break(admin, holder->name.text, &err), &err);
+    check_free(admin, holder->name.text);
+    helper_continue(process);
+    gate_await(&holder->told, 1);
+    holder_finish(holder, process, HF_LOST);
+    hf_close(admin);
+}
+
 TEST_LIMIT(a_key_that_is_deleted_is_known_at_the_next_renewal, 20)
 {
     struct consul_server *server = start_store("");

@@ -190,6 +190,46 @@ TEST_LIMIT(a_key_that_is_deleted_is_a_loss_at_once, 60)
     finish(&scene);
 }
 
+/* As soon as it is told of the loss: by its watch, or by the renewal that asks first. */
+TEST_LIMIT(a_holder_is_told_who_breaks_its_lock, 60)
+{
+    struct scene scene;
+    hf_error err = { 0 };
+    begin(&scene, 1, QUICK, 0);
+    hf_lock *unwatched = must_acquire(scene.client, "y", NULL);
+    CHECK_STATUS(HF_OK, hf_break(scene.other, "y", &err), &err);
+    CHECK_STATUS(HF_LOST, hf_renew(unwatched, 0, &err), NULL);
+    check_error(&err, HF_LOST, "it was broken by ");
+    CHECK_STATUS(HF_LOST, hf_release(unwatched, NULL), NULL);
+    await_watches(&scene.cluster->servers[0], 2);
+    CHECK_STATUS(HF_OK, hf_break(scene.other, "x", &err), &err);
+    gate_await(&scene.loss.told, 1);
+    check_names_us(scene.loss.why);
+    CHECK_STATUS(HF_LOST, hf_release(scene.lock, NULL), NULL);
+    finish(&scene);
+}
+
+/* What was said of an earlier lock of the same name, on the same lease, says nothing of this one. */
+TEST_LIMIT(a_key_that_is_deleted_was_broken_by_nobody, 60)
+{
+    struct etcd_cluster *cluster = start_store(1, QUICK);
+    hf_client *client = open_client(), *other = open_client();
+    hf_error err = { 0 };
+    char lease[32];
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    CHECK_STATUS(HF_OK, hf_break(other, "x", &err), &err);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    lock = must_acquire(client, "x", NULL);
+    find_lease(cluster, "x", lease);
+    etcd_ctl(cluster, "del holdfast/x/%s", lease);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), NULL);
+    check_error(&err, HF_LOST, "the store no longer has it");
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+    hf_close(other);
+    await_keys(cluster, 0);
+}
+
 TEST_LIMIT(a_waiter_whose_lease_is_revoked_lines_up_again, 60)
 {
     struct scene scene;

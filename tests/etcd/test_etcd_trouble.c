@@ -246,7 +246,7 @@ TEST_LIMIT(a_full_server_takes_no_locks_but_gives_them_back, 60)
 {
     struct etcd_cluster *cluster = start_store(1, QUICK " --quota-backend-bytes 200000");
     hf_client *client = open_client();
-    hf_lock *lock = must_acquire(client, "x", NULL), *none = NULL;
+    hf_lock *lock = must_acquire(client, "x", NULL), *broken = must_acquire(client, "broken", NULL), *none = NULL;
     hf_error err = { 0 };
     char alarms[500] = "";
     for (unsigned i = 0; i < 2000 && !strstr(alarms, "NOSPACE"); i++) {
@@ -258,6 +258,9 @@ TEST_LIMIT(a_full_server_takes_no_locks_but_gives_them_back, 60)
     CHECK(strstr(alarms, "NOSPACE") != NULL);
     CHECK_STATUS(HF_UNAVAILABLE, hf_try_acquire(&none, client, "y", NULL, &err), &err);
     CHECK(strstr(err.message, "full") != NULL);
+    CHECK_STATUS(HF_OK, hf_break(client, "broken", &err), &err); /* though there is no room to say who did */
+    CHECK_INT(0, etcd_ctl_keys(cluster, "holdfast/broken/"));
+    CHECK_STATUS(HF_LOST, hf_release(broken, NULL), NULL);
     must_release(lock);
     hf_close(client);
 }

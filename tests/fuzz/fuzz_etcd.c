@@ -179,6 +179,7 @@ static void renew(struct engine *engine)
     hf_error err = { 0 };
     FUZZ_REQUIRE(hfi_module_engine.renew(engine->store, &renewal, 1, hfi_now_ns() + HFI_MS, &err) == HF_OK);
     FUZZ_REQUIRE(renewal.status != HF_BUSY && renewal.status != HF_TIMEOUT);
+    FUZZ_REQUIRE(!*renewal.why || renewal.status == HF_LOST);
 }
 
 static void administer(struct engine *engine, bool evict)

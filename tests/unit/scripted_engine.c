@@ -112,6 +112,7 @@ static hf_status scripted_attempt(void *memory_of_store, void *memory, const str
 }
 
 _Atomic int script_renewing, script_renew_overlaps;
+const char *_Atomic script_breaker;
 
 static hf_status scripted_renew(void *store, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
                                 hf_error *err)
@@ -127,6 +128,10 @@ static hf_status scripted_renew(void *store, struct hfi_renewal *renewals, size_
         return hfi_fail(err, status, 0, "so says the script");
     for (size_t i = 0; i < count; i++)
         renewals[i].status = renewals[i].owner.serial == atomic_load(&script_forgotten) ? HF_LOST : status;
+    for (size_t i = 0; i < count && atomic_load(&script_breaker); i++) {
+        if (renewals[i].status == HF_LOST)
+            hfi_say_broken(renewals[i].why, atomic_load(&script_breaker));
+    }
     atomic_fetch_add(&script_renewed, (int)count);
     return HF_OK;
 }

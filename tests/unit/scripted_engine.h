@@ -26,6 +26,8 @@ extern _Atomic int script_renewed, script_largest_renewal, script_held;
 extern _Atomic uint64_t script_last_owner;
 /* The owner whose lock the store has forgotten when it is asked to renew it; 0: none. */
 extern _Atomic uint64_t script_forgotten;
+/* Who broke what the store does not have any more; NULL: it does not say. */
+extern const char *_Atomic script_breaker;
 /* So many grants are lost again before the core hears of them. */
 extern _Atomic int script_lost_at_once;
 /* Since when the store counts the time of what it grants, before now: a session's that it had already. */

@@ -15,12 +15,13 @@
 #include <unistd.h>
 
 static struct gate lost;
+static char lost_why[240];
 
 static void on_lost(hf_lock *lock, const char *why, void *arg)
 {
     (void)lock;
-    (void)why;
     (void)arg;
+    snprintf(lost_why, sizeof lost_why, "%s", why);
     gate_pass(&lost);
 }
 
@@ -65,6 +66,26 @@ TEST(what_is_lost_while_it_is_renewed_by_hand_is_given_back)
     script_set(&script_renew, SCRIPT_FOREVER, HF_UNAVAILABLE, true);
     CHECK(hf_renew(lock, 20000, NULL) != HF_OK);
     await_at_least(&script_release.calls, 1);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
+
+/* By the keeper, and by who renews it; without what would spoil a log. */
+TEST(who_broke_a_lock_is_told_as_the_store_says_it)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take_for(6000, client, &options);
+    atomic_store(&script_breaker, "joe\n\x1b@host:4711");
+    script_set(&script_renew, SCRIPT_FOREVER, HF_LOST, false);
+    gate_await(&lost, 1);
+    CHECK_STR("it was broken by joe??@host:4711", lost_why);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    options.renew = HF_RENEW_OFF;
+    lock = take_for(60000, client, &options);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), NULL);
+    CHECK_STR("it was broken by joe??@host:4711", err.message);
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
     hf_close(client);
 }

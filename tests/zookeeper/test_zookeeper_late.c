@@ -198,8 +198,45 @@ TEST_LIMIT(a_mark_that_comes_late_is_not_left, 60)
     CHECK_STATUS(HF_OK, hf_forget_done(other, "x", NULL), NULL);
     late_relay_deliver_if_open(relay);
     REQUIRE_INT(ZOK, raw_create(raw, ZOO_EPHEMERAL, "", "/holdfast/x/after")); /* what came before it is done */
-    CHECK_INT(ZNONODE, raw_get(raw, "/holdfast/.done/x"));
+    REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/.done/x"));
+    CHECK_STR("", raw->text);
     hf_close(client);
     hf_close(other);
+    raw_close(raw);
+}
+
+static void do_x(hf_client *client)
+{
+    hf_options options = with_ttl(60000);
+    options.once_per_ms = 3600000;
+    CHECK_STATUS(HF_OK, hf_release_done(must_acquire(client, "x", &options), NULL), NULL);
+}
+
+static void forget_x(void *relay)
+{
+    hf_forget_done(open_behind(relay, relay), "x", NULL);
+}
+
+/* Whoever asked for it has died before it arrives, and does not connect again; the work was done anew meanwhile. */
+TEST_LIMIT(a_forget_that_comes_late_takes_nothing_back, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+    hf_client *client = open_client();
+    do_x(client);
+    late_relay_catch(relay, "/holdfast/.done/x", 2); /* the first one reads */
+    const pid_t helper = helper_start(forget_x, relay);
+    late_relay_await(relay);
+    helper_kill(helper);
+    CHECK_STATUS(HF_OK, hf_forget_done(client, "x", NULL), NULL);
+    do_x(client);
+    REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/.done/x"));
+    const int64_t written = raw->stat.mzxid;
+    late_relay_deliver(relay);
+    REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/.done/x"));
+    CHECK_INT(written, raw->stat.mzxid);
+    CHECK(strlen(raw->text) > 0);
+    hf_close(client);
     raw_close(raw);
 }

@@ -163,3 +163,16 @@ TEST(marks_are_read_as_they_were_written)
     check_mark("-9223372036854775808 x", 1000000, 2000000, false);
     check_mark("a word", 1000000, 1000000, false);
 }
+
+TEST(who_broke_a_lock_is_said_of_one_node)
+{
+    char data[HFI_ZOOKEEPER_DATA_MAX];
+    hfi_zookeeper_breaker_write(data, "a-lock-0000000007", "joe@host:4711");
+    CHECK_STR("joe@host:4711", hfi_zookeeper_breaker_read(data, "a-lock-0000000007"));
+    CHECK(!hfi_zookeeper_breaker_read(data, "a-lock-0000000008"));
+    CHECK(!hfi_zookeeper_breaker_read(data, "a-lock-000000000"));
+    CHECK(!hfi_zookeeper_breaker_read(data, ""));
+    CHECK(!hfi_zookeeper_breaker_read("", "a-lock-0000000007"));
+    CHECK(!hfi_zookeeper_breaker_read("a-lock-0000000007", "a-lock-0000000007"));
+    CHECK(!hfi_zookeeper_breaker_read("a-lock-0000000007 ", "a-lock-0000000007"));
+}

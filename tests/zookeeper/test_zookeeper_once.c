@@ -192,7 +192,8 @@ TEST_LIMIT(a_pair_that_leaves_a_mark_is_four_requests, 90)
         check_forget(client, "x");
         do_it(client, "x");
     }
-    check_requests(server, before, 5 * PAIRS);
+    check_requests(server, before,
+                   (3 + 4) * PAIRS); /* it is read before it is taken back, at a server that is up to date */
     before = zookeeper_server_number(server, "zk_packets_received");
     for (int i = 0; i < PAIRS; i++) { /* in place of one whose time is over */
         set_clock((i + 1) * (int64_t)HOUR_MS);
@@ -280,10 +281,10 @@ TEST_LIMIT(a_mark_is_left_whatever_was_there, 60)
     hf_lock *lock = must_acquire(client, "x", &options);
     REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "", "/holdfast/.done"));
     REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "not a mark", "/holdfast/.done/x"));
+    CHECK_INT(0, inspect(client, NULL).count);
     CHECK_STATUS(HF_OK, hf_release_done(lock, NULL), NULL);
     check_once(client, "x", HF_DONE);
     check_forget(client, "x");
-    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "not a mark", "/holdfast/.done/x"));
     CHECK_INT(0, inspect(client, NULL).count);
     lock = must_acquire(client, "x", &options);
     REQUIRE_INT(ZOK, raw_delete(raw, "/holdfast/.done/x"));

@@ -3,6 +3,7 @@
  * test_zookeeper_others.c: nodes that others made, in every style; users, passwords and rights; breaking; what can be
  * wrong with a URL.
  */
+#include "late_relay.h"
 #include "zookeeper_support.h"
 
 #include <stdio.h>
@@ -211,6 +212,115 @@ TEST_LIMIT(a_holder_that_has_waited_is_told_at_once_that_its_node_is_gone, 30)
     hf_close(client);
     hf_close(other);
     raw_close(raw);
+}
+
+/* A lock that is gone, and what the next renewal says of it. */
+static bool is_said(hf_lock *lock, const char *words)
+{
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), NULL);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    return strstr(err.message, words) != NULL;
+}
+
+static hf_lock *acquire_and_break(hf_client *client, hf_client *other)
+{
+    const hf_options options = with_ttl(300000);
+    hf_error err = { 0 };
+    hf_lock *lock = must_acquire(client, "x", &options);
+    CHECK_STATUS(HF_OK, hf_break(other, "x", &err), &err);
+    return lock;
+}
+
+/* Of a holder that watches its node, since it has waited. */
+static bool is_told_by_watch(struct zookeeper_server *server, hf_client *client, hf_client *other)
+{
+    hf_options options = with_ttl(300000);
+    struct waiter waiter;
+    struct loss loss = { 0 };
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(other, "x", NULL);
+    waiter_start(&waiter, client, "x", &options);
+    await_waiters(other, "x", 1);
+    await_watch(server);
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    REQUIRE_STATUS(HF_OK, hf_break(other, "x", NULL), NULL);
+    gate_await(&loss.told, 1);
+    CHECK_STATUS(HF_LOST, hf_release(waiter.lock, NULL), NULL);
+    if (strcmp(loss.why, "its node was deleted") == 0)
+        return false;
+    check_names_us(loss.why);
+    return true;
+}
+
+/* With a server that takes more than 100 ms to say it, the loss is told without: then once more. */
+TEST_LIMIT(a_holder_is_told_who_breaks_its_lock, 60)
+{
+    struct zookeeper_server *server = serve("");
+    hf_client *client = open_client(), *other = open_client();
+    bool by_renewal = false, by_watch = false;
+    for (int i = 0; i < 5 && !by_renewal; i++)
+        by_renewal = is_said(acquire_and_break(client, other), "it was broken by ");
+    for (int i = 0; i < 5 && !by_watch; i++)
+        by_watch = is_told_by_watch(server, client, other);
+    CHECK(by_renewal && by_watch);
+    hf_close(client);
+    hf_close(other);
+}
+
+TEST_LIMIT(nobody_is_named_who_did_not_break_the_lock, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client(), *other = open_client();
+    const hf_options options = with_ttl(300000);
+    char node[300];
+    is_said(acquire_and_break(client, other), "");
+    hf_lock *lock = must_acquire(client, "x", &options);
+    REQUIRE_INT(1, contenders(raw, "x"));
+    snprintf(node, sizeof node, "%.*s", (int)strcspn(raw->text, " "), raw->text);
+    REQUIRE_INT(ZOK, raw_delete(raw, "/holdfast/x/%s", node));
+    CHECK(is_said(lock, "the store no longer has it"));
+    /* Who may not say it may break the lock all the same. */
+    REQUIRE_INT(ZOK, raw_permit(raw, ZOO_PERM_ALL & ~ZOO_PERM_WRITE, "/holdfast/x"));
+    CHECK(is_said(acquire_and_break(client, other), "the store no longer has it"));
+    hf_close(client);
+    hf_close(other);
+    raw_close(raw);
+}
+
+/* A server that falls silent when it is asked who did it. */
+TEST_LIMIT(a_loss_is_told_though_nobody_says_by_whom, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+    hf_client *other = open_client();
+    hf_options options = with_ttl(300000);
+    struct waiter waiter;
+    struct loss loss = { 0 };
+    char url[60];
+    snprintf(url, sizeof url, "zookeeper://127.0.0.1:%d", late_relay_port(relay));
+    use_url(url);
+    hf_client *client = open_client();
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(other, "x", NULL);
+    waiter_start(&waiter, client, "x", &options);
+    await_waiters(other, "x", 1);
+    await_watch(server);
+    must_release(lock);
+    waiter_join(&waiter, HF_OK);
+    late_relay_catch(relay, "/holdfast/x", 1);
+    const int64_t broken_ns = test_now_ns();
+    REQUIRE_STATUS(HF_OK, hf_break(other, "x", NULL), NULL);
+    gate_await(&loss.told, 1);
+    CHECK_STR("its node was deleted", loss.why);
+    CHECK(atomic_load(&loss.told_ns) - broken_ns < test_ms(4000) * 1000000LL);
+    late_relay_await(relay);
+    late_relay_deliver_if_open(relay);
+    CHECK_STATUS(HF_LOST, hf_release(waiter.lock, NULL), NULL);
+    hf_close(client);
+    hf_close(other);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- rights */

@@ -163,19 +163,6 @@ hf_status hfi_consul_inspect_one(void *memory, const char *name, hf_inspect_fn e
 
 /* --- forced release --- */
 
-/* Touches the key of the holder's session, to which it listens. If nobody does, it learns of it when it renews. */
-static void tell_holder(struct consul_store *store, const char *session, hfi_time deadline_ns)
-{
-    char key[HFI_CONSUL_KEY_MAX], value[HFI_CONSUL_VALUE_MAX];
-    struct consul_answer answer;
-    hfi_consul_session_key(key, store, session);
-    snprintf(value, sizeof value, "%016" PRIx64 " a lock was broken", store->env->random());
-    const struct consul_operation operations[] = { { .verb = "check-session", .key = key, .session = session },
-                                                   { .verb = "set", .key = key, .value = value } };
-    if (hfi_consul_txn(store, operations, 2, &answer, deadline_ns, NULL) == HF_OK)
-        hfi_consul_answer_free(&answer);
-}
-
 /* Tells this grant from every other, though somebody may write another value into the key meanwhile. */
 struct grant {
     char session[64];
@@ -188,31 +175,47 @@ static bool is_same(const struct grant *grant, const struct consul_entry *lock)
            strcmp(grant->session, lock->session) == 0;
 }
 
+#define BREAK_ALONE 3    /* operations that break it, whoever the holder is */
+#define BREAK_AND_TELL 5 /* … and tell a holder of ours, if it listens */
+#define DOES_NOT_LISTEN ((uint64_t)1 << 3)
+
 /* Deletes the lock and its holder's place, if they are as they were seen. Deleted, not only unlocked: a key that stays
- * would show the value of somebody who holds nothing. */
-static hf_status evict_holder(struct consul_store *store, const char *name, const struct consul_entry *lock, bool *done,
-                              hfi_time deadline_ns, hf_error *err)
+ * would show the value of somebody who holds nothing. In the same step writes who did it into the key of the holder's
+ * session, to which it listens; if that is not there, or not ours to write, it learns of it when it renews. */
+static hf_status evict_holder(struct consul_store *store, const char *name, const struct consul_entry *lock,
+                              const char *by, bool *done, hfi_time deadline_ns, hf_error *err)
 {
-    char place[HFI_CONSUL_KEY_MAX], session[64];
+    const struct hfi_owner owner = lock->holder.owner;
+    char place[HFI_CONSUL_KEY_MAX], session[HFI_CONSUL_KEY_MAX], value[HFI_CONSUL_VALUE_MAX];
     struct consul_answer answer;
-    hfi_consul_key(place, store, CONSUL_PLACE, name, lock->holder.owner);
-    snprintf(session, sizeof session, "%s", lock->session);
-    const struct consul_operation operations[] = { { .verb = "check-index", .key = lock->key, .index = lock->modified },
-                                                   { .verb = "delete", .key = lock->key },
-                                                   { .verb = "delete", .key = place } };
-    const hf_status status = hfi_consul_txn(store, operations, 3, &answer, deadline_ns, err);
-    if (status != HF_OK)
-        return status;
-    *done = answer.failed == 0;
-    hfi_consul_answer_free(&answer);
-    if (lock->holder.owner.client) /* whether it was done now, or by a request whose answer was lost */
-        tell_holder(store, session, deadline_ns);
-    return HF_OK;
+    hfi_consul_key(place, store, CONSUL_PLACE, name, owner);
+    hfi_consul_session_key(session, store, lock->session);
+    /* Another value each time, or the server would leave everything as it is. */
+    snprintf(value, sizeof value, "%016" PRIx64 " %016" PRIx64 ".%" PRIu64 " %s", store->env->random(), owner.client,
+             owner.serial, by);
+    const struct consul_operation operations[BREAK_AND_TELL] = {
+        { .verb = "check-index", .key = lock->key, .index = lock->modified },
+        { .verb = "delete", .key = lock->key },
+        { .verb = "delete", .key = place },
+        { .verb = "check-session", .key = session, .session = lock->session },
+        { .verb = "set", .key = session, .value = value }
+    };
+    const size_t count = owner.client ? BREAK_AND_TELL : BREAK_ALONE;
+    hf_status status = hfi_consul_txn(store, operations, count, &answer, deadline_ns, err);
+    if (count == BREAK_AND_TELL && (status == HF_DENIED || (status == HF_OK && answer.failed == DOES_NOT_LISTEN))) {
+        if (status == HF_OK)
+            hfi_consul_answer_free(&answer);
+        status = hfi_consul_txn(store, operations, BREAK_ALONE, &answer, deadline_ns, err);
+    }
+    if (status == HF_OK) {
+        *done = answer.failed == 0;
+        hfi_consul_answer_free(&answer);
+    }
+    return status;
 }
 
 hf_status hfi_consul_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
-    (void)by;
     struct consul_store *store = memory;
     char key[HFI_CONSUL_KEY_MAX];
     const struct hfi_owner nobody = { 0, 0 };
@@ -232,7 +235,7 @@ hf_status hfi_consul_evict(void *memory, const char *name, const char *by, hfi_t
         }
         /* Another one has it rightly: the first was broken by a request whose answer was lost, or has let go. */
         if (!view.free && is_same(&first, &view.lock))
-            status = evict_holder(store, name, &view.lock, &done, deadline_ns, err);
+            status = evict_holder(store, name, &view.lock, by, &done, deadline_ns, err);
         hfi_consul_answer_free(&answer);
         if (status != HF_OK || done)
             return status;

@@ -7,6 +7,7 @@
  * the holder out. For longer than the session lasts it is therefore renewed in parts.
  */
 #include "consul.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,17 +32,33 @@ static void pin(struct consul_store *store, const struct consul_lock *lock, stru
 
 /* --- whether they are still there --- */
 
-/* One that is no longer as we left it. */
-static hf_status look_after(struct consul_store *store, struct hfi_renewal *renewal, hfi_time deadline_ns,
-                            hf_error *err)
+/* Says who broke the lock, if the session's key does, the last entry. */
+static void explain(struct hfi_renewal *renewal, const struct consul_answer *answer)
 {
-    char all[HFI_CONSUL_KEY_MAX];
+    char text[HFI_CONSUL_VALUE_MAX] = "";
+    struct hfi_owner broken = { 0, 0 };
+    int used = 0;
+    const size_t count = hfi_consul_entries(answer);
+    if (count)
+        hfi_consul_text(text, answer, count - 1);
+    const bool says =
+        sscanf(text, "%*16[0-9a-f] %16" SCNx64 ".%" SCNu64 " %n", &broken.client, &broken.serial, &used) == 2 && used;
+    if (says && hfi_consul_same(broken, renewal->owner))
+        hfi_say_broken(renewal->why, text + used);
+}
+
+/* One that is no longer as we left it. */
+static hf_status look_after(struct consul_store *store, const struct consul_session *session,
+                            struct hfi_renewal *renewal, hfi_time deadline_ns, hf_error *err)
+{
+    char all[HFI_CONSUL_KEY_MAX], told[HFI_CONSUL_KEY_MAX];
     struct consul_lock *lock = renewal->lock;
     struct consul_answer answer;
     struct consul_view view;
     hfi_consul_key(all, store, CONSUL_LOCK, renewal->name, renewal->owner);
-    const struct consul_operation look = { .verb = "get-tree", .key = all };
-    const hf_status status = hfi_consul_txn(store, &look, 1, &answer, deadline_ns, err);
+    hfi_consul_session_key(told, store, session->id);
+    const struct consul_operation looks[] = { { .verb = "get-tree", .key = all }, { .verb = "get-tree", .key = told } };
+    const hf_status status = hfi_consul_txn(store, looks, 2, &answer, deadline_ns, err);
     if (status != HF_OK)
         return status;
     hfi_consul_view(&view, &answer, store, renewal->name, renewal->owner);
@@ -53,6 +70,8 @@ static hf_status look_after(struct consul_store *store, struct hfi_renewal *rene
     if (renewal->status == HF_OK && lock->held)
         lock->index = view.lock.modified;
     pthread_mutex_unlock(&store->mutex);
+    if (renewal->status == HF_LOST)
+        explain(renewal, &answer);
     hfi_consul_answer_free(&answer);
     return HF_OK;
 }
@@ -80,7 +99,7 @@ static hf_status check_some(struct consul_store *store, struct hfi_renewal *rene
         hfi_consul_answer_free(&answer);
         for (size_t i = 0; i < used && status == HF_OK; i++) {
             if (failed >> i & 1)
-                status = look_after(store, &renewals[of[i]], deadline_ns, err);
+                status = look_after(store, kept[of[i]].session, &renewals[of[i]], deadline_ns, err);
         }
     }
     hfi_free(keys);

@@ -162,7 +162,7 @@ hf_status hfi_etcd_forget_done(void *memory, const char *name, hfi_time deadline
         const Etcd__KeyValue *mark = range->kvs[i];
         if (mark->key.len != length) /* of a longer name */
             continue;
-        status = hfi_etcd_delete_key(store, mark, deadline_ns, err);
+        status = hfi_etcd_delete_key(store, mark, NULL, deadline_ns, err);
         if (status == HF_OK && mark->lease)
             hfi_etcd_leases_revoke(store, &mark->lease, 1, deadline_ns);
     }

@@ -236,11 +236,21 @@ hf_status hfi_etcd_inspect_one(void *memory, const char *name, hf_inspect_fn eac
 
 /* --- breaking --- */
 
-hf_status hfi_etcd_delete_key(struct etcd_store *store, const Etcd__KeyValue *one, hfi_time deadline_ns, hf_error *err)
+size_t hfi_etcd_broken_key(char *out, size_t room, const struct etcd_store *store, int64_t lease, const char *name)
+{
+    char encoded[HFI_NAME_ENCODED_MAX];
+    hfi_name_encode(encoded, name);
+    return (size_t)snprintf(out, room, "%s/.broken/%llx/%s", store->config.prefix, (unsigned long long)lease, encoded);
+}
+
+/* *spare: the server refuses the note. */
+static hf_status delete_and_put(struct etcd_store *store, const Etcd__KeyValue *one, Etcd__PutRequest *note,
+                                bool *spare, hfi_time deadline_ns, hf_error *err)
 {
     Etcd__TxnRequest request = ETCD__TXN_REQUEST__INIT;
     Etcd__Compare compare = ETCD__COMPARE__INIT, *compares[] = { &compare };
-    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT, *operations[] = { &operation };
+    Etcd__RequestOp operation = ETCD__REQUEST_OP__INIT, put = ETCD__REQUEST_OP__INIT;
+    Etcd__RequestOp *operations[] = { &operation, &put };
     Etcd__DeleteRangeRequest remove = ETCD__DELETE_RANGE_REQUEST__INIT;
     struct etcd_call call = { .path = "/etcdserverpb.KV/Txn",
                               .request = &request.base,
@@ -253,18 +263,43 @@ hf_status hfi_etcd_delete_key(struct etcd_store *store, const Etcd__KeyValue *on
     remove.key = one->key;
     operation.request_case = ETCD__REQUEST_OP__REQUEST_DELETE_RANGE;
     operation.delete_range = &remove;
+    put.request_case = ETCD__REQUEST_OP__REQUEST_PUT;
+    put.put = note;
     request.compare = compares;
+    request.n_compare = 1;
     request.success = operations;
-    request.n_compare = request.n_success = 1;
+    request.n_success = note ? 2 : 1;
     const hf_status status = hfi_etcd_ask(store, &question, err);
+    *spare = note && (question.full || question.lease_missing || status == HF_DENIED);
     if (status == HF_OK) /* also if it was gone already, which is what was wanted */
         hfi_etcd_answers_free(&question);
     return status;
 }
 
+hf_status hfi_etcd_delete_key(struct etcd_store *store, const Etcd__KeyValue *one, Etcd__PutRequest *note,
+                              hfi_time deadline_ns, hf_error *err)
+{
+    bool spare;
+    const hf_status status = delete_and_put(store, one, note, &spare, deadline_ns, err);
+    return spare ? delete_and_put(store, one, NULL, &spare, deadline_ns, err) : status;
+}
+
+/* Leaves a word for the holder, which goes with its lease. */
+static hf_status break_key(struct etcd_store *store, const char *name, const Etcd__KeyValue *one, const char *by,
+                           hfi_time deadline_ns, hf_error *err)
+{
+    char key[HFI_ETCD_KEY_MAX + 1], value[HFI_ETCD_VALUE_MAX];
+    Etcd__PutRequest note = ETCD__PUT_REQUEST__INIT;
+    hfi_etcd_broken_key(key, sizeof key, store, one->lease, name);
+    snprintf(value, sizeof value, "%lld %s", (long long)one->create_revision, by);
+    note.key = bytes(key);
+    note.value = bytes(value);
+    note.lease = one->lease;
+    return hfi_etcd_delete_key(store, one, one->lease ? &note : NULL, deadline_ns, err);
+}
+
 hf_status hfi_etcd_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
-    (void)by;
     struct etcd_store *store = memory;
     char start[HFI_ETCD_KEY_MAX + 1];
     struct etcd_call call;
@@ -279,7 +314,7 @@ hf_status hfi_etcd_evict(void *memory, const char *name, const char *by, hfi_tim
             oldest = range->kvs[i];
     }
     if (oldest)
-        status = hfi_etcd_delete_key(store, oldest, deadline_ns, err);
+        status = break_key(store, name, oldest, by, deadline_ns, err);
     hfi_etcd_answers_free(&(struct etcd_question){ .calls = &call, .count = 1 });
     store->env->recheck(store->env->core); /* it may have been our own */
     return status;

@@ -35,6 +35,8 @@
 #define HFI_ZOOKEEPER_SESSION_MOST_MS 86400000
 #define HFI_ZOOKEEPER_TOUCHES 8
 #define HFI_ZOOKEEPER_BATCH 128
+/* Who broke a lock is for people, and its loss is not kept back for longer until that is known. */
+#define HFI_ZOOKEEPER_BREAKER_MOST (100 * HFI_MS)
 
 /* --- configuration --- */
 
@@ -76,6 +78,10 @@ void hfi_zookeeper_mark_write(char out[HFI_ZOOKEEPER_MARK_MAX], uint64_t for_ms,
 /* What the mark says at `now_ms`, by the clock of the servers, which wrote it at stat->mtime. False: its time is over,
  * or it is none. */
 bool hfi_zookeeper_mark_read(struct zookeeper_mark *out, char *data, const struct Stat *stat, int64_t now_ms);
+
+/* Who broke a lock is said in the data of its directory, of the node that held it then. NULL: not of `node`. */
+void hfi_zookeeper_breaker_write(char out[HFI_ZOOKEEPER_DATA_MAX], const char *node, const char *by);
+const char *hfi_zookeeper_breaker_read(const char *data, const char *node);
 
 /* The part of a node's name that is unique to one attempt of one owner, and what goes between it and the number. */
 void hfi_zookeeper_node_prefix(char *out, const struct zookeeper_config *config, struct hfi_owner owner,
@@ -151,6 +157,7 @@ struct zookeeper_lock {
     struct zookeeper_session *session; /* NULL: none yet */
     struct zookeeper_lock *next;       /* in the session's list */
     struct hfi_owner owner;
+    const char *name; /* the request's: lives as long as this lock does */
     enum zookeeper_state state;
     unsigned incarnation;              /* a new session begins with a new one */
     char node[HFI_ZOOKEEPER_NODE_MAX]; /* its name, with the number */
@@ -166,8 +173,10 @@ struct zookeeper_lock {
     /* Its own node is watched too, by the connection that was introduced then; 0: it is not. The server tells in order,
      * so whoever hears that the holder has gone would have heard before that its own node has. */
     hfi_time own_watched_ns;
-    bool gone; /* somebody has deleted its node */
-    bool told; /* its loss was reported */
+    bool gone;                      /* somebody has deleted its node */
+    bool told;                      /* its loss was reported */
+    struct zookeeper_call *breaker; /* who that was is asked for, before it is reported; */
+    hfi_time tell_by_ns;            /* but not for longer than until then */
     struct hfi_waker *waker;
 };
 
@@ -237,6 +246,7 @@ struct zookeeper_call {
     struct zookeeper_call *next, *prev; /* in the session's list of all */
     hfi_time sent_ns;
     bool write, done, abandoned;
+    bool for_keeper; /* … waits for it */
     int rc;
     struct Stat stat;
     char text[HFI_ZOOKEEPER_PATH_MAX]; /* a path, or data */
@@ -254,14 +264,19 @@ struct zookeeper_call *hfi_zookeeper_list(struct zookeeper_session *session, con
 struct zookeeper_call *hfi_zookeeper_get(struct zookeeper_session *session, const char *path, bool watch);
 struct zookeeper_call *hfi_zookeeper_sync(struct zookeeper_session *session, const char *path);
 struct zookeeper_call *hfi_zookeeper_check(struct zookeeper_session *session, const char *const *paths, size_t count);
+/* Takes the data out of a node if it has this version; -1: whichever it has. */
+struct zookeeper_call *hfi_zookeeper_empty(struct zookeeper_session *session, const char *path, int32_t version);
 /* The clock of the servers, as stat.mtime: they tell it to whoever writes, so to the directory of the marks. */
 struct zookeeper_call *hfi_zookeeper_ask_time(struct zookeeper_session *session);
-/* Leaves a mark, a new one unless it `exists`, and deletes a node: both or neither. */
+/* Writes `data` to `mark`, a new node unless it `exists`, and deletes a node: both or neither. */
 struct zookeeper_call *hfi_zookeeper_mark_and_delete(struct zookeeper_session *session, const char *mark, bool exists,
                                                      const char *data, const char *path);
 void hfi_zookeeper_await_calls(struct zookeeper_store *store, struct zookeeper_call **calls, size_t count,
                                hfi_time deadline_ns);
 void hfi_zookeeper_call_free(struct zookeeper_call *call);
+/* Asks who has broken a lock; and the answer, NULL if it is not known, or not yet. */
+struct zookeeper_call *hfi_zookeeper_ask_breaker(const struct zookeeper_lock *lock);
+const char *hfi_zookeeper_breaker_of(const struct zookeeper_call *call, const struct zookeeper_lock *lock);
 /* Waits for one, and gives its rc. */
 int hfi_zookeeper_answer(struct zookeeper_call *call, hfi_time deadline_ns);
 /* A request whose answer nobody waits for: it shows that we are there. */

@@ -57,6 +57,8 @@ static void finish(struct zookeeper_call *call, int rc)
     else if (rc == ZSESSIONEXPIRED && !session->dead)
         hfi_zookeeper_session_expire(session);
     pthread_cond_broadcast(&session->store->changed);
+    if (call->for_keeper)
+        hfi_zookeeper_call_keeper(session->store);
     if (call->abandoned)
         release_call(call);
 }
@@ -229,12 +231,29 @@ struct zookeeper_call *hfi_zookeeper_mark_and_delete(struct zookeeper_session *s
     return sent(call, zoo_amulti(session->zh, 2, operations, call->results, take_nothing, call));
 }
 
+struct zookeeper_call *hfi_zookeeper_empty(struct zookeeper_session *session, const char *path, int32_t version)
+{
+    struct zookeeper_call *call = begin(session, true, 0);
+    return call ? sent(call, zoo_aset(session->zh, path, "", 0, version, take_stat, call)) : NULL;
+}
+
 struct zookeeper_call *hfi_zookeeper_ask_time(struct zookeeper_session *session)
 {
     char marks[HFI_ZOOKEEPER_PATH_MAX];
     hfi_zookeeper_marks(marks, &session->store->config);
-    struct zookeeper_call *call = begin(session, true, 0);
-    return call ? sent(call, zoo_aset(session->zh, marks, "", 0, -1, take_stat, call)) : NULL;
+    return hfi_zookeeper_empty(session, marks, -1);
+}
+
+struct zookeeper_call *hfi_zookeeper_ask_breaker(const struct zookeeper_lock *lock)
+{
+    char directory[HFI_ZOOKEEPER_PATH_MAX];
+    hfi_zookeeper_directory(directory, &lock->session->store->config, lock->name);
+    return hfi_zookeeper_get(lock->session, directory, false);
+}
+
+const char *hfi_zookeeper_breaker_of(const struct zookeeper_call *call, const struct zookeeper_lock *lock)
+{
+    return call && call->done && call->rc == ZOK ? hfi_zookeeper_breaker_read(call->text, lock->node) : NULL;
 }
 
 void hfi_zookeeper_beat(struct zookeeper_session *session)

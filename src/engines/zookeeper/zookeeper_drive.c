@@ -180,16 +180,37 @@ int hfi_zookeeper_ear(void *memory)
     return store->ear;
 }
 
+/* Asks who has deleted the node of a lock that is held. True: that is known, or was asked for long enough. */
+static bool is_explained(struct zookeeper_store *store, struct zookeeper_lock *lock)
+{
+    const hfi_time now = store->env->now_ns();
+    if (!lock->breaker) {
+        lock->tell_by_ns = now + HFI_ZOOKEEPER_BREAKER_MOST;
+        lock->breaker = hfi_zookeeper_ask_breaker(lock);
+    }
+    if (!lock->breaker || lock->breaker->done || now >= lock->tell_by_ns)
+        return true;
+    lock->breaker->for_keeper = true;
+    if (lock->tell_by_ns < store->timer_ns)
+        set_timer(store, now, lock->tell_by_ns);
+    return false;
+}
+
 /* Takes one lock that is lost, and not reported yet, with its node or its session; serial 0: there is none. */
-static struct hfi_owner next_lost(struct zookeeper_store *store, const char **why)
+static struct hfi_owner next_lost(struct zookeeper_store *store, char why[HFI_WHY_MAX])
 {
     for (struct zookeeper_session *one = store->sessions; one; one = one->next) {
         for (struct zookeeper_lock *lock = one->locks; lock; lock = lock->next) {
-            if ((one->dead || lock->gone) && lock->state == ZOOKEEPER_HELD && !lock->told) {
-                lock->told = true;
-                *why = one->dead ? "its session has expired" : "its node was deleted";
-                return lock->owner;
-            }
+            if (lock->state != ZOOKEEPER_HELD || lock->told ||
+                !(one->dead || (lock->gone && is_explained(store, lock))))
+                continue;
+            lock->told = true;
+            const char *by = hfi_zookeeper_breaker_of(lock->breaker, lock);
+            if (by)
+                hfi_say_broken(why, by);
+            else
+                snprintf(why, HFI_WHY_MAX, one->dead ? "its session has expired" : "its node was deleted");
+            return lock->owner;
         }
     }
     return (struct hfi_owner){ .serial = 0 };
@@ -200,7 +221,7 @@ void hfi_zookeeper_hear(void *memory)
     struct zookeeper_store *store = memory;
     uint64_t rings;
     struct hfi_owner owner;
-    const char *why;
+    char why[HFI_WHY_MAX];
     pthread_mutex_lock(&store->mutex);
     if (read(store->timer, &rings, sizeof rings) == sizeof rings)
         store->timer_ns = HFI_NEVER;
@@ -208,7 +229,7 @@ void hfi_zookeeper_hear(void *memory)
         look_after_all(store);
         go_on_duty(store, false); /* what the sockets are listened to for may have changed */
     }
-    while ((owner = next_lost(store, &why)).serial) {
+    while ((owner = next_lost(store, why)).serial) {
         pthread_mutex_unlock(&store->mutex);
         store->env->lost(store->env->core, owner, why);
         pthread_mutex_lock(&store->mutex);

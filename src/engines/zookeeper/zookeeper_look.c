@@ -274,9 +274,27 @@ hf_status hfi_zookeeper_inspect_done(void *memory, const char *prefix, hf_inspec
 
 /* --- taking away --- */
 
+/* With a word for its holder, if the directory is ours to write. */
+static int delete_node(struct zookeeper_session *session, const char *directory, const char *node, const char *by,
+                       hfi_time deadline_ns)
+{
+    char path[2 * HFI_ZOOKEEPER_PATH_MAX], data[HFI_ZOOKEEPER_DATA_MAX];
+    snprintf(path, sizeof path, "%s/%s", directory, node);
+    hfi_zookeeper_breaker_write(data, node, by);
+    struct zookeeper_call *removal = hfi_zookeeper_mark_and_delete(session, directory, true, data, path);
+    int rc = hfi_zookeeper_answer(removal, deadline_ns);
+    hfi_zookeeper_call_free(removal);
+    if (rc == ZNOAUTH) {
+        removal = hfi_zookeeper_delete(session, path);
+        rc = hfi_zookeeper_answer(removal, deadline_ns);
+        hfi_zookeeper_call_free(removal);
+    }
+    return rc;
+}
+
 /* Deletes the first one in line. If it has gone in the meantime, that is what was wanted: whoever comes after it holds
  * the lock rightly. */
-static int delete_first(struct zookeeper_session *session, const char *directory, hfi_time deadline_ns)
+static int delete_first(struct zookeeper_session *session, const char *directory, const char *by, hfi_time deadline_ns)
 {
     struct zookeeper_call *calls[2] = { hfi_zookeeper_sync(session, directory),
                                         hfi_zookeeper_list(session, directory) };
@@ -284,38 +302,45 @@ static int delete_first(struct zookeeper_session *session, const char *directory
     int rc = calls[0] && calls[1] ? calls[1]->rc : ZSYSTEMERROR;
     if (rc == ZOK)
         hfi_zookeeper_line_up(&calls[1]->children);
-    if (rc == ZOK && calls[1]->children.count > 0) {
-        char path[2 * HFI_ZOOKEEPER_PATH_MAX];
-        snprintf(path, sizeof path, "%s/%s", directory, calls[1]->children.names[0]);
-        struct zookeeper_call *removal = hfi_zookeeper_delete(session, path);
-        rc = hfi_zookeeper_answer(removal, deadline_ns);
-        hfi_zookeeper_call_free(removal);
-    }
+    if (rc == ZOK && calls[1]->children.count > 0)
+        rc = delete_node(session, directory, calls[1]->children.names[0], by, deadline_ns);
     hfi_zookeeper_call_free(calls[0]);
     hfi_zookeeper_call_free(calls[1]);
     return rc == ZNONODE ? ZOK : rc;
 }
 
-static int delete_mark(struct zookeeper_session *session, const char *path, hfi_time deadline_ns)
+/* Empties the mark that was read, and no other: if it has changed by the time that the request arrives, that was after
+ * it was asked for. Not deleted: a node that is made anew starts with version 0, as the one that was read may have. */
+static int empty_mark(struct zookeeper_session *session, const char *path, const char *by, hfi_time deadline_ns)
 {
-    struct zookeeper_call *removal = hfi_zookeeper_delete(session, path);
-    const int rc = hfi_zookeeper_answer(removal, deadline_ns);
-    hfi_zookeeper_call_free(removal);
-    return rc == ZNONODE ? ZOK : rc;
+    (void)by;
+    char marks[HFI_ZOOKEEPER_PATH_MAX];
+    hfi_zookeeper_marks(marks, &session->store->config);
+    struct zookeeper_call *calls[2] = { hfi_zookeeper_sync(session, marks), hfi_zookeeper_get(session, path, false) };
+    hfi_zookeeper_await_calls(session->store, calls, 2, deadline_ns);
+    int rc = calls[0] && calls[1] ? calls[1]->rc : ZSYSTEMERROR;
+    if (rc == ZOK && calls[1]->text[0]) {
+        struct zookeeper_call *removal = hfi_zookeeper_empty(session, path, calls[1]->stat.version);
+        rc = hfi_zookeeper_answer(removal, deadline_ns);
+        hfi_zookeeper_call_free(removal);
+    }
+    hfi_zookeeper_call_free(calls[0]);
+    hfi_zookeeper_call_free(calls[1]);
+    return rc == ZNONODE || rc == ZBADVERSION ? ZOK : rc;
 }
 
-typedef int remove_fn(struct zookeeper_session *session, const char *path, hfi_time deadline_ns);
+typedef int remove_fn(struct zookeeper_session *session, const char *path, const char *by, hfi_time deadline_ns);
 
-static hf_status take_away(struct zookeeper_store *store, remove_fn *remove_it, const char *path, hfi_time deadline_ns,
-                           hf_error *err)
+static hf_status take_away(struct zookeeper_store *store, remove_fn *remove_it, const char *what, const char *path,
+                           const char *by, hfi_time deadline_ns, hf_error *err)
 {
     struct zookeeper_session *session;
     hfi_zookeeper_enter(store);
     hf_status status = hfi_zookeeper_session_borrow(store, 0, &session, deadline_ns, err);
     if (status == HF_OK) {
-        const int rc = remove_it(session, path, deadline_ns);
+        const int rc = remove_it(session, path, by, deadline_ns);
         if (rc != ZOK)
-            status = hfi_zookeeper_refusal(store, rc, "delete a node", err);
+            status = hfi_zookeeper_refusal(store, rc, what, err);
         hfi_zookeeper_session_give_back(session);
     }
     pthread_mutex_unlock(&store->mutex);
@@ -324,11 +349,10 @@ static hf_status take_away(struct zookeeper_store *store, remove_fn *remove_it, 
 
 hf_status hfi_zookeeper_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
-    (void)by;
     struct zookeeper_store *store = memory;
     char directory[HFI_ZOOKEEPER_PATH_MAX];
     hfi_zookeeper_directory(directory, &store->config, name);
-    return take_away(store, delete_first, directory, deadline_ns, err);
+    return take_away(store, delete_first, "delete a node", directory, by, deadline_ns, err);
 }
 
 hf_status hfi_zookeeper_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err)
@@ -336,5 +360,5 @@ hf_status hfi_zookeeper_forget_done(void *memory, const char *name, hfi_time dea
     struct zookeeper_store *store = memory;
     char path[HFI_ZOOKEEPER_PATH_MAX];
     hfi_zookeeper_mark_path(path, &store->config, name);
-    return take_away(store, delete_mark, path, deadline_ns, err);
+    return take_away(store, empty_mark, "take back a mark", path, "", deadline_ns, err);
 }

@@ -140,6 +140,20 @@ bool hfi_zookeeper_mark_read(struct zookeeper_mark *out, char *data, const struc
     return out->left_ms > 0;
 }
 
+/* --- breaks --- */
+
+void hfi_zookeeper_breaker_write(char out[HFI_ZOOKEEPER_DATA_MAX], const char *node, const char *by)
+{
+    snprintf(out, HFI_ZOOKEEPER_DATA_MAX, "%.255s %.160s", node, by);
+}
+
+const char *hfi_zookeeper_breaker_read(const char *data, const char *node)
+{
+    const size_t length = strlen(node);
+    const bool same = length > 0 && strncmp(data, node, length) == 0 && data[length] == ' ';
+    return same && data[length + 1] ? data + length + 1 : NULL;
+}
+
 /* --- names of nodes --- */
 
 void hfi_zookeeper_node_prefix(char *out, const struct zookeeper_config *config, struct hfi_owner owner,

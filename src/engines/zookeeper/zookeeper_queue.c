@@ -500,6 +500,7 @@ hf_status hfi_zookeeper_attempt(void *memory, void *lock_memory, const struct hf
     hfi_zookeeper_directory(errand.directory, &store->config, request->name);
     hfi_zookeeper_enter(store);
     lock->owner = request->owner;
+    lock->name = request->name;
     hf_status status = join_and_ask(&errand);
     /* An answer that has not come though there was time for it was lost with its connection: the server has died, or
      * hangs, and others may do. What was begun is found again there, since the session is the same. */

@@ -119,6 +119,26 @@ static void renew_groups(struct zookeeper_store *store, struct group *groups, si
     }
 }
 
+/* Of those whose node is gone. */
+static void ask_who_broke(struct zookeeper_store *store, struct hfi_renewal *renewals, size_t count,
+                          hfi_time deadline_ns)
+{
+    struct zookeeper_call *calls[HFI_ZOOKEEPER_BATCH] = { NULL };
+    const hfi_time most = store->env->now_ns() + HFI_ZOOKEEPER_BREAKER_MOST;
+    for (size_t i = 0; i < count; i++) {
+        const struct zookeeper_lock *lock = renewals[i].lock;
+        if (renewals[i].status == HF_LOST && lock->session && lock->session->connected && lock->state == ZOOKEEPER_HELD)
+            calls[i] = hfi_zookeeper_ask_breaker(lock);
+    }
+    hfi_zookeeper_await_calls(store, calls, count, most < deadline_ns ? most : deadline_ns);
+    for (size_t i = 0; i < count; i++) {
+        const char *by = hfi_zookeeper_breaker_of(calls[i], renewals[i].lock);
+        if (by)
+            hfi_say_broken(renewals[i].why, by);
+        hfi_zookeeper_call_free(calls[i]);
+    }
+}
+
 hf_status hfi_zookeeper_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns,
                               hf_error *err)
 {
@@ -128,10 +148,10 @@ hf_status hfi_zookeeper_renew(void *memory, struct hfi_renewal *renewals, size_t
         return hfi_zookeeper_no_memory(err);
     hfi_zookeeper_enter(store);
     for (size_t done = 0; done < count; done += HFI_ZOOKEEPER_BATCH) {
-        const size_t left = count - done;
-        const size_t used =
-            sort_by_session(groups, renewals + done, left < HFI_ZOOKEEPER_BATCH ? left : HFI_ZOOKEEPER_BATCH);
+        const size_t left = count - done, some = left < HFI_ZOOKEEPER_BATCH ? left : HFI_ZOOKEEPER_BATCH;
+        const size_t used = sort_by_session(groups, renewals + done, some);
         renew_groups(store, groups, used, deadline_ns);
+        ask_who_broke(store, renewals + done, some, deadline_ns);
         for (size_t i = 0; i < used; i++)
             hfi_zookeeper_session_give_back(groups[i].session);
     }

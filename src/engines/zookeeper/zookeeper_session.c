@@ -503,7 +503,7 @@ void hfi_zookeeper_session_leave(struct zookeeper_lock *lock)
     lock->incarnation++;
     lock->node[0] = 0;
     lock->leaves = false;
-    struct zookeeper_call **const calls[] = { &lock->search[0], &lock->search[1], &lock->removal };
+    struct zookeeper_call **const calls[] = { &lock->search[0], &lock->search[1], &lock->removal, &lock->breaker };
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         hfi_zookeeper_call_free(*calls[i]);
         *calls[i] = NULL;
