@@ -82,12 +82,11 @@ static void await_entries(const struct crowd *crowd, uint32_t count)
     }
 }
 
-void check_crowd(const char *label)
+void check_crowd_for(int64_t seconds, const char *label)
 {
     pid_t pids[PROCESSES];
     struct crowd *crowd = shared_new(sizeof *crowd);
-    const char *seconds = getenv("CROWD_SECONDS");
-    const int64_t end_ns = test_now_ns() + (seconds ? strtoll(seconds, NULL, 10) : 0) * 1000000000LL;
+    const int64_t end_ns = test_now_ns() + seconds * 1000000000LL;
     uint32_t blows = 0;
     crowd->ttl_ms = short_ttl_ms();
     for (int i = 0; i < PROCESSES; i++)
@@ -110,4 +109,10 @@ void check_crowd(const char *label)
     /* Each death may come between the counter and the note of it. */
     CHECK(atomic_load(&crowd->counter) + late >= entries);
     CHECK(atomic_load(&crowd->counter) <= entries + blows);
+}
+
+void check_crowd(const char *label)
+{
+    const char *seconds = getenv("CROWD_SECONDS");
+    check_crowd_for(seconds ? strtoll(seconds, NULL, 10) : 0, label);
 }
