@@ -48,12 +48,6 @@ void check_open(const char *url, hf_status status, const char *words)
     hf_close(client);
 }
 
-void pause_ms(uint32_t ms)
-{
-    const struct timespec pause = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
-    nanosleep(&pause, NULL);
-}
-
 void check_rests(void)
 {
     struct timespec before, after;

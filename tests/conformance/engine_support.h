@@ -17,7 +17,6 @@ void check_open(const char *url, hf_status status, const char *words);
 /* The sentence, and the status with it. */
 void check_error(const hf_error *err, hf_status status, const char *words);
 
-void pause_ms(uint32_t ms);
 /* For a second this process does next to nothing. */
 void check_rests(void);
 

@@ -51,10 +51,35 @@ uint32_t ttl_ms_of_the_doomed(void)
     return store_can(HF_CAP_BOUND) ? endless_ttl_ms() : short_ttl_ms();
 }
 
+uint32_t chance(uint64_t *seed, uint32_t limit)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33) % limit;
+}
+
 uint32_t random_below(uint32_t limit)
 {
-    run_seed = run_seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(run_seed >> 33) % limit;
+    return chance(&run_seed, limit);
+}
+
+hf_options with_ttl(uint32_t ttl_ms)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = ttl_ms;
+    return options;
+}
+
+hf_options stranger(uint32_t ttl_ms)
+{
+    hf_options options = with_ttl(ttl_ms);
+    options.owner = HF_OWNER_HANDLE;
+    return options;
+}
+
+void pause_ms(uint32_t ms)
+{
+    const struct timespec pause = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+    nanosleep(&pause, NULL);
 }
 
 static void pause_us(uint32_t us)

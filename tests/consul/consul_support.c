@@ -20,12 +20,6 @@ struct consul_server *start_store(const char *settings)
     return server;
 }
 
-hf_options stranger(uint32_t ttl_ms)
-{
-    const hf_options options = { .size = sizeof options, .owner = HF_OWNER_HANDLE, .ttl_ms = ttl_ms };
-    return options;
-}
-
 void await_keys(struct consul_server *server, const char *prefix, int count)
 {
     while (consul_server_keys(server, prefix) != count) {

@@ -3,6 +3,7 @@
  * test_zookeeper_ensemble.c: three servers, of which some are killed, paused and started again. Whatever happens to a
  * holder, it knows before anybody else holds the lock, and tokens grow.
  */
+#include "storm.h"
 #include "zookeeper_support.h"
 
 #include <stdio.h>
@@ -148,60 +149,6 @@ TEST_LIMIT(a_leader_that_hangs_is_replaced, 120)
 
 #define CONTENDERS 16
 
-struct storm {
-    _Atomic bool over;
-    _Atomic int64_t inside_until_ns; /* when whoever is inside must be out; 0: nobody is */
-    _Atomic uint64_t last_token;
-    _Atomic uint32_t entries, overlaps, disorders;
-    _Atomic int64_t entered_ns;
-};
-
-/* Inside until it leaves or its own deadline has come. */
-static void visit(struct storm *storm, const hf_lock *lock)
-{
-    const int64_t now_ns = test_now_ns();
-    const int64_t mine_ns = now_ns + (hf_remaining_ms(lock) - 1) * 1000000;
-    const int64_t before_ns = atomic_exchange(&storm->inside_until_ns, mine_ns);
-    if (now_ns < mine_ns && before_ns > test_now_ns())
-        atomic_fetch_add(&storm->overlaps, 1);
-    if (now_ns < mine_ns && atomic_exchange(&storm->last_token, hf_token(lock)) >= hf_token(lock) &&
-        hf_remaining_ms(lock) > 0)
-        atomic_fetch_add(&storm->disorders, 1);
-    atomic_fetch_add(&storm->entries, 1);
-    atomic_store(&storm->entered_ns, now_ns);
-    pause_ms(1);
-    int64_t expected = mine_ns;
-    if (hf_remaining_ms(lock) > 0)
-        atomic_compare_exchange_strong(&storm->inside_until_ns, &expected, 0);
-}
-
-static void contend(void *arg)
-{
-    struct storm *storm = arg;
-    hf_client *client = open_client();
-    const hf_options options = with_ttl(3000);
-    while (!atomic_load(&storm->over)) {
-        hf_lock *lock = NULL;
-        hf_error err = { 0 };
-        const hf_status status = hf_acquire(&lock, client, "storm", &options, &err);
-        if (status == HF_OK)
-            visit(storm, lock);
-        else if (status != HF_UNAVAILABLE && status != HF_UNKNOWN)
-            FAIL("hf_acquire: %s: %s", hf_status_name(status), err.message);
-        hf_release(lock, NULL);
-    }
-    hf_close(client);
-}
-
-static void await_entries(const struct storm *storm, uint32_t more)
-{
-    const uint32_t wanted = atomic_load(&storm->entries) + more;
-    while (atomic_load(&storm->entries) < wanted) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - SECOND_NS);
-        pause_ms(5);
-    }
-}
-
 /* For so long, one of three is killed every `period_s` and started again; how long the lock then stood still. */
 static void check_storm(int seconds, int period_s)
 {
@@ -210,10 +157,10 @@ static void check_storm(int seconds, int period_s)
     pid_t pids[CONTENDERS];
     int64_t longest_ns = 0;
     serve_three(servers, "");
+    storm->ttl_ms = 3000;
     for (int i = 0; i < CONTENDERS; i++)
-        pids[i] = helper_start(contend, storm);
-    while (atomic_load(&storm->entries) < 50)
-        pause_ms(10);
+        pids[i] = helper_start(storm_compete, storm);
+    storm_await(storm, 50);
     const int64_t end_ns = test_now_ns() + seconds * SECOND_NS;
     for (int i = 0; test_now_ns() < end_ns; i++) {
         const int64_t began_ns = test_now_ns();
@@ -222,19 +169,14 @@ static void check_storm(int seconds, int period_s)
         pause_ms(random_below(1000));
         zookeeper_server_restart(victim);
         const int64_t recovered_ns = test_now_ns();
-        await_entries(storm, 10);
+        storm_await(storm, 10);
         if (test_now_ns() - recovered_ns > longest_ns)
             longest_ns = test_now_ns() - recovered_ns;
         while (test_now_ns() < began_ns + period_s * SECOND_NS)
             pause_ms(10);
     }
-    atomic_store(&storm->over, true);
-    for (int i = 0; i < CONTENDERS; i++)
-        helper_join(pids[i]);
-    test_note("%u entries, ten more within %d ms of each recovery", atomic_load(&storm->entries),
-              (int)(longest_ns / 1000000));
-    CHECK_INT(0, atomic_load(&storm->overlaps));
-    CHECK_INT(0, atomic_load(&storm->disorders));
+    storm_end(storm, pids, CONTENDERS);
+    test_note("ten more entries within %d ms of each recovery", (int)(longest_ns / 1000000));
     CHECK(longest_ns < 3 * SECOND_NS * test_slowness());
 }
 
@@ -284,17 +226,14 @@ static void check_crowd_on_slow_disks(void)
     enum { CROWD = 4 };
     struct storm *storm = shared_new(sizeof *storm);
     pid_t pids[CROWD];
+    storm->ttl_ms = 3000;
     for (int i = 0; i < CROWD; i++)
-        pids[i] = helper_start(contend, storm);
-    await_entries(storm, 2 * CROWD);
+        pids[i] = helper_start(storm_compete, storm);
+    storm_await(storm, 2 * CROWD);
     slow_down(SLOW_MS);
-    await_entries(storm, CROWD);
-    atomic_store(&storm->over, true);
+    storm_await(storm, CROWD);
     slow_down(0);
-    for (int i = 0; i < CROWD; i++)
-        helper_join(pids[i]);
-    CHECK_INT(0, atomic_load(&storm->overlaps));
-    CHECK_INT(0, atomic_load(&storm->disorders));
+    storm_end(storm, pids, CROWD);
 }
 
 TEST_LIMIT(a_slow_disk_costs_time_and_a_stuck_one_the_lock_in_time, 90)

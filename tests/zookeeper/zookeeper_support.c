@@ -28,13 +28,6 @@ void serve_three(struct zookeeper_server **out, const char *settings)
     use_url(out[0]->ensemble_url);
 }
 
-hf_options with_ttl(uint32_t ttl_ms)
-{
-    hf_options options = HF_OPTIONS_INIT;
-    options.ttl_ms = ttl_ms;
-    return options;
-}
-
 void check_refused(hf_client *client, const char *name, hf_status status, const char *words)
 {
     hf_lock *lock = NULL;
