@@ -76,13 +76,15 @@ void storm_compete(void *arg)
     hf_close(client);
 }
 
-void storm_await(const struct storm *storm, uint32_t more)
+int64_t storm_await(const struct storm *storm, uint32_t more)
 {
+    const int64_t start_ns = test_now_ns();
     const uint32_t before = atomic_load(&storm->entries);
     while (atomic_load(&storm->entries) - before < more) {
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
         pause_ms(2);
     }
+    return (test_now_ns() - start_ns) / 1000000;
 }
 
 void storm_end(struct storm *storm, const pid_t *pids, uint32_t count)

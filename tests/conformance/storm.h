@@ -32,8 +32,8 @@ void storm_visit(struct storm *storm, const hf_lock *lock, uint32_t process, uin
 /* A helper's work: opens a client and competes, for a moment each time, until it is over. The servers may be in
  * trouble. */
 void storm_compete(void *storm);
-/* Waits until the lock has gone through so many more hands. */
-void storm_await(const struct storm *storm, uint32_t more);
+/* Waits until the lock has gone through so many more hands. Returns how long that took, in milliseconds. */
+int64_t storm_await(const struct storm *storm, uint32_t more);
 /* Ends it, and checks what was seen. */
 void storm_end(struct storm *storm, const pid_t *pids, uint32_t count);
 

@@ -3,6 +3,7 @@
  * test_zookeeper_faults.c: answers that get lost, sessions that are ended, servers that are killed, paused and started
  * again, directories that are swept away.
  */
+#include "scene.h"
 #include "zookeeper_support.h"
 
 #include <stdio.h>
@@ -257,31 +258,16 @@ TEST_LIMIT(a_waiter_whose_session_is_ended_lines_up_again, 60)
 TEST_LIMIT(a_restart_of_the_server_loses_nothing, 60)
 {
     struct zookeeper_server *server = serve("");
-    hf_client *client = open_client(), *other = open_client();
-    hf_options options = with_ttl(20000);
-    struct loss loss = { 0 };
-    struct waiter waiter;
-    record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(client, "x", &options);
-    const uint64_t token = hf_token(lock);
-    waiter_start(&waiter, other, "x", &options);
-    await_waiters(client, "x", 1);
+    struct scene scene;
+    scene_begin(&scene, "x", 20000);
     zookeeper_server_kill(server);
     zookeeper_server_restart(server);
-    CHECK(hf_remaining_ms(lock) > 0);
-    hf_error err = { 0 };
-    while (hf_renew(lock, 0, &err) != HF_OK) {
+    while (hf_renew(scene.lock, 0, NULL) != HF_OK) {
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
         pause_ms(20);
     }
-    must_release(lock);
-    CHECK_INT(0, gate_count(&loss.told));
-    waiter_join(&waiter, HF_OK);
-    CHECK(waiter.token > token);
-    must_release(waiter.lock);
-    check_becomes_free(client, "x");
-    hf_close(client);
-    hf_close(other);
+    scene_check_kept(&scene);
+    scene_end(&scene);
 }
 
 TEST_LIMIT(a_pause_of_the_server_longer_than_the_lease_is_a_loss_in_time, 60)
