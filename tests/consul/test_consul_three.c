@@ -6,7 +6,6 @@
 #include "scene.h"
 #include "storm.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #define NAME "x"

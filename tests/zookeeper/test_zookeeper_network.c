@@ -9,7 +9,6 @@
 #include "zookeeper_support.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* The holder's server is a follower, and is cut off together with the holder, or alone, or only the holder is. */
 static void check_cut(bool cut_server, bool cut_holder)
