@@ -342,9 +342,10 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
         return status;
     hold->state = HFI_HOLD_HELD;
     hfi_hold_publish(hold);
-    hfi_hold_schedule(hold);
-    if (due != HFI_NEVER || hold->why[0])
+    if (due != HFI_NEVER || hold->why[0]) {
+        hfi_hold_schedule(hold);
         hfi_keeper_expect(client, hold->why[0] ? HFI_AT_ONCE : due);
+    }
     return HF_OK;
 }
 

@@ -191,7 +191,6 @@ void hfi_hold_settle(struct hfi_hold *hold)
     hf_client *client = hold->client;
     if (hold->state != HFI_HOLD_ENDED || hold->handles || hold->pins || hold->engaged)
         return;
-    hfi_hold_schedule(hold); /* nothing is due any more */
     forget_serial(hold);
     *(hold->prev ? &hold->prev->next : &client->holds) = hold->next;
     if (hold->next)
@@ -312,11 +311,11 @@ void hfi_handle_free(hf_client *client, hf_lock *handle)
     client->free_locks = handle;
 }
 
-/* For how long its work counts as done from now on. */
+/* For how long its work, which is done, counts as done from now on. */
 static uint64_t done_ms(const struct hfi_hold *hold)
 {
-    const uint64_t since_ms = hold->done ? (uint64_t)((hfi_now_ns() - hold->granted_ns) / HFI_MS) : 0;
-    return hold->done && since_ms < hold->once_ms ? hold->once_ms - since_ms : 0;
+    const uint64_t since_ms = (uint64_t)((hfi_now_ns() - hold->granted_ns) / HFI_MS);
+    return since_ms < hold->once_ms ? hold->once_ms - since_ms : 0;
 }
 
 struct hfi_request hfi_hold_request(const struct hfi_hold *hold, hfi_time deadline_ns)
@@ -327,5 +326,5 @@ struct hfi_request hfi_hold_request(const struct hfi_hold *hold, hfi_time deadli
                                  .deadline_ns = deadline_ns,
                                  .note = hold->note,
                                  .once = hold->once_ms != 0,
-                                 .done_ms = done_ms(hold) };
+                                 .done_ms = hold->done ? done_ms(hold) : 0 };
 }

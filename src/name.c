@@ -28,12 +28,13 @@ static size_t printable_length(const unsigned char *text)
 
 bool hfi_text_check(const char *text, size_t max)
 {
+    const unsigned char *at = (const unsigned char *)text;
     size_t length = 0;
-    while (text && text[length]) {
-        const size_t step = printable_length((const unsigned char *)text + length);
+    for (size_t step; at && at[length]; length += step) {
+        const bool plain = at[length] >= ' ' && at[length] <= '~'; /* as nearly all are */
+        step = plain ? 1 : printable_length(at + length);
         if (step == 0 || length + step > max)
             return false;
-        length += step;
     }
     return length > 0;
 }
