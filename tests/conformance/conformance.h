@@ -93,6 +93,8 @@ struct waiter {
 void waiter_start(struct waiter *waiter, hf_client *client, const char *name, const hf_options *options);
 /* Waits for its end and checks how it ended. */
 void waiter_join(struct waiter *waiter, hf_status expected);
+/* Waits until it has the lock, and gives that back. */
+void waiter_finish(struct waiter *waiter);
 
 /* --- many at once --- */
 

@@ -48,6 +48,15 @@ void check_open(const char *url, hf_status status, const char *words)
     hf_close(client);
 }
 
+void check_works(const char *url)
+{
+    store_url = url;
+    hf_client *client = open_client();
+    CHECK(strstr(hf_url(client), "sesame") == NULL);
+    must_release(must_acquire(client, "x", NULL));
+    hf_close(client);
+}
+
 void check_rests(void)
 {
     struct timespec before, after;

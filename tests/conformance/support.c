@@ -217,6 +217,12 @@ void waiter_join(struct waiter *waiter, hf_status expected)
     CHECK((waiter->lock != NULL) == (waiter->status == HF_OK));
 }
 
+void waiter_finish(struct waiter *waiter)
+{
+    waiter_join(waiter, HF_OK);
+    must_release(waiter->lock);
+}
+
 /* --- many at once --- */
 
 struct member {

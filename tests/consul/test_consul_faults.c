@@ -83,8 +83,7 @@ TEST_LIMIT(a_key_that_is_deleted_is_known_at_the_next_renewal, 20)
     await_waiters(other, NAME, 1);
     consul_server_do(server, "DELETE", "/v1/kv/holdfast/x/.holdfast/?recurse", "", NULL, 0);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     hf_close(other);
     await_keys(server, "holdfast/x/", 0);

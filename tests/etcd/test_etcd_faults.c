@@ -119,8 +119,7 @@ TEST_LIMIT(a_lease_that_is_revoked_is_a_loss, 60)
     etcd_ctl(cluster, "lease revoke %s", lease);
     scene_check_lost(&scene);
     /* The client is as good as new. */
-    waiter_join(&scene.waiter, HF_OK);
-    must_release(scene.waiter.lock);
+    waiter_finish(&scene.waiter);
     hf_lock *again = must_acquire(scene.client, "x", NULL);
     CHECK(hf_token(again) > scene.waiter.token);
     must_release(again);

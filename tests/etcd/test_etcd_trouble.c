@@ -44,10 +44,7 @@ TEST_LIMIT(a_host_of_several_may_be_missing, 60)
     char url[300];
     struct etcd_cluster *cluster = start_store(1, QUICK);
     snprintf(url, sizeof url, "etcd://127.0.0.1:1,no-such-host.invalid,%s", cluster->hosts);
-    store_url = url;
-    hf_client *client = open_client();
-    must_release(must_acquire(client, "x", NULL));
-    hf_close(client);
+    check_works(url);
 }
 
 /* --- users --- */
@@ -112,8 +109,7 @@ TEST_LIMIT(a_token_that_was_forgotten_is_got_again, 60)
     etcd_cluster_await(cluster);
     await_watches(&cluster->servers[0], 2); /* the waiter's, and the holder's of its own key */
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
 }
 
@@ -160,8 +156,7 @@ TEST_LIMIT(who_listens_logs_in_again, 60)
         REQUIRE(!gate_await_for(&waiter.ended, 1, 2100));
     } while (started(server, "\"Txn\"") != asked);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(holder);
     hf_close(other);
 }

@@ -10,15 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static void check_works(const char *url)
-{
-    store_url = url;
-    hf_client *client = open_client();
-    CHECK(strstr(hf_url(client), "sesame") == NULL);
-    must_release(must_acquire(client, "x", NULL));
-    hf_close(client);
-}
-
 /* A file in the server's folder, for us alone. */
 static void write_private(char *path, size_t size, const struct mysql_server *server, const char *text)
 {

@@ -191,8 +191,7 @@ TEST_LIMIT(waiters_that_died_are_not_shown_and_removed_in_the_end, 60)
     await_waiters(holder, name, 1);
     CHECK_INT(1, mysql_server_number(server, "SELECT COUNT(*) FROM holdfast_locks_waiters"));
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(holder);
     hf_close(other);
 }
@@ -214,8 +213,7 @@ TEST_LIMIT(a_waiter_killed_in_the_servers_queue_holds_up_nobody, 90)
         mysql_server_await(server, 2, "SELECT COUNT(*) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'");
         helper_kill(pid);
         must_release(lock);
-        waiter_join(&second, HF_OK);
-        must_release(second.lock);
+        waiter_finish(&second);
         hf_close(holder);
         hf_close(other);
         mysql_server_await(server, 0, "SELECT COUNT(*) " OUR_CONNECTIONS);

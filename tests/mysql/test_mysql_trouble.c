@@ -240,8 +240,7 @@ TEST_LIMIT(defaults_of_the_server_change_nothing, 90)
         CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
         CHECK_INT(0, gate_count(&loss.told));
         must_release(lock);
-        waiter_join(&waiter, HF_OK);
-        must_release(waiter.lock);
+        waiter_finish(&waiter);
         must_release(second);
         check_becomes_free(client, strategy);
         hf_close(client);
@@ -367,8 +366,7 @@ TEST_LIMIT(every_format_of_the_binary_log, 90)
             waiter_start(&waiter, other, strategy_names[j], NULL);
             await_waiters(client, strategy_names[j], 1);
             must_release(lock);
-            waiter_join(&waiter, HF_OK);
-            must_release(waiter.lock);
+            waiter_finish(&waiter);
             hf_options once = HF_OPTIONS_INIT;
             once.once_per_ms = 60000;
             CHECK_STATUS(HF_OK, hf_release_done(must_acquire(client, strategy_names[j], &once), NULL), NULL);

@@ -243,8 +243,7 @@ TEST_LIMIT(defaults_of_servers_and_roles_do_not_disturb, 90)
     CHECK(!gate_await_for(&loss.told, 1, 2 * PATIENCE_MS));
     for (size_t i = 0; i < STRATEGIES; i++) {
         must_release(locks[i]);
-        waiter_join(&waiters[i], HF_OK);
-        must_release(waiters[i].lock);
+        waiter_finish(&waiters[i]);
         hf_close(clients[i]);
         store_url = urls[i];
         struct witness *witness = shared_new(sizeof *witness);
@@ -273,8 +272,7 @@ TEST_LIMIT(a_deadlock_is_tried_again, 60)
     postgres_server_do(server, "COMMIT");
     await_waiters(client, "x", 1);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     hf_close(other);
     postgres_server_await(server, 1,

@@ -118,8 +118,7 @@ TEST_LIMIT(all_strategies_work_in_session_mode, 90)
         waiter_start(&waiter, other, strategy_names[i], NULL);
         await_waiters(client, strategy_names[i], 1);
         must_release(lock);
-        waiter_join(&waiter, HF_OK);
-        must_release(waiter.lock);
+        waiter_finish(&waiter);
         hf_close(client);
         hf_close(other);
     }

@@ -257,8 +257,7 @@ TEST_LIMIT(a_client_that_only_waits_listens_to_another_sentinel_too, 60)
     await_renewal(held);
     await_queue(new, NAME, 1);
     held_finish(held, HF_OK);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(other);
     hf_close(client);
 }

@@ -17,7 +17,8 @@
 static void hold(const char *url, uint32_t timeout_ms, hf_status released, const char *script)
 {
     struct wire wire;
-    wire_release(&wire, wire_hold(&wire, url, 15000, timeout_ms, script), released);
+    hf_lock *lock = wire_hold(&wire, url, 15000, timeout_ms, script);
+    wire_release(&wire, lock, released);
 }
 
 /* --- what the server has --- */

@@ -31,7 +31,8 @@ static void refuse(hf_status expected, const char *words, uint32_t timeout_ms, c
 static void get_it(uint32_t timeout_ms, const char *script)
 {
     struct wire wire;
-    wire_release(&wire, wire_hold(&wire, URL, 0, timeout_ms, script), HF_OK);
+    hf_lock *lock = wire_hold(&wire, URL, 0, timeout_ms, script);
+    wire_release(&wire, lock, HF_OK);
 }
 
 TEST(all_goes_well)

@@ -15,7 +15,8 @@
 static void get_it(uint32_t timeout_ms, const char *script)
 {
     struct wire wire;
-    wire_release(&wire, wire_hold(&wire, URL, 15000, timeout_ms, script), HF_OK);
+    hf_lock *lock = wire_hold(&wire, URL, 15000, timeout_ms, script);
+    wire_release(&wire, lock, HF_OK);
 }
 
 TEST(all_goes_well)

@@ -246,8 +246,7 @@ TEST_LIMIT(a_waiter_whose_session_is_ended_lines_up_again, 60)
     await_contenders(raw, "x", 2);
     CHECK_INT(0, gate_count(&waiter.ended));
     REQUIRE_INT(ZOK, raw_delete(raw, "%s", holder));
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     helper_kill(valve->pid);
     hf_close(client);
     raw_close(raw);
@@ -303,8 +302,7 @@ TEST_LIMIT(a_server_that_is_not_there_yet_is_waited_for, 60)
     CHECK_STATUS(HF_UNAVAILABLE, hf_try_acquire(&none, client, "y", &options, &err), &err);
     CHECK(strstr(err.message, "127.0.0.1") != NULL);
     zookeeper_server_restart(server);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
 }
 

@@ -89,8 +89,7 @@ TEST_LIMIT(a_foreign_holder_is_shown_and_broken, 60)
     CHECK_STATUS(HF_OK, hf_inspect(client, "x", note_token, &token, NULL), NULL);
     CHECK_INT(czxid, token);
     CHECK_STATUS(HF_OK, hf_break(client, "x", NULL), NULL);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     raw_close(raw);
 }
@@ -149,8 +148,7 @@ TEST_LIMIT(a_waiter_whose_node_is_deleted_lines_up_again, 60)
     REQUIRE_INT(ZOK, raw_delete(raw, "%s", holder));
     check_waits_among(raw, &waiter, "x", 2);
     REQUIRE_INT(ZOK, raw_delete(raw, "%s", other));
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     raw_close(raw);
 }
@@ -178,8 +176,7 @@ TEST_LIMIT(a_write_lock_that_becomes_a_read_lock_is_still_before_us, 60)
     CHECK_INT(0, gate_count(&waiter.ended));
     check_refused(client, "x", HF_BUSY, "");
     REQUIRE_INT(ZOK, raw_delete(raw, "%s", reader));
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     raw_close(raw);
 }
@@ -248,23 +245,14 @@ TEST_LIMIT(a_password_comes_from_a_file_or_the_environment, 60)
     fprintf(file, "open-sesame\n");
     REQUIRE_INT(0, fclose(file));
     snprintf(url, sizeof url, "zookeeper://blue:open-sesame@127.0.0.1:%d/team", server->port);
-    use_url(url);
-    hf_client *client = open_client();
-    must_release(must_acquire(client, "x", NULL));
-    hf_close(client);
+    check_works(url);
     snprintf(url, sizeof url, "zookeeper://blue@127.0.0.1:%d/team?password_file=%s", server->port, path);
-    use_url(url);
-    client = open_client();
-    must_release(must_acquire(client, "x", NULL));
-    hf_close(client);
+    check_works(url);
     snprintf(url, sizeof url, "zookeeper://blue@127.0.0.1:%d/team", server->port);
     REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "open-sesame", 1));
-    use_url(url);
-    client = open_client();
-    must_release(must_acquire(client, "x", NULL));
-    hf_close(client);
+    check_works(url);
     REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "sesame-too", 1));
-    client = open_client();
+    hf_client *client = open_client();
     check_refused(client, "x", HF_DENIED, "create a node");
     hf_close(client);
 }

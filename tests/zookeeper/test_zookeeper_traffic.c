@@ -42,8 +42,7 @@ TEST_LIMIT(a_hand_off_wakes_one_and_costs_two_requests, 60)
     const int64_t before = requests(server), woken = zookeeper_server_number(server, "zk_sum_node_deleted_watch_count");
     must_release(lock);
     for (int i = 0; i < CROWD; i++) {
-        waiter_join(&waiters[i], HF_OK);
-        must_release(waiters[i].lock);
+        waiter_finish(&waiters[i]);
     }
     const int64_t used = requests(server) - before;
     /* The first in line, which was right behind the holder, had a watch on its own node too. */
