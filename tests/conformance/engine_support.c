@@ -4,6 +4,7 @@
  */
 #include "engine_support.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -46,6 +47,16 @@ void check_open(const char *url, hf_status status, const char *words)
     if (client)
         CHECK(strstr(hf_url(client), "sesame") == NULL);
     hf_close(client);
+}
+
+void check_open_at(hf_status status, const char *words, const char *format, ...)
+{
+    char url[1500];
+    va_list args;
+    va_start(args, format);
+    REQUIRE(vsnprintf(url, sizeof url, format, args) < (int)sizeof url);
+    va_end(args);
+    check_open(url, status, words);
 }
 
 void check_works(const char *url)

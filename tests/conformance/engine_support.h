@@ -14,6 +14,8 @@ void use_url(const char *url);
 /* Opens `url` and expects `status`, and `words` in the sentence. No password is in it, nor in hf_url(); where one is
  * used, "sesame" is part of it. */
 void check_open(const char *url, hf_status status, const char *words);
+/* The same of a URL that is made of the format. */
+void check_open_at(hf_status status, const char *words, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Opens `url`, and has a lock there. It is the store of open_client() from then on. */
 void check_works(const char *url);
 /* The sentence, and the status with it. */

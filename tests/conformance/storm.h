@@ -31,7 +31,7 @@ struct storm {
 void storm_visit(struct storm *storm, const hf_lock *lock, uint32_t process, uint32_t stay_us);
 /* A helper's work: opens a client and competes, for a moment each time, until it is over. The servers may be in
  * trouble. */
-void storm_compete(void *storm);
+void storm_compete(void *arg);
 /* Waits until the lock has gone through so many more hands. Returns how long that took, in milliseconds. */
 int64_t storm_await(const struct storm *storm, uint32_t more);
 /* Ends it, and checks what was seen. */

@@ -62,24 +62,17 @@ static void add_users(struct etcd_cluster *cluster)
 
 TEST_LIMIT(users_and_passwords, 60)
 {
-    char url[300];
     struct etcd_cluster *cluster = start_store(1, QUICK " --bcrypt-cost 4");
     add_users(cluster);
     etcd_ctl(cluster, "auth enable");
     check_open(cluster->url, HF_DENIED, "wants a user");
-    snprintf(url, sizeof url, "etcd://guest:sesame-street@%s", cluster->hosts);
-    check_open(url, HF_DENIED, "user name or password");
-    snprintf(url, sizeof url, "etcd://nobody:open-sesame@%s", cluster->hosts);
-    check_open(url, HF_DENIED, "user name or password");
-    snprintf(url, sizeof url, "etcd://stranger:open-sesame@%s", cluster->hosts);
-    check_open(url, HF_DENIED, "right to read and write");
-    snprintf(url, sizeof url, "etcd://guest:open-sesame@%s/elsewhere", cluster->hosts);
-    check_open(url, HF_DENIED, "right to read and write");
-    snprintf(url, sizeof url, "etcd://guest:open-sesame@%s", cluster->hosts);
-    check_open(url, HF_OK, "");
+    check_open_at(HF_DENIED, "user name or password", "etcd://guest:sesame-street@%s", cluster->hosts);
+    check_open_at(HF_DENIED, "user name or password", "etcd://nobody:open-sesame@%s", cluster->hosts);
+    check_open_at(HF_DENIED, "right to read and write", "etcd://stranger:open-sesame@%s", cluster->hosts);
+    check_open_at(HF_DENIED, "right to read and write", "etcd://guest:open-sesame@%s/elsewhere", cluster->hosts);
+    check_open_at(HF_OK, "", "etcd://guest:open-sesame@%s", cluster->hosts);
     REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "open-sesame", 1));
-    snprintf(url, sizeof url, "etcd://guest@%s", cluster->hosts);
-    check_open(url, HF_OK, "");
+    check_open_at(HF_OK, "", "etcd://guest@%s", cluster->hosts);
 }
 
 /* A token lives in the server's memory, and only for a while. */

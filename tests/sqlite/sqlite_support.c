@@ -37,9 +37,7 @@ const char *new_store(const char *label, const char *options)
 
 void check_open_path(const char *path, const char *options, hf_status status, const char *words)
 {
-    char url[600];
-    snprintf(url, sizeof url, "sqlite://%s?%s", path, options);
-    check_open(url, status, words);
+    check_open_at(status, words, "sqlite://%s?%s", path, options);
 }
 
 /* --- SQL of our own --- */

@@ -318,11 +318,8 @@ TEST_LIMIT(servers_that_are_not_there, 60)
 TEST_LIMIT(one_server_of_several_is_enough_to_open, 60)
 {
     struct zookeeper_server *server = serve("");
-    char url[200];
     for (int i = 0; i < 5; i++) {
-        snprintf(url, sizeof url, "zookeeper://127.0.0.1:1,no-such-host.invalid,127.0.0.1:%d,127.0.0.1:2",
-                 server->port);
-        check_open(url, HF_OK, "");
+        check_open_at(HF_OK, "", "zookeeper://127.0.0.1:1,no-such-host.invalid,127.0.0.1:%d,127.0.0.1:2", server->port);
     }
 }
 
