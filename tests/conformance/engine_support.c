@@ -35,20 +35,6 @@ void check_error(const hf_error *err, hf_status status, const char *words)
     CHECK(strstr(err->message, "sesame") == NULL);
 }
 
-void check_open(const char *url, hf_status status, const char *words)
-{
-    hf_client *client = NULL;
-    hf_error err = { 0 };
-    if (!CHECK_STATUS(status, hf_open(&client, url, NULL, &err), &err))
-        test_note("for %s", url);
-    if (status != HF_OK)
-        check_error(&err, status, words);
-    CHECK(strstr(err.message, "sesame") == NULL);
-    if (client)
-        CHECK(strstr(hf_url(client), "sesame") == NULL);
-    hf_close(client);
-}
-
 void check_open_at(hf_status status, const char *words, const char *format, ...)
 {
     char url[1500];
@@ -65,6 +51,20 @@ void check_works(const char *url)
     hf_client *client = open_client();
     CHECK(strstr(hf_url(client), "sesame") == NULL);
     must_release(must_acquire(client, "x", NULL));
+    hf_close(client);
+}
+
+void check_open(const char *url, hf_status status, const char *words)
+{
+    hf_client *client = NULL;
+    hf_error err = { 0 };
+    if (!CHECK_STATUS(status, hf_open(&client, url, NULL, &err), &err))
+        test_note("for %s", url);
+    if (status != HF_OK)
+        check_error(&err, status, words);
+    CHECK(strstr(err.message, "sesame") == NULL);
+    if (client)
+        CHECK(strstr(hf_url(client), "sesame") == NULL);
     hf_close(client);
 }
 
