@@ -136,8 +136,7 @@ PROMISE(admin_inspect_says_who_holds_it, HF_CAP_INSPECT)
           (seen.locks[0].info.remaining_ms > 0 && seen.locks[0].info.remaining_ms <= options.ttl_ms));
     CHECK(seen.locks[0].info.waiters == 1 || seen.locks[0].info.waiters == -1);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     hf_close(other);
 }

@@ -46,8 +46,16 @@ uint32_t endless_ttl_ms(void);
  * does. */
 uint32_t ttl_ms_of_the_doomed(void);
 
+/* A time-to-live, 0 for the default, and nothing else. */
+hf_options with_ttl(uint32_t ttl_ms);
+/* The same for a stranger to all others, as most waiters are. */
+hf_options stranger(uint32_t ttl_ms);
+
+void pause_ms(uint32_t ms);
 /* From the seed that was printed. */
 uint32_t random_below(uint32_t limit);
+/* The same from a seed of one's own, for threads. */
+uint32_t chance(uint64_t *seed, uint32_t limit);
 /* Lets somebody else run for a random while: where to strike is what the test is about. */
 void random_pause(uint32_t most_us);
 
@@ -85,6 +93,8 @@ struct waiter {
 void waiter_start(struct waiter *waiter, hf_client *client, const char *name, const hf_options *options);
 /* Waits for its end and checks how it ended. */
 void waiter_join(struct waiter *waiter, hf_status expected);
+/* Waits until it has the lock, and gives that back. */
+void waiter_finish(struct waiter *waiter);
 
 /* --- many at once --- */
 

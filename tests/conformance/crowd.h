@@ -6,7 +6,11 @@
 #ifndef CROWD_H
 #define CROWD_H
 
-/* For CROWD_SECONDS of the environment, or not for long. `label` is for the report. */
+#include <stdint.h>
+
+/* `label` is for the report. */
+void check_crowd_for(int64_t seconds, const char *label);
+/* For CROWD_SECONDS of the environment, or not for long. */
 void check_crowd(const char *label);
 
 #endif

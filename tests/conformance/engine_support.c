@@ -3,7 +3,9 @@
  * engine_support.c: see engine_support.h.
  */
 #include "engine_support.h"
+#include "who.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -35,6 +37,25 @@ void check_error(const hf_error *err, hf_status status, const char *words)
     CHECK(strstr(err->message, "sesame") == NULL);
 }
 
+void check_open_at(hf_status status, const char *words, const char *format, ...)
+{
+    char url[1500];
+    va_list args;
+    va_start(args, format);
+    REQUIRE(vsnprintf(url, sizeof url, format, args) < (int)sizeof url);
+    va_end(args);
+    check_open(url, status, words);
+}
+
+void check_works(const char *url)
+{
+    store_url = url;
+    hf_client *client = open_client();
+    CHECK(strstr(hf_url(client), "sesame") == NULL);
+    must_release(must_acquire(client, "x", NULL));
+    hf_close(client);
+}
+
 void check_open(const char *url, hf_status status, const char *words)
 {
     hf_client *client = NULL;
@@ -50,15 +71,6 @@ void check_open(const char *url, hf_status status, const char *words)
 }
 
 /* --- who broke it --- */
-
-void check_names_us(const char *why)
-{
-    char end[32];
-    snprintf(end, sizeof end, ":%d", (int)getpid());
-    const char *at = strrchr(why, ':');
-    if (strncmp(why, "it was broken by ", 17) != 0 || !strchr(why, '@') || !at || strcmp(at, end) != 0)
-        FAIL("does not say who has broken it: %s", why);
-}
 
 static int count_one(const hf_info *info, void *arg)
 {
@@ -85,9 +97,9 @@ static void check_told_when_it_renews(hf_client *client, hf_client *other, bool 
     if (waited)
         waiter_join(&waiter, HF_OK);
     CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
-    check_names_us(err.message);
+    check_we_broke_it(err.message);
     gate_await(&loss.told, 1);
-    check_names_us(loss.why);
+    check_we_broke_it(loss.why);
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
     if (waited) {
         CHECK(waiter.token > 0);
@@ -110,7 +122,7 @@ static void check_told_when_it_releases(hf_client *client, hf_client *other)
     hf_lock *lock = must_acquire(client, "released", &options);
     CHECK_STATUS(HF_OK, hf_break(other, "released", NULL), NULL);
     CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
-    check_names_us(err.message);
+    check_we_broke_it(err.message);
     for (unsigned i = 0; i < 8; i++)
         must_release(others[i]);
 }
@@ -140,19 +152,13 @@ void check_broken_is_told_with_others(uint32_t ttl_ms)
     for (unsigned i = 0; i < 3; i += 2) {
         CHECK_STATUS(HF_OK, hf_break(other, numbered_name("many", i).text, NULL), NULL);
         gate_await(&losses[i].told, 1);
-        check_names_us(losses[i].why);
+        check_we_broke_it(losses[i].why);
         CHECK_STATUS(HF_LOST, hf_release(locks[i], NULL), NULL);
     }
     must_release(locks[1]);
     CHECK_INT(0, gate_count(&losses[1].told));
     hf_close(client);
     hf_close(other);
-}
-
-void pause_ms(uint32_t ms)
-{
-    const struct timespec pause = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
-    nanosleep(&pause, NULL);
 }
 
 void check_rests(void)

@@ -14,17 +14,18 @@ void use_url(const char *url);
 /* Opens `url` and expects `status`, and `words` in the sentence. No password is in it, nor in hf_url(); where one is
  * used, "sesame" is part of it. */
 void check_open(const char *url, hf_status status, const char *words);
+/* The same of a URL that is made of the format. */
+void check_open_at(hf_status status, const char *words, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Opens `url`, and has a lock there. It is the store of open_client() from then on. */
+void check_works(const char *url);
 /* The sentence, and the status with it. */
 void check_error(const hf_error *err, hf_status status, const char *words);
 
-/* The sentence says that this process has broken the lock. */
-void check_names_us(const char *why);
 /* A holder that was broken is told by whom: when it renews, whether somebody waits or not, and when it releases. */
 void check_broken_is_told(void);
 /* The same when it is renewed with others. */
 void check_broken_is_told_with_others(uint32_t ttl_ms);
 
-void pause_ms(uint32_t ms);
 /* For a second this process does next to nothing. */
 void check_rests(void);
 

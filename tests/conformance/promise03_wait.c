@@ -39,8 +39,7 @@ PROMISE(p03_a_bounded_wait_is_served_before_its_deadline, 0)
     await_waiters(holder, name.text, 1);
     CHECK_INT(0, gate_count(&waiter.ended));
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(holder);
     hf_close(other);
 }
@@ -155,8 +154,7 @@ PROMISE(p03_cancel_without_waits_changes_nothing, 0)
     waiter_start(&waiter, client, name.text, NULL);
     await_waiters(other, name.text, 1);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     hf_close(other);
 }

@@ -27,8 +27,7 @@ PROMISE(p12_a_cancelled_waiter_blocks_nobody, 0)
     CHECK_STATUS(HF_OK, hf_cancel(quitter, name.text), NULL);
     waiter_join(&first, HF_CANCELED);
     must_release(lock);
-    waiter_join(&second, HF_OK);
-    must_release(second.lock);
+    waiter_finish(&second);
     check_becomes_free(holder, name.text);
     hf_close(holder);
     hf_close(quitter);
@@ -48,8 +47,7 @@ PROMISE(p12_a_waiter_that_gave_up_blocks_nobody, 0)
     waiter_start(&waiter, other, name.text, NULL);
     await_waiters(holder, name.text, 1);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     check_becomes_free(quitter, name.text);
     hf_close(holder);
     hf_close(quitter);
@@ -73,8 +71,7 @@ PROMISE(p12_a_killed_waiter_blocks_nobody, HF_CAP_PROCESSES)
     await_waiters(holder, doomed->name.text, 2);
     helper_kill(pid);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     check_becomes_free(holder, doomed->name.text);
     hf_close(holder);
     hf_close(other);
@@ -243,8 +240,7 @@ PROMISE(p12_every_descriptor_is_close_on_exec, 0)
     CHECK(hf_lost_fd(lock) >= 0);
     CHECK_INT(before, each_descriptor(survives_exec));
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     CHECK_INT(before, each_descriptor(survives_exec));
     hf_close(client);
     hf_close(other);

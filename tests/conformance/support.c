@@ -51,10 +51,35 @@ uint32_t ttl_ms_of_the_doomed(void)
     return store_can(HF_CAP_BOUND) ? endless_ttl_ms() : short_ttl_ms();
 }
 
+uint32_t chance(uint64_t *seed, uint32_t limit)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33) % limit;
+}
+
 uint32_t random_below(uint32_t limit)
 {
-    run_seed = run_seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(run_seed >> 33) % limit;
+    return chance(&run_seed, limit);
+}
+
+hf_options with_ttl(uint32_t ttl_ms)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = ttl_ms;
+    return options;
+}
+
+hf_options stranger(uint32_t ttl_ms)
+{
+    hf_options options = with_ttl(ttl_ms);
+    options.owner = HF_OWNER_HANDLE;
+    return options;
+}
+
+void pause_ms(uint32_t ms)
+{
+    const struct timespec pause = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+    nanosleep(&pause, NULL);
 }
 
 static void pause_us(uint32_t us)
@@ -157,8 +182,7 @@ void await_waiters(hf_client *client, const char *name, int64_t count)
             return;
         if (seen.waiters < 0)
             break;
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        pause_us(1000);
+        await_a_moment();
     }
     pause_us(test_ms(150) * 1000);
 }
@@ -191,6 +215,12 @@ void waiter_join(struct waiter *waiter, hf_status expected)
     REQUIRE_INT(0, pthread_join(waiter->thread, NULL));
     CHECK_STATUS(expected, waiter->status, &waiter->err);
     CHECK((waiter->lock != NULL) == (waiter->status == HF_OK));
+}
+
+void waiter_finish(struct waiter *waiter)
+{
+    waiter_join(waiter, HF_OK);
+    must_release(waiter->lock);
 }
 
 /* --- many at once --- */

@@ -20,18 +20,10 @@ struct consul_server *start_store(const char *settings)
     return server;
 }
 
-hf_options stranger(uint32_t ttl_ms)
-{
-    const hf_options options = { .size = sizeof options, .owner = HF_OWNER_HANDLE, .ttl_ms = ttl_ms };
-    return options;
-}
-
 void await_keys(struct consul_server *server, const char *prefix, int count)
 {
-    while (consul_server_keys(server, prefix) != count) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        pause_ms(10);
-    }
+    while (consul_server_keys(server, prefix) != count)
+        await_a_moment();
 }
 
 /* --- the meddler --- */

@@ -10,8 +10,6 @@
 
 /* Starts a server and makes it the store of open_client(). */
 struct consul_server *start_store(const char *settings);
-/* A lock of its own, whoever takes it, with this time-to-live. */
-hf_options stranger(uint32_t ttl_ms);
 /* Waits until so many keys begin with `prefix`. */
 void await_keys(struct consul_server *server, const char *prefix, int count);
 

@@ -5,6 +5,7 @@
  * never fall.
  */
 #include "consul_support.h"
+#include "who.h"
 
 #include <stdio.h>
 
@@ -71,7 +72,7 @@ TEST_LIMIT(a_holder_is_told_who_breaks_its_lock, 20)
     hf_lock *lock = must_acquire(client, NAME, &options);
     CHECK_STATUS(HF_OK, hf_break(admin, NAME, &err), &err);
     gate_await(&loss.told, 1);
-    check_names_us(loss.why);
+    check_we_broke_it(loss.why);
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
     options.on_lost = NULL;
     lock = must_acquire(client, NAME, &options);
@@ -131,8 +132,7 @@ TEST_LIMIT(a_key_that_is_deleted_is_known_at_the_next_renewal, 20)
     await_waiters(other, NAME, 1);
     consul_server_do(server, "DELETE", "/v1/kv/holdfast/x/.holdfast/?recurse", "", NULL, 0);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     hf_close(other);
     await_keys(server, "holdfast/x/", 0);

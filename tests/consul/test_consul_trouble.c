@@ -138,11 +138,8 @@ TEST_LIMIT(a_key_of_others_is_left_alone, 30)
 TEST_LIMIT(a_datacenter_that_nobody_knows, 30)
 {
     struct consul_server *server = start_store("");
-    char url[100];
-    snprintf(url, sizeof url, "%s?datacenter=atlantis", server->url);
-    check_open(url, HF_UNAVAILABLE, "datacenter");
-    snprintf(url, sizeof url, "%s?datacenter=dc1", server->url);
-    check_open(url, HF_OK, "");
+    check_open_at(HF_UNAVAILABLE, "datacenter", "%s?datacenter=atlantis", server->url);
+    check_open_at(HF_OK, "", "%s?datacenter=dc1", server->url);
 }
 
 /* --- tokens --- */
@@ -267,17 +264,12 @@ TEST_LIMIT(certificates_that_are_trusted_and_others, 40)
     char settings[900], url[900];
     tls_settings(settings, sizeof settings, "server", "");
     struct consul_server *server = consul_server_start(settings);
-    snprintf(url, sizeof url, "%s?cafile=%s/ca.pem", server->tls_url, folder);
-    check_open(url, HF_OK, "");
-    snprintf(url, sizeof url, "consul://127.0.0.1:%d?tls=yes&cafile=%s/ca.pem", server->tls_port, folder);
-    check_open(url, HF_OK, "");
+    check_open_at(HF_OK, "", "%s?cafile=%s/ca.pem", server->tls_url, folder);
+    check_open_at(HF_OK, "", "consul://127.0.0.1:%d?tls=yes&cafile=%s/ca.pem", server->tls_port, folder);
     check_open(server->tls_url, HF_DENIED, "not to be trusted");
-    snprintf(url, sizeof url, "%s?verify=no", server->tls_url);
-    check_open(url, HF_OK, "");
-    snprintf(url, sizeof url, "%s?cafile=%s/other-ca.pem", server->tls_url, folder);
-    check_open(url, HF_DENIED, "not to be trusted");
-    snprintf(url, sizeof url, "consuls://127.0.0.1:%d?cafile=%s/ca.pem", server->port, folder);
-    check_open(url, HF_UNAVAILABLE, "no TLS with");
+    check_open_at(HF_OK, "", "%s?verify=no", server->tls_url);
+    check_open_at(HF_DENIED, "not to be trusted", "%s?cafile=%s/other-ca.pem", server->tls_url, folder);
+    check_open_at(HF_UNAVAILABLE, "no TLS with", "consuls://127.0.0.1:%d?cafile=%s/ca.pem", server->port, folder);
     consul_server_stop(server);
 
     tls_settings(settings, sizeof settings, "stranger", ", \"verify_incoming_https\": true");
@@ -287,8 +279,7 @@ TEST_LIMIT(certificates_that_are_trusted_and_others, 40)
     check_open(url, HF_DENIED, "not to be trusted"); /* for another host */
     snprintf(url + strlen(url), sizeof url - strlen(url), "&verify=no");
     check_open(url, HF_OK, "");
-    snprintf(url, sizeof url, "%s?verify=no", server->tls_url);
-    check_open(url, HF_UNAVAILABLE, ""); /* without a certificate of our own */
+    check_open_at(HF_UNAVAILABLE, "", "%s?verify=no", server->tls_url); /* without a certificate of our own */
 }
 
 /* As docs/FENCING.md has it: 200 if the transaction was done. */

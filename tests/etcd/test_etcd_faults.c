@@ -4,6 +4,8 @@
  * outside; answers that never come.
  */
 #include "etcd_support.h"
+#include "scene.h"
+#include "who.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,57 +14,20 @@
 
 #define HOLDER_TTL_MS 5000
 
-/* A lock that is held and waited for, while something happens to the cluster. */
-struct scene {
-    struct etcd_cluster *cluster;
-    hf_client *client, *other;
-    struct loss loss;
-    hf_lock *lock;
-    struct waiter waiter;
-    uint64_t token;
-};
-
-static void begin(struct scene *scene, int members, const char *options, uint32_t ttl_ms)
+static struct etcd_cluster *begin(struct scene *scene, int members, const char *options, uint32_t ttl_ms)
 {
-    hf_options mine = HF_OPTIONS_INIT;
-    *scene = (struct scene){ .cluster = start_store(members, options) };
-    scene->client = open_client();
-    scene->other = open_client();
-    mine.ttl_ms = ttl_ms;
-    record_loss(&mine, &scene->loss);
-    scene->lock = must_acquire(scene->client, "x", &mine);
-    scene->token = hf_token(scene->lock);
-    waiter_start(&scene->waiter, scene->other, "x", NULL);
-    await_waiters(scene->client, "x", 1);
+    struct etcd_cluster *cluster = start_store(members, options);
+    scene_begin(scene, "x", ttl_ms);
+    scene->in_trouble = true;
+    return cluster;
 }
 
-/* The lock went on to the waiter, with a greater token, and nothing is left in the store. */
-static void finish(struct scene *scene)
+/* Nothing is left in the store. */
+static void finish(struct scene *scene, struct etcd_cluster *cluster)
 {
-    waiter_join(&scene->waiter, HF_OK);
-    CHECK(scene->waiter.token > scene->token);
-    hf_release(scene->waiter.lock, NULL);
-    check_becomes_free(scene->other, "x");
-    hf_close(scene->client);
-    hf_close(scene->other);
-    etcd_cluster_await(scene->cluster);
-    await_keys(scene->cluster, 0);
-}
-
-/* A release whose first answer was lost with a server, or is late, may have to be finished in the background. */
-static void release_in_trouble(hf_lock *lock)
-{
-    hf_error err = { 0 };
-    const hf_status status = hf_release(lock, &err);
-    if (status != HF_UNAVAILABLE && status != HF_UNKNOWN)
-        CHECK_STATUS(HF_OK, status, &err);
-}
-
-/* The lock was kept all the time. */
-static void give_back(struct scene *scene)
-{
-    release_in_trouble(scene->lock);
-    CHECK_INT(0, gate_count(&scene->loss.told));
+    scene_end(scene);
+    etcd_cluster_await(cluster);
+    await_keys(cluster, 0);
 }
 
 static void await_time(int64_t until_ns)
@@ -78,45 +43,39 @@ static void await_time(int64_t until_ns)
 TEST_LIMIT(a_lock_outlives_the_leader, 60)
 {
     struct scene scene;
-    begin(&scene, 3, "", HOLDER_TTL_MS);
-    etcd_server_kill(etcd_cluster_leader(scene.cluster));
+    struct etcd_cluster *cluster = begin(&scene, 3, "", HOLDER_TTL_MS);
+    etcd_server_kill(etcd_cluster_leader(cluster));
     /* Longer than its time-to-live: it was renewed by way of another member. */
     await_time(test_now_ns() + (HOLDER_TTL_MS + 500) * 1000000LL);
-    CHECK(hf_remaining_ms(scene.lock) > 0);
-    give_back(&scene);
-    finish(&scene);
+    scene_check_kept(&scene);
+    finish(&scene, cluster);
 }
 
 /* Its connections stay open, and say nothing. */
 TEST_LIMIT(a_lock_outlives_a_member_that_stands_still, 60)
 {
     struct scene scene;
-    begin(&scene, 3, QUICK, HOLDER_TTL_MS);
-    etcd_server_pause(&scene.cluster->servers[0]); /* the first of the URL: the one that both clients use */
+    struct etcd_cluster *cluster = begin(&scene, 3, QUICK, HOLDER_TTL_MS);
+    etcd_server_pause(&cluster->servers[0]); /* the first of the URL: the one that both clients use */
     await_time(test_now_ns() + (HOLDER_TTL_MS + 500) * 1000000LL);
-    CHECK(hf_remaining_ms(scene.lock) > 0);
-    give_back(&scene);
-    waiter_join(&scene.waiter, HF_OK);
-    etcd_server_continue(&scene.cluster->servers[0]);
-    CHECK(scene.waiter.token > scene.token);
-    must_release(scene.waiter.lock);
-    hf_close(scene.client);
-    hf_close(scene.other);
-    await_keys(scene.cluster, 0);
+    scene_check_kept(&scene);
+    gate_await(&scene.waiter.ended, 1);
+    etcd_server_continue(&cluster->servers[0]);
+    scene.in_trouble = false;
+    finish(&scene, cluster);
 }
 
 TEST_LIMIT(a_lock_outlives_a_restart_of_all_members, 60)
 {
     struct scene scene;
-    begin(&scene, 3, "", 20000);
+    struct etcd_cluster *cluster = begin(&scene, 3, "", 20000);
     for (int i = 0; i < 3; i++)
-        etcd_server_kill(&scene.cluster->servers[i]);
+        etcd_server_kill(&cluster->servers[i]);
     for (int i = 0; i < 3; i++)
-        etcd_server_restart(&scene.cluster->servers[i]);
-    etcd_cluster_await(scene.cluster);
-    CHECK(hf_remaining_ms(scene.lock) > 0);
-    give_back(&scene);
-    finish(&scene);
+        etcd_server_restart(&cluster->servers[i]);
+    etcd_cluster_await(cluster);
+    scene_check_kept(&scene);
+    finish(&scene, cluster);
 }
 
 TEST_LIMIT(tokens_grow_through_a_restart, 60)
@@ -140,14 +99,13 @@ TEST_LIMIT(tokens_grow_through_a_restart, 60)
 TEST_LIMIT(silence_is_a_loss, 60)
 {
     struct scene scene;
-    begin(&scene, 1, QUICK, 2000);
-    etcd_server_pause(&scene.cluster->servers[0]);
+    struct etcd_cluster *cluster = begin(&scene, 1, QUICK, 2000);
+    etcd_server_pause(&cluster->servers[0]);
     gate_await(&scene.loss.told, 1); /* by nobody but its own clock */
-    CHECK(hf_remaining_ms(scene.lock) <= 0);
     CHECK_INT(0, gate_count(&scene.waiter.ended));
-    etcd_server_continue(&scene.cluster->servers[0]);
-    CHECK_STATUS(HF_LOST, hf_release(scene.lock, NULL), NULL);
-    finish(&scene);
+    etcd_server_continue(&cluster->servers[0]);
+    scene_check_lost(&scene);
+    finish(&scene, cluster);
 }
 
 /* --- leases and keys --- */
@@ -157,15 +115,12 @@ TEST_LIMIT(a_lease_that_is_revoked_is_a_loss, 60)
 {
     struct scene scene;
     char lease[32];
-    begin(&scene, 1, QUICK, 20000);
-    find_lease(scene.cluster, "x", lease);
-    etcd_ctl(scene.cluster, "lease revoke %s", lease);
-    gate_await(&scene.loss.told, 1);
-    await_lost_fd(scene.lock);
-    CHECK_STATUS(HF_LOST, hf_release(scene.lock, NULL), NULL);
+    struct etcd_cluster *cluster = begin(&scene, 1, QUICK, 20000);
+    find_lease(cluster, "x", lease);
+    etcd_ctl(cluster, "lease revoke %s", lease);
+    scene_check_lost(&scene);
     /* The client is as good as new. */
-    waiter_join(&scene.waiter, HF_OK);
-    must_release(scene.waiter.lock);
+    waiter_finish(&scene.waiter);
     hf_lock *again = must_acquire(scene.client, "x", NULL);
     CHECK(hf_token(again) > scene.waiter.token);
     must_release(again);
@@ -177,17 +132,16 @@ TEST_LIMIT(a_lease_that_is_revoked_is_a_loss, 60)
 TEST_LIMIT(a_key_that_is_deleted_is_a_loss_at_once, 60)
 {
     struct scene scene;
-    begin(&scene, 1, QUICK, 0);
+    struct etcd_cluster *cluster = begin(&scene, 1, QUICK, 0);
     char lease[32];
-    find_lease(scene.cluster, "x", lease);
+    find_lease(cluster, "x", lease);
     /* Somebody watches the waiter's predecessor, which is the holder's key: the waiter. And its own: the holder. */
-    await_watches(&scene.cluster->servers[0], 2);
+    await_watches(&cluster->servers[0], 2);
     const int64_t deleted_ns = test_now_ns();
-    etcd_ctl(scene.cluster, "del holdfast/x/%s", lease);
-    gate_await(&scene.loss.told, 1);
+    etcd_ctl(cluster, "del holdfast/x/%s", lease);
+    scene_check_lost(&scene);
     CHECK(atomic_load(&scene.loss.told_ns) - deleted_ns < 5000000000LL); /* a third of 30 s is ten */
-    CHECK_STATUS(HF_LOST, hf_release(scene.lock, NULL), NULL);
-    finish(&scene);
+    finish(&scene, cluster);
 }
 
 /* As soon as it is told of the loss: by its watch, or by the renewal that asks first. */
@@ -195,18 +149,18 @@ TEST_LIMIT(a_holder_is_told_who_breaks_its_lock, 60)
 {
     struct scene scene;
     hf_error err = { 0 };
-    begin(&scene, 1, QUICK, 0);
+    struct etcd_cluster *cluster = begin(&scene, 1, QUICK, 0);
     hf_lock *unwatched = must_acquire(scene.client, "y", NULL);
     CHECK_STATUS(HF_OK, hf_break(scene.other, "y", &err), &err);
     CHECK_STATUS(HF_LOST, hf_renew(unwatched, 0, &err), NULL);
     check_error(&err, HF_LOST, "it was broken by ");
     CHECK_STATUS(HF_LOST, hf_release(unwatched, NULL), NULL);
-    await_watches(&scene.cluster->servers[0], 2);
+    await_watches(&cluster->servers[0], 2);
     CHECK_STATUS(HF_OK, hf_break(scene.other, "x", &err), &err);
     gate_await(&scene.loss.told, 1);
-    check_names_us(scene.loss.why);
+    check_we_broke_it(scene.loss.why);
     CHECK_STATUS(HF_LOST, hf_release(scene.lock, NULL), NULL);
-    finish(&scene);
+    finish(&scene, cluster);
 }
 
 /* What was said of an earlier lock of the same name, on the same lease, says nothing of this one. */
@@ -234,30 +188,30 @@ TEST_LIMIT(a_waiter_whose_lease_is_revoked_lines_up_again, 60)
 {
     struct scene scene;
     char keys[2000], lease[32];
-    begin(&scene, 1, QUICK, 20000);
-    etcd_ctl_read(scene.cluster, keys, sizeof keys,
+    struct etcd_cluster *cluster = begin(&scene, 1, QUICK, 20000);
+    etcd_ctl_read(cluster, keys, sizeof keys,
                   "get --prefix --keys-only --sort-by=CREATE --order=DESCEND --limit=1 holdfast/x/");
     snprintf(lease, sizeof lease, "%.*s", (int)strcspn(strrchr(keys, '/') + 1, "\n"), strrchr(keys, '/') + 1);
-    etcd_ctl(scene.cluster, "lease revoke %s", lease);
+    etcd_ctl(cluster, "lease revoke %s", lease);
     await_waiters(scene.client, "x", 1);
     CHECK_INT(0, gate_count(&scene.waiter.ended));
     must_release(scene.lock);
-    finish(&scene);
+    finish(&scene, cluster);
 }
 
 TEST_LIMIT(a_compaction_does_not_disturb_who_waits, 60)
 {
     struct scene scene;
     char status[1000];
-    begin(&scene, 1, QUICK, 20000);
+    struct etcd_cluster *cluster = begin(&scene, 1, QUICK, 20000);
     for (int i = 0; i < 5; i++)
-        etcd_ctl(scene.cluster, "put something %d", i);
-    etcd_ctl_read(scene.cluster, status, sizeof status, "get something -w fields");
+        etcd_ctl(cluster, "put something %d", i);
+    etcd_ctl_read(cluster, status, sizeof status, "get something -w fields");
     const char *revision = strstr(status, "\"Revision\" :");
     REQUIRE(revision != NULL);
-    etcd_ctl(scene.cluster, "compact --physical %lld", strtoll(revision + 12, NULL, 10));
+    etcd_ctl(cluster, "compact --physical %lld", strtoll(revision + 12, NULL, 10));
     must_release(scene.lock);
-    finish(&scene);
+    finish(&scene, cluster);
 }
 
 /* --- answers that do not come --- */
@@ -290,12 +244,12 @@ TEST_LIMIT(what_was_not_answered_is_undone, 60)
 TEST_LIMIT(a_wait_goes_on_after_a_crash, 60)
 {
     struct scene scene;
-    begin(&scene, 1, "", 20000);
-    etcd_server_kill(&scene.cluster->servers[0]);
+    struct etcd_cluster *cluster = begin(&scene, 1, "", 20000);
+    etcd_server_kill(&cluster->servers[0]);
     await_time(test_now_ns() + 1500000000LL);
     CHECK_INT(0, gate_count(&scene.waiter.ended));
-    etcd_server_restart(&scene.cluster->servers[0]);
-    etcd_cluster_await(scene.cluster);
-    give_back(&scene);
-    finish(&scene);
+    etcd_server_restart(&cluster->servers[0]);
+    etcd_cluster_await(cluster);
+    scene_check_kept(&scene);
+    finish(&scene, cluster);
 }

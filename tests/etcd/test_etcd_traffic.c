@@ -79,8 +79,7 @@ static struct figures relay(const struct etcd_server *server, unsigned waiting)
     const struct figures before = count(server);
     must_release(lock);
     for (unsigned i = 0; i < waiting; i++) {
-        waiter_join(&waiters[i], HF_OK);
-        must_release(waiters[i].lock);
+        waiter_finish(&waiters[i]);
     }
     const struct figures after = count(server);
     for (int i = 0; i < CLIENTS; i++)
@@ -126,8 +125,7 @@ TEST_LIMIT(all_waits_of_a_client_share_one_stream, 60)
     for (unsigned i = 0; i < WAITS; i++)
         must_release(locks[i]);
     for (unsigned i = 0; i < WAITS; i++) {
-        waiter_join(&waiters[i], HF_OK);
-        must_release(waiters[i].lock);
+        waiter_finish(&waiters[i]);
     }
     CHECK(count(server).watches - before.watches <= 2); /* and the holder's, for its own keys */
     CHECK_INT(2, count(server).grants - before.grants);

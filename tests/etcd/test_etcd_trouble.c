@@ -44,10 +44,7 @@ TEST_LIMIT(a_host_of_several_may_be_missing, 60)
     char url[300];
     struct etcd_cluster *cluster = start_store(1, QUICK);
     snprintf(url, sizeof url, "etcd://127.0.0.1:1,no-such-host.invalid,%s", cluster->hosts);
-    store_url = url;
-    hf_client *client = open_client();
-    must_release(must_acquire(client, "x", NULL));
-    hf_close(client);
+    check_works(url);
 }
 
 /* --- users --- */
@@ -65,24 +62,17 @@ static void add_users(struct etcd_cluster *cluster)
 
 TEST_LIMIT(users_and_passwords, 60)
 {
-    char url[300];
     struct etcd_cluster *cluster = start_store(1, QUICK " --bcrypt-cost 4");
     add_users(cluster);
     etcd_ctl(cluster, "auth enable");
     check_open(cluster->url, HF_DENIED, "wants a user");
-    snprintf(url, sizeof url, "etcd://guest:sesame-street@%s", cluster->hosts);
-    check_open(url, HF_DENIED, "user name or password");
-    snprintf(url, sizeof url, "etcd://nobody:open-sesame@%s", cluster->hosts);
-    check_open(url, HF_DENIED, "user name or password");
-    snprintf(url, sizeof url, "etcd://stranger:open-sesame@%s", cluster->hosts);
-    check_open(url, HF_DENIED, "right to read and write");
-    snprintf(url, sizeof url, "etcd://guest:open-sesame@%s/elsewhere", cluster->hosts);
-    check_open(url, HF_DENIED, "right to read and write");
-    snprintf(url, sizeof url, "etcd://guest:open-sesame@%s", cluster->hosts);
-    check_open(url, HF_OK, "");
+    check_open_at(HF_DENIED, "user name or password", "etcd://guest:sesame-street@%s", cluster->hosts);
+    check_open_at(HF_DENIED, "user name or password", "etcd://nobody:open-sesame@%s", cluster->hosts);
+    check_open_at(HF_DENIED, "right to read and write", "etcd://stranger:open-sesame@%s", cluster->hosts);
+    check_open_at(HF_DENIED, "right to read and write", "etcd://guest:open-sesame@%s/elsewhere", cluster->hosts);
+    check_open_at(HF_OK, "", "etcd://guest:open-sesame@%s", cluster->hosts);
     REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "open-sesame", 1));
-    snprintf(url, sizeof url, "etcd://guest@%s", cluster->hosts);
-    check_open(url, HF_OK, "");
+    check_open_at(HF_OK, "", "etcd://guest@%s", cluster->hosts);
 }
 
 /* A token lives in the server's memory, and only for a while. */
@@ -112,8 +102,7 @@ TEST_LIMIT(a_token_that_was_forgotten_is_got_again, 60)
     etcd_cluster_await(cluster);
     await_watches(&cluster->servers[0], 2); /* the waiter's, and the holder's of its own key */
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
 }
 
@@ -160,8 +149,7 @@ TEST_LIMIT(who_listens_logs_in_again, 60)
         REQUIRE(!gate_await_for(&waiter.ended, 1, 2100));
     } while (started(server, "\"Txn\"") != asked);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(holder);
     hf_close(other);
 }

@@ -6,10 +6,12 @@
 #ifndef FUZZ_H
 #define FUZZ_H
 
+#include <holdfast.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -23,5 +25,22 @@ extern const char *const fuzz_words[];
             abort();                                                                                                   \
         }                                                                                                              \
     } while (0)
+
+/* Words that are fit to be shown. */
+static inline void fuzz_check_words(hf_status status, const hf_error *err)
+{
+    FUZZ_REQUIRE(err->status == status);
+    FUZZ_REQUIRE(*err->message);
+    FUZZ_REQUIRE(strlen(err->message) < sizeof err->message);
+    for (const char *c = err->message; *c; c++)
+        FUZZ_REQUIRE((unsigned char)*c >= ' ');
+}
+
+/* What an engine says; not everything that is no success needs words. */
+static inline void fuzz_check_answer(hf_status status, const hf_error *err)
+{
+    if (status != HF_OK && status != HF_BUSY && status != HF_TIMEOUT && status != HF_DONE)
+        fuzz_check_words(status, err);
+}
 
 #endif

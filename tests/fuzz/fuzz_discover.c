@@ -146,16 +146,6 @@ void freeaddrinfo(struct addrinfo *all)
 
 /* --- the engine --- */
 
-static void check_words(hf_status status, const hf_error *err)
-{
-    if (status == HF_OK || status == HF_BUSY || status == HF_TIMEOUT)
-        return;
-    FUZZ_REQUIRE(err->status == status);
-    FUZZ_REQUIRE(*err->message);
-    for (const char *c = err->message; *c; c++)
-        FUZZ_REQUIRE((unsigned char)*c >= ' ');
-}
-
 static void recheck(void *core)
 {
     ++*(size_t *)core;
@@ -189,28 +179,28 @@ static void use(struct redis_store *store, const struct hfi_env *env, uint8_t ch
         struct hfi_grant grant = { .counted_from_ns = hfi_now_ns() };
         struct hfi_request request = request_of(env, waker);
         hf_status status = hfi_module_engine.attempt(store, &lock, &request, &grant, &err);
-        check_words(status, &err);
+        fuzz_check_answer(status, &err);
         FUZZ_REQUIRE(status != HF_OK || grant.counted_from_ns <= hfi_now_ns());
         if (status == HF_OK)
             break;
         request = request_of(env, waker);
         if (status == HF_BUSY)
-            check_words(hfi_module_engine.wait(store, &lock, &request, &err), &err);
+            fuzz_check_answer(hfi_module_engine.wait(store, &lock, &request, &err), &err);
     }
     if (choice & 2) {
         struct hfi_renewal renewals[2] = {
             { .lock = &lock, .name = "job", .owner = { env->client, 1 }, .ttl_ms = 20000, .status = HF_OK },
             { .lock = &lock, .name = "other", .owner = { env->client, 2 }, .ttl_ms = 20000, .status = HF_OK }
         };
-        check_words(hfi_module_engine.renew(store, renewals, 2, hfi_now_ns() + PATIENCE, &err), &err);
+        fuzz_check_answer(hfi_module_engine.renew(store, renewals, 2, hfi_now_ns() + PATIENCE, &err), &err);
     }
     if (choice & 4 && hfi_module_engine.ear(store) >= 0)
         hfi_module_engine.hear(store);
     size_t seen = 0;
     if (choice & 8)
-        check_words(hfi_module_engine.inspect(store, "job", look, &seen, hfi_now_ns() + PATIENCE, &err), &err);
+        fuzz_check_answer(hfi_module_engine.inspect(store, "job", look, &seen, hfi_now_ns() + PATIENCE, &err), &err);
     const struct hfi_request request = request_of(env, NULL);
-    check_words(hfi_module_engine.release(store, &lock, &request, &err), &err);
+    fuzz_check_answer(hfi_module_engine.release(store, &lock, &request, &err), &err);
     FUZZ_REQUIRE(lock.node == NULL && lock.channel == NULL); /* nothing points to a lock that may be freed now */
     hfi_waker_free(waker);
 }
@@ -241,7 +231,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     server.size = size - 2;
     pthread_mutex_unlock(&server.mutex);
     const hf_status status = hfi_module_engine.open(store, &url, &env, &opened, &err);
-    check_words(status, &err);
+    fuzz_check_answer(status, &err);
     FUZZ_REQUIRE(status != HF_TIMEOUT && status != HF_BUSY);
     if (status == HF_OK)
         use(store, &env, data[1]);

@@ -114,16 +114,6 @@ struct engine {
     bool once;
 };
 
-static void check_words(hf_status status, const hf_error *err)
-{
-    if (status == HF_OK || status == HF_BUSY || status == HF_TIMEOUT || status == HF_DONE)
-        return;
-    FUZZ_REQUIRE(err->status == status);
-    FUZZ_REQUIRE(*err->message);
-    for (const char *c = err->message; *c; c++)
-        FUZZ_REQUIRE((unsigned char)*c >= ' ');
-}
-
 static int look(const hf_info *info, void *arg)
 {
     FUZZ_REQUIRE(strlen(info->name) <= HFI_NAME_MAX && info->host && info->note && info->waiters >= -1);
@@ -158,13 +148,13 @@ static void ask_and_wait(struct engine *engine, bool queue)
         hf_error err = { 0 };
         struct hfi_request request = request_of(engine, queue);
         hf_status status = hfi_module_engine.attempt(engine->store, &engine->lock, &request, &grant, &err);
-        check_words(status, &err);
+        fuzz_check_answer(status, &err);
         FUZZ_REQUIRE(status != HF_OK || grant.counted_from_ns <= hfi_now_ns());
         FUZZ_REQUIRE(memchr(grant.holder, 0, sizeof grant.holder));
         if (status != HF_BUSY || !queue)
             break;
         request = request_of(engine, true);
-        check_words(hfi_module_engine.wait(engine->store, &engine->lock, &request, &err), &err);
+        fuzz_check_answer(hfi_module_engine.wait(engine->store, &engine->lock, &request, &err), &err);
     }
 }
 
@@ -187,12 +177,12 @@ static void administer(struct engine *engine, bool evict)
     hf_error err = { 0 };
     size_t seen = 0;
     const hfi_time deadline = hfi_now_ns() + HFI_MS;
-    check_words(evict ? hfi_module_engine.evict(engine->store, "job", "root@host:1", deadline, &err)
-                      : hfi_module_engine.inspect(engine->store, "", look, &seen, deadline, &err),
-                &err);
-    check_words(evict ? hfi_module_engine.forget_done(engine->store, "job", deadline, &err)
-                      : hfi_module_engine.inspect_done(engine->store, "", look, &seen, deadline, &err),
-                &err);
+    fuzz_check_answer(evict ? hfi_module_engine.evict(engine->store, "job", "root@host:1", deadline, &err)
+                            : hfi_module_engine.inspect(engine->store, "", look, &seen, deadline, &err),
+                      &err);
+    fuzz_check_answer(evict ? hfi_module_engine.forget_done(engine->store, "job", deadline, &err)
+                            : hfi_module_engine.inspect_done(engine->store, "", look, &seen, deadline, &err),
+                      &err);
 }
 
 /* A lease as it would have been granted, long ago if `old`: then it is to be kept in the same exchange. */
@@ -212,7 +202,7 @@ static void give_back(struct engine *engine)
 {
     const struct hfi_request request = request_of(engine, false);
     hf_error err = { 0 };
-    check_words(hfi_module_engine.release(engine->store, &engine->lock, &request, &err), &err);
+    fuzz_check_answer(hfi_module_engine.release(engine->store, &engine->lock, &request, &err), &err);
     FUZZ_REQUIRE(engine->store->ear.watched == NULL); /* nothing is left that points to a lock that may be freed now */
 }
 

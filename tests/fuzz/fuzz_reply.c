@@ -68,16 +68,6 @@ static struct redis_connection *connection_with(const uint8_t *bytes, size_t siz
     return connection;
 }
 
-static void check_words(hf_status status, const hf_error *err)
-{
-    if (status == HF_OK || status == HF_BUSY || status == HF_TIMEOUT)
-        return;
-    FUZZ_REQUIRE(err->status == status);
-    FUZZ_REQUIRE(*err->message);
-    for (const char *c = err->message; *c; c++)
-        FUZZ_REQUIRE((unsigned char)*c >= ' ');
-}
-
 static int look(const hf_info *info, void *arg)
 {
     FUZZ_REQUIRE(strlen(info->name) <= HFI_REDIS_KEY_MAX && info->host && info->note && info->waiters >= -1);
@@ -111,14 +101,14 @@ static void ask_and_wait(struct engine *engine, bool queue)
         hf_error err = { 0 };
         struct hfi_request request = request_of(engine, queue);
         hf_status status = hfi_module_engine.attempt(engine->store, &engine->lock, &request, &grant, &err);
-        check_words(status, &err);
+        fuzz_check_answer(status, &err);
         FUZZ_REQUIRE(status != HF_OK || (!engine->silent && grant.counted_from_ns <= hfi_now_ns()));
         FUZZ_REQUIRE(memchr(grant.holder, 0, sizeof grant.holder));
         if (status != HF_BUSY || !queue)
             break;
         request = request_of(engine, true);
         status = hfi_module_engine.wait(engine->store, &engine->lock, &request, &err);
-        check_words(status, &err);
+        fuzz_check_answer(status, &err);
     }
 }
 
@@ -133,7 +123,7 @@ static void renew(struct engine *engine)
                                             .ttl_ms = 20000,
                                             .status = HF_INTERNAL };
     const hf_status status = hfi_module_engine.renew(engine->store, renewals, 3, hfi_now_ns() + HFI_MS, &err);
-    check_words(status, &err);
+    fuzz_check_answer(status, &err);
     const bool each = engine->store->config.dialect == &hfi_redis_tair; /* one command each, which may fail each */
     FUZZ_REQUIRE(status != HF_OK || !engine->silent || each);
     for (size_t i = 0; i < 3 && status == HF_OK; i++) {
@@ -150,7 +140,7 @@ static void administer(struct engine *engine, bool evict)
     const hfi_time deadline = hfi_now_ns() + HFI_MS;
     const hf_status status = evict ? hfi_module_engine.evict(engine->store, "job", "root@host:1", deadline, &err)
                                    : hfi_module_engine.inspect(engine->store, "", look, &seen, deadline, &err);
-    check_words(status, &err);
+    fuzz_check_answer(status, &err);
     FUZZ_REQUIRE(status != HF_OK || !engine->silent);
 }
 
@@ -158,7 +148,7 @@ static void give_back(struct engine *engine)
 {
     const struct hfi_request request = request_of(engine, false);
     hf_error err = { 0 };
-    check_words(hfi_module_engine.release(engine->store, &engine->lock, &request, &err), &err);
+    fuzz_check_answer(hfi_module_engine.release(engine->store, &engine->lock, &request, &err), &err);
     FUZZ_REQUIRE(engine->store->nodes->ear.waiting == NULL); /* nobody listens for a lock that may be freed now */
     FUZZ_REQUIRE(engine->lock.channel == NULL);
 }

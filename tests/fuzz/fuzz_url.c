@@ -56,15 +56,6 @@ const char *const fuzz_words[] = { "redis://",
                                    "#",
                                    NULL };
 
-static void check_words(hf_status status, const hf_error *err)
-{
-    FUZZ_REQUIRE(err->status == status);
-    FUZZ_REQUIRE(*err->message);
-    FUZZ_REQUIRE(strlen(err->message) < sizeof err->message);
-    for (const char *c = err->message; *c; c++)
-        FUZZ_REQUIRE((unsigned char)*c >= ' ');
-}
-
 /* True if SECRET stands where a password does, even in a URL that is not one: behind "://" and a ':', before an '@'
  * and the options, and nowhere else. */
 static bool secret_is_a_password(const char *url)
@@ -107,7 +98,7 @@ static void check_redis(const struct hfi_url *url, const char *whole, const char
         if (strstr(config.access.password, SECRET) && secret_is_a_password(whole))
             FUZZ_REQUIRE(!strstr(shown, SECRET));
     } else {
-        check_words(status, &err);
+        fuzz_check_words(status, &err);
         if (secret_is_a_password(whole))
             FUZZ_REQUIRE(!strstr(err.message, SECRET));
     }
@@ -128,7 +119,7 @@ static void check_file(const char *rest)
         return;
     const hf_status status = hfi_engine_file.open(store, &url, &env, &opened, &err);
     FUZZ_REQUIRE(status != HF_OK);
-    check_words(status, &err);
+    fuzz_check_words(status, &err);
     hfi_engine_file.close(store);
     hfi_free(opened.shown);
     hfi_free(store);
@@ -155,7 +146,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     hfi_free(again);
     const hf_status status = hfi_url_split(scheme, &url.rest, text, &err);
     if (status != HF_OK) {
-        check_words(status, &err);
+        fuzz_check_words(status, &err);
     } else if (strstr(text, "password_file")) {
         /* would read whatever file the fuzzer thinks of */
     } else {

@@ -5,6 +5,7 @@
 #include "consul_server.h"
 
 #include "server_home.h"
+#include "shared.h"
 #include "test.h"
 
 #include <dirent.h>
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PORT_FIRST 3000
@@ -273,7 +273,6 @@ int consul_server_logged(struct consul_server *server, const char *word, const c
 
 struct consul_server *consul_leader(struct consul_server **all, int count)
 {
-    const struct timespec pause = { .tv_nsec = 20000000 };
     for (;;) {
         for (int i = 0; i < count; i++) {
             char answer[100] = "", own[60];
@@ -282,7 +281,6 @@ struct consul_server *consul_leader(struct consul_server **all, int count)
                 strstr(answer, own))
                 return all[i];
         }
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        nanosleep(&pause, NULL);
+        await_a_moment();
     }
 }

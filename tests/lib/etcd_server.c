@@ -5,6 +5,7 @@
 #include "etcd_server.h"
 
 #include "server_home.h"
+#include "shared.h"
 #include "test.h"
 
 #include <fcntl.h>
@@ -14,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define START_S 40
@@ -180,15 +180,13 @@ void etcd_cluster_stop(struct etcd_cluster *cluster)
 
 struct etcd_server *etcd_cluster_leader(struct etcd_cluster *cluster)
 {
-    const struct timespec pause = { .tv_nsec = 10000000 };
     for (;;) {
         for (int i = 0; i < cluster->count; i++) {
             struct etcd_server *server = &cluster->servers[i];
             if (server->pid && etcd_server_figure(server, "etcd_server_is_leader", "") == 1)
                 return server;
         }
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        nanosleep(&pause, NULL);
+        await_a_moment();
     }
 }
 

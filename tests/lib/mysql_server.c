@@ -6,13 +6,13 @@
 
 #include "server_clock.h"
 #include "server_home.h"
+#include "shared.h"
 #include "test.h"
 
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #define START_S 40
@@ -192,9 +192,6 @@ int64_t mysql_server_number(struct mysql_server *server, const char *format, ...
 
 void mysql_server_await(struct mysql_server *server, int64_t expected, const char *sql)
 {
-    const struct timespec pause = { .tv_nsec = 2000000 };
-    while (number(server, sql) != expected) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        nanosleep(&pause, NULL);
-    }
+    while (number(server, sql) != expected)
+        await_a_moment();
 }

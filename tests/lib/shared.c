@@ -43,6 +43,13 @@ void gate_pass(struct gate *gate)
     syscall(SYS_futex, &gate->count, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
+void await_a_moment(void)
+{
+    const struct timespec moment = { .tv_nsec = 2000000 };
+    REQUIRE(test_now_ns() < test_deadline_ns() - SECOND_NS);
+    nanosleep(&moment, NULL);
+}
+
 uint32_t gate_count(const struct gate *gate)
 {
     return atomic_load(&gate->count);

@@ -28,6 +28,9 @@ void gate_await(struct gate *gate, uint32_t count);
 bool gate_await_for(struct gate *gate, uint32_t count, uint32_t ms);
 uint32_t gate_count(const struct gate *gate);
 
+/* In a loop, for a condition that nobody passes a gate for: a few milliseconds. */
+void await_a_moment(void);
+
 /* --- helper processes --- */
 
 typedef void (*helper_fn)(void *arg);

@@ -5,6 +5,7 @@
 #include "zookeeper_server.h"
 
 #include "server_home.h"
+#include "shared.h"
 #include "test.h"
 
 #include <signal.h>
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #define PORT_FIRST 12000
 #define PORT_COUNT 9000
@@ -175,7 +175,6 @@ int64_t zookeeper_server_number(struct zookeeper_server *server, const char *nam
 
 struct zookeeper_server *zookeeper_leader(struct zookeeper_server **all, int count)
 {
-    const struct timespec pause = { .tv_nsec = 20000000 };
     for (;;) {
         for (int i = 0; i < count; i++) {
             char answer[8000];
@@ -183,7 +182,6 @@ struct zookeeper_server *zookeeper_leader(struct zookeeper_server **all, int cou
                 strstr(answer, "zk_server_state\tleader"))
                 return all[i];
         }
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        nanosleep(&pause, NULL);
+        await_a_moment();
     }
 }

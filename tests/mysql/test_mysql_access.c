@@ -10,15 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static void check_works(const char *url)
-{
-    store_url = url;
-    hf_client *client = open_client();
-    CHECK(strstr(hf_url(client), "sesame") == NULL);
-    must_release(must_acquire(client, "x", NULL));
-    hf_close(client);
-}
-
 /* A file in the server's folder, for us alone. */
 static void write_private(char *path, size_t size, const struct mysql_server *server, const char *text)
 {
@@ -59,8 +50,7 @@ TEST_LIMIT(a_password_comes_from_where_it_is_kept, 60)
     write_private(path, sizeof path, server, text);
     snprintf(url, sizeof url, "mysql://?default-file=%s&group=locks", path);
     check_works(url);
-    snprintf(url, sizeof url, "mysql://127.0.0.1:%d/app?default-file=%s", server->port, path);
-    check_open(url, HF_DENIED, "nobody");
+    check_open_at(HF_DENIED, "nobody", "mysql://127.0.0.1:%d/app?default-file=%s", server->port, path);
     snprintf(url, sizeof url, "mysql://guest@127.0.0.1:%d/app", server->port);
     check_open(url, HF_DENIED, "1045");
     REQUIRE_INT(0, setenv("MYSQL_PWD", "open-sesame", 1));
@@ -84,10 +74,8 @@ TEST_LIMIT(tls_trusts_only_whom_it_should, 60)
     const char *folder = getenv("TEST_CERTIFICATES");
     REQUIRE(folder != NULL);
     struct mysql_server *plain = start_store("lease", "--skip-ssl"); /* MariaDB 11.4 has TLS by itself */
-    snprintf(url, sizeof url, "mysql://root@localhost:%d/app?ssl=yes", plain->port);
-    check_open(url, HF_DENIED, "TLS");
-    snprintf(url, sizeof url, "mysql://root@localhost:%d/app?ssl-ca=%s/ca.pem", plain->port, folder);
-    check_open(url, HF_DENIED, "SSL");
+    check_open_at(HF_DENIED, "TLS", "mysql://root@localhost:%d/app?ssl=yes", plain->port);
+    check_open_at(HF_DENIED, "SSL", "mysql://root@localhost:%d/app?ssl-ca=%s/ca.pem", plain->port, folder);
     mysql_server_stop(plain);
     snprintf(settings, sizeof settings, "--ssl-ca=%s/ca.pem --ssl-cert=%s/server.pem --ssl-key=%s/server.key", folder,
              folder, folder);
@@ -97,11 +85,9 @@ TEST_LIMIT(tls_trusts_only_whom_it_should, 60)
     snprintf(url, sizeof url, "mysql://guest:open-sesame@localhost:%d/app?ssl-verify=yes&ssl-ca=%s/ca.pem",
              server->port, folder);
     check_works(url);
-    snprintf(url, sizeof url, "mysql://guest:open-sesame@localhost:%d/app?ssl-verify=yes&ssl-ca=%s/other-ca.pem",
-             server->port, folder);
-    check_open(url, HF_DENIED, "2026");
-    snprintf(url, sizeof url, "mysql://guest:open-sesame@localhost:%d/app", server->port);
-    check_open(url, HF_DENIED, "1045");
+    check_open_at(HF_DENIED, "2026", "mysql://guest:open-sesame@localhost:%d/app?ssl-verify=yes&ssl-ca=%s/other-ca.pem",
+                  server->port, folder);
+    check_open_at(HF_DENIED, "1045", "mysql://guest:open-sesame@localhost:%d/app", server->port);
 }
 
 struct plain_program {
@@ -154,8 +140,7 @@ TEST_LIMIT(a_certificate_for_another_host_is_refused, 60)
     snprintf(settings, sizeof settings, "--ssl-ca=%s/ca.pem --ssl-cert=%s/stranger.pem --ssl-key=%s/stranger.key",
              folder, folder, folder);
     struct mysql_server *server = start_store("lease", settings);
-    snprintf(url, sizeof url, "mysql://root@localhost:%d/app?ssl-ca=%s/ca.pem", server->port, folder);
-    check_open(url, HF_DENIED, "2026");
+    check_open_at(HF_DENIED, "2026", "mysql://root@localhost:%d/app?ssl-ca=%s/ca.pem", server->port, folder);
     snprintf(url, sizeof url, "mysql://root@localhost:%d/app?ssl=yes&ssl-verify=no&ssl-ca=%s/ca.pem", server->port,
              folder);
     check_works(url);

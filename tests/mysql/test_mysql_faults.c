@@ -4,42 +4,31 @@
  * on every strategy.
  */
 #include "mysql_support.h"
+#include "scene.h"
 
 #include <stdio.h>
 #include <string.h>
 
 /* --------------------------------------------------------------------------------------------- the server goes away */
 
+/* A lock that is bound to a connection ends with it, which is known at once, without any traffic of the user's. */
+static void check_after(struct scene *scene, const char *strategy)
+{
+    if (is_bound(strategy))
+        scene_check_lost(scene);
+    else
+        scene_check_kept(scene);
+    scene_end(scene);
+}
+
 static void check_restart(const char *strategy)
 {
     struct mysql_server *server = start_store(strategy, "");
-    hf_client *client = open_client(), *other = open_client();
-    hf_options options = HF_OPTIONS_INIT;
-    struct loss loss = { 0 };
-    struct waiter waiter;
-    options.ttl_ms = 20000;
-    record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(client, "x", &options);
-    const uint64_t token = hf_token(lock);
-    waiter_start(&waiter, other, "x", NULL);
-    await_waiters(client, "x", 1);
+    struct scene scene;
+    scene_begin(&scene, "x", endless_ttl_ms());
     mysql_server_kill(server);
     mysql_server_restart(server);
-    if (is_bound(strategy)) { /* known at once, without any traffic of the user's */
-        gate_await(&loss.told, 1);
-        await_lost_fd(lock);
-        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
-    } else {
-        CHECK(hf_remaining_ms(lock) > 0);
-        must_release(lock);
-        CHECK_INT(0, gate_count(&loss.told));
-    }
-    waiter_join(&waiter, HF_OK);
-    CHECK(waiter.token > token);
-    must_release(waiter.lock);
-    check_becomes_free(client, "x");
-    hf_close(client);
-    hf_close(other);
+    check_after(&scene, strategy);
 }
 
 #define RESTART(name_, strategy_)                                                                                      \
@@ -67,30 +56,16 @@ static void kill_connections(struct mysql_server *server, const char *which)
 
 static void check_kill(struct mysql_server *server, const char *strategy)
 {
+    struct scene scene;
     use_strategy(server, strategy);
-    hf_client *client = open_client(), *other = open_client();
-    hf_options options = HF_OPTIONS_INIT;
-    struct loss loss = { 0 };
-    struct waiter waiter;
-    record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(client, strategy, &options);
-    waiter_start(&waiter, other, strategy, NULL);
-    await_waiters(client, strategy, 1);
-    if (is_bound(strategy)) { /* the holder's */
+    scene_begin(&scene, strategy, 0);
+    if (is_bound(strategy)) /* the holder's */
         mysql_server_do(server, "KILL %lld",
                         (long long)mysql_server_number(
                             server, "SELECT connection FROM holdfast_locks_grants WHERE name = '%s'", strategy));
-        gate_await(&loss.told, 1);
-        CHECK(hf_remaining_ms(lock) <= 0);
-        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
-    } else { /* all of them, the holder's bell and the waiter's place too */
+    else /* all of them, the holder's bell and the waiter's place too */
         kill_connections(server, OUR_CONNECTIONS);
-        must_release(lock);
-    }
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
-    hf_close(client);
-    hf_close(other);
+    check_after(&scene, strategy);
     mysql_server_await(server, 0, "SELECT COUNT(*) " OUR_CONNECTIONS);
 }
 
@@ -167,40 +142,24 @@ TEST_LIMIT(waits_that_are_given_up_leave_nothing_in_the_server, 90)
 
 /* ---------------------------------------------------------------------------------------- killed within a statement */
 
-struct doomed {
-    struct gate started;
-    const char *name;
-};
-
-static void acquire_once(void *arg)
-{
-    struct doomed *doomed = arg;
-    hf_options options = HF_OPTIONS_INIT;
-    options.ttl_ms = short_ttl_ms();
-    hf_client *client = open_client();
-    gate_pass(&doomed->started);
-    must_acquire(client, doomed->name, &options);
-    gate_await(&doomed->started, UINT32_MAX);
-}
-
 /* The statement is at the server, held up by a row that somebody else has locked, and its client dies. Whatever the
  * server still does with it: the lock comes free. */
 TEST_LIMIT(a_client_killed_within_its_statement, 60)
 {
     struct mysql_server *server = start_store("lease", "");
     for (size_t i = 0; i < STRATEGIES; i++) {
-        const char *name = strategy_names[i];
-        struct doomed *doomed = shared_new(sizeof *doomed);
-        doomed->name = name;
-        use_strategy(server, name);
+        struct holder *doomed = holder_new(strategy_names[i]);
+        doomed->options.ttl_ms = short_ttl_ms();
+        const char *name = doomed->name.text;
+        use_strategy(server, strategy_names[i]);
         hf_client *own = open_client();
         must_release(must_acquire(own, name, NULL));
         mysql_server_do(server, "START TRANSACTION");
         mysql_server_do(server, "SELECT * FROM holdfast_locks WHERE name = '%s' FOR UPDATE", name);
         mysql_server_do(server, "SELECT * FROM holdfast_locks_grants WHERE name = '%s' FOR UPDATE", name);
-        if (strcmp(name, "insert") == 0) /* its row is not there: as if somebody were inserting it */
-            mysql_server_do(server, "INSERT INTO holdfast_locks (name) VALUES ('insert')");
-        pid_t pid = helper_start(acquire_once, doomed);
+        if (strcmp(strategy_names[i], "insert") == 0) /* its row is not there: as if somebody were inserting it */
+            mysql_server_do(server, "INSERT INTO holdfast_locks (name) VALUES ('%s')", name);
+        pid_t pid = holder_launch(doomed);
         mysql_server_await(server, 1, "SELECT LEAST(1, COUNT(*)) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'");
         helper_kill(pid);
         mysql_server_do(server, "ROLLBACK");
@@ -214,25 +173,25 @@ TEST_LIMIT(a_client_killed_within_its_statement, 60)
 TEST_LIMIT(waiters_that_died_are_not_shown_and_removed_in_the_end, 60)
 {
     struct mysql_server *server = start_store("lease", "");
-    struct doomed *doomed = shared_new(sizeof *doomed);
+    struct holder *doomed = holder_new("x");
+    doomed->options.ttl_ms = short_ttl_ms();
+    const char *name = doomed->name.text;
     hf_client *holder = open_client(), *other = open_client();
     struct waiter waiter;
-    doomed->name = "x";
-    hf_lock *lock = must_acquire(holder, "x", NULL);
+    hf_lock *lock = must_acquire(holder, name, NULL);
     for (int i = 0; i < 3; i++) {
-        pid_t pid = helper_start(acquire_once, doomed);
-        await_waiters(holder, "x", 1);
+        pid_t pid = holder_launch(doomed);
+        await_waiters(holder, name, 1);
         helper_kill(pid);
         mysql_server_await(server, 0, "SELECT COUNT(*) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'");
     }
     CHECK_INT(3, mysql_server_number(server, "SELECT COUNT(*) FROM holdfast_locks_waiters"));
     mysql_server_do(server, "UPDATE holdfast_locks_waiters SET since = since - INTERVAL 1 HOUR");
-    waiter_start(&waiter, other, "x", NULL);
-    await_waiters(holder, "x", 1);
+    waiter_start(&waiter, other, name, NULL);
+    await_waiters(holder, name, 1);
     CHECK_INT(1, mysql_server_number(server, "SELECT COUNT(*) FROM holdfast_locks_waiters"));
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(holder);
     hf_close(other);
 }
@@ -242,20 +201,19 @@ TEST_LIMIT(a_waiter_killed_in_the_servers_queue_holds_up_nobody, 90)
 {
     struct mysql_server *server = start_store("lease", "");
     for (size_t i = 0; i < STRATEGIES; i++) {
-        struct doomed *doomed = shared_new(sizeof *doomed);
+        struct holder *doomed = holder_new(strategy_names[i]);
+        doomed->options.ttl_ms = short_ttl_ms();
         struct waiter second;
-        doomed->name = strategy_names[i];
         use_strategy(server, strategy_names[i]);
         hf_client *holder = open_client(), *other = open_client();
-        hf_lock *lock = must_acquire(holder, doomed->name, NULL);
-        pid_t pid = helper_start(acquire_once, doomed);
+        hf_lock *lock = must_acquire(holder, doomed->name.text, NULL);
+        pid_t pid = holder_launch(doomed);
         mysql_server_await(server, 1, "SELECT COUNT(*) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'");
-        waiter_start(&second, other, doomed->name, NULL);
+        waiter_start(&second, other, doomed->name.text, NULL);
         mysql_server_await(server, 2, "SELECT COUNT(*) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep'");
         helper_kill(pid);
         must_release(lock);
-        waiter_join(&second, HF_OK);
-        must_release(second.lock);
+        waiter_finish(&second);
         hf_close(holder);
         hf_close(other);
         mysql_server_await(server, 0, "SELECT COUNT(*) " OUR_CONNECTIONS);

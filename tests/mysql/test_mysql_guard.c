@@ -190,9 +190,7 @@ TEST_LIMIT(a_writer_needs_no_more_than_to_execute_it, 60)
     CHECK(run(guest, "DELETE FROM holdfast_locks_fences -- %llu", 0) != 0);
     mysql_close(guest);
     /* A table of another name has a guard of another name. */
-    char url[200];
-    snprintf(url, sizeof url, "%s?table=jobs", server->url);
-    check_open(url, HF_OK, "");
+    check_open_at(HF_OK, "", "%s?table=jobs", server->url);
     mysql_server_do(server, "CALL jobs_guard('x', 1)");
     CHECK_INT(1, mysql_server_number(server, "SELECT token FROM jobs_fences WHERE resource = 'x'"));
 }

@@ -4,42 +4,11 @@
  * connection is lost then, and both the holder and the server must find out by themselves, the holder first; a bell
  * that is stuck with a client which is cut off must not stall those who wait.
  */
+#include "cut_off.h"
 #include "mysql_support.h"
 #include "netns.h"
 
 #include <stdio.h>
-
-struct cut_off {
-    char url[200];
-    const char *name;
-    struct gate held, told, healed;
-    _Atomic int64_t told_ns;
-};
-
-static void hold_while_cut_off(void *arg)
-{
-    struct cut_off *it = arg;
-    hf_options options = HF_OPTIONS_INIT;
-    struct loss loss = { 0 };
-    store_url = it->url;
-    hf_client *client = open_client();
-    record_loss(&options, &loss);
-    options.ttl_ms = 3000;
-    hf_lock *lock = must_acquire(client, it->name, &options);
-    const uint64_t token = hf_token(lock);
-    gate_pass(&it->held);
-    /* The user does nothing, and is told. */
-    gate_await(&loss.told, 1);
-    CHECK(hf_remaining_ms(lock) <= 0);
-    atomic_store(&it->told_ns, test_now_ns());
-    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
-    gate_pass(&it->told);
-    gate_await(&it->healed, 1);
-    lock = must_acquire(client, it->name, NULL);
-    CHECK(hf_token(lock) > token);
-    must_release(lock);
-    hf_close(client);
-}
 
 /* All at once: it takes as long as it takes. */
 TEST_LIMIT(a_cut_network_ends_locks_on_both_sides, 120)
@@ -54,7 +23,8 @@ TEST_LIMIT(a_cut_network_ends_locks_on_both_sides, 120)
         it[i] = shared_new(sizeof *it[i]);
         snprintf(it[i]->url, sizeof it[i]->url, "%s?strategy=%s", server->url, strategy_names[i]);
         it[i]->name = strategy_names[i]; /* a name has one strategy */
-        holders[i] = netns_helper_start(here, hold_while_cut_off, it[i]);
+        it[i]->ttl_ms = 3000;
+        holders[i] = netns_helper_start(here, cut_off_holder, it[i]);
         gate_await(&it[i]->held, 1);
     }
     for (int i = 0; i < STRATEGIES; i++) { /* these reach the server by its socket file */

@@ -161,13 +161,9 @@ static void proxy_stop(struct proxy *proxy)
 TEST_LIMIT(a_proxy_with_sessions_of_its_own_is_refused, 60)
 {
     struct proxy *proxy = proxy_start(start_store("lease", ""), true);
-    char url[200];
-    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app", proxy->port);
-    check_open(url, HF_UNSUPPORTED, "proxy");
-    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app?strategy=get-lock", proxy->port);
-    check_open(url, HF_UNSUPPORTED, "pooler=session");
-    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app?strategy=get-lock&pooler=session", proxy->port);
-    check_open(url, HF_OK, "");
+    check_open_at(HF_UNSUPPORTED, "proxy", "mysql://root@127.0.0.1:%d/app", proxy->port);
+    check_open_at(HF_UNSUPPORTED, "pooler=session", "mysql://root@127.0.0.1:%d/app?strategy=get-lock", proxy->port);
+    check_open_at(HF_OK, "", "mysql://root@127.0.0.1:%d/app?strategy=get-lock&pooler=session", proxy->port);
     proxy_stop(proxy);
 }
 

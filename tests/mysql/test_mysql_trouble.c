@@ -43,14 +43,10 @@ TEST_LIMIT(users_and_databases, 60)
 {
     char url[300];
     struct mysql_server *server = start_store("lease", "");
-    snprintf(url, sizeof url, "mysql://guest:sesame-street@127.0.0.1:%d/app", server->port);
-    check_open(url, HF_DENIED, "1045");
-    snprintf(url, sizeof url, "mysql://guest@127.0.0.1:%d/app", server->port);
-    check_open(url, HF_DENIED, "1045");
-    snprintf(url, sizeof url, "mysql://guest:open-sesame@127.0.0.1:%d/app", server->port);
-    check_open(url, HF_DENIED, "1044");
-    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/nowhere", server->port);
-    check_open(url, HF_INVALID, "1049");
+    check_open_at(HF_DENIED, "1045", "mysql://guest:sesame-street@127.0.0.1:%d/app", server->port);
+    check_open_at(HF_DENIED, "1045", "mysql://guest@127.0.0.1:%d/app", server->port);
+    check_open_at(HF_DENIED, "1044", "mysql://guest:open-sesame@127.0.0.1:%d/app", server->port);
+    check_open_at(HF_INVALID, "1049", "mysql://root@127.0.0.1:%d/nowhere", server->port);
     /* Into the database, but without a right on the tables. */
     mysql_server_do(server, "CREATE TABLE other (x INT)");
     mysql_server_do(server, "GRANT SELECT ON app.other TO guest@'%%'");
@@ -123,7 +119,7 @@ static void read_from(const void *path)
 /* What the script makes is what the engine makes. */
 TEST_LIMIT(the_script_for_those_who_may_not_create, 60)
 {
-    char command[700], url[200];
+    char command[700];
     struct mysql_server *server = start_store("lease", "");
     const struct home_program program = { .home = server->directory,
                                           .prepare = read_from,
@@ -143,8 +139,7 @@ TEST_LIMIT(the_script_for_those_who_may_not_create, 60)
     CHECK_INT(1, mysql_server_number(server, "SELECT COUNT(DISTINCT REPLACE(REGEXP_REPLACE(ROUTINE_DEFINITION,"
                                              " '[[:space:]]+', ' '), '`', '')) FROM information_schema.ROUTINES"
                                              " WHERE ROUTINE_NAME = 'holdfast_guard'"));
-    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/elsewhere?create=no", server->port);
-    check_open(url, HF_OK, "");
+    check_open_at(HF_OK, "", "mysql://root@127.0.0.1:%d/elsewhere?create=no", server->port);
 }
 
 TEST_LIMIT(tables_that_cannot_hold_locks_are_refused, 60)
@@ -165,8 +160,7 @@ TEST_LIMIT(tables_that_cannot_hold_locks_are_refused, 60)
     mysql_server_do(server, "CREATE TABLE mine (name VARBINARY(255) PRIMARY KEY) ENGINE=MyISAM");
     check_open(url, HF_INVALID, "InnoDB");
     mysql_server_do(server, "CREATE DATABASE elsewhere");
-    snprintf(url, sizeof url, "%s?table=elsewhere.others", server->url);
-    check_open(url, HF_OK, "");
+    check_open_at(HF_OK, "", "%s?table=elsewhere.others", server->url);
     CHECK_INT(1, mysql_server_number(server, "SELECT COUNT(*) FROM information_schema.TABLES"
                                              " WHERE TABLE_SCHEMA = 'elsewhere' AND TABLE_NAME = 'others_grants'"));
 }
@@ -240,8 +234,7 @@ TEST_LIMIT(defaults_of_the_server_change_nothing, 90)
         CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
         CHECK_INT(0, gate_count(&loss.told));
         must_release(lock);
-        waiter_join(&waiter, HF_OK);
-        must_release(waiter.lock);
+        waiter_finish(&waiter);
         must_release(second);
         check_becomes_free(client, strategy);
         hf_close(client);
@@ -279,16 +272,13 @@ TEST_LIMIT(a_limit_on_rows_loses_no_other_lock, 60)
 /* What version 0.1 made: it gets the columns that are missing; or there is a sentence that says what helps. */
 TEST_LIMIT(tables_of_an_older_version, 60)
 {
-    char url[300];
     struct mysql_server *server = start_store("lease", "");
     mysql_server_do(server, "GRANT SELECT, INSERT, UPDATE, DELETE ON app.* TO guest@'%%'");
     for (int round = 0; round < 3; round++) {
         mysql_server_do(server, "ALTER TABLE holdfast_locks DROP COLUMN request, DROP COLUMN undone");
         mysql_server_do(server, "ALTER TABLE holdfast_locks_grants DROP COLUMN undone");
-        snprintf(url, sizeof url, "%s?create=no", server->url);
-        check_open(url, HF_INVALID, "holdfast-mysql.sql");
-        snprintf(url, sizeof url, "mysql://guest:open-sesame@127.0.0.1:%d/app", server->port);
-        check_open(url, HF_INVALID, "may not alter");
+        check_open_at(HF_INVALID, "holdfast-mysql.sql", "%s?create=no", server->url);
+        check_open_at(HF_INVALID, "may not alter", "mysql://guest:open-sesame@127.0.0.1:%d/app", server->port);
         use_strategy(server, strategy_names[round]);
         hf_client *client = open_client();
         must_release(must_acquire(client, strategy_names[round], NULL));
@@ -367,8 +357,7 @@ TEST_LIMIT(every_format_of_the_binary_log, 90)
             waiter_start(&waiter, other, strategy_names[j], NULL);
             await_waiters(client, strategy_names[j], 1);
             must_release(lock);
-            waiter_join(&waiter, HF_OK);
-            must_release(waiter.lock);
+            waiter_finish(&waiter);
             hf_options once = HF_OPTIONS_INIT;
             once.once_per_ms = 60000;
             CHECK_STATUS(HF_OK, hf_release_done(must_acquire(client, strategy_names[j], &once), NULL), NULL);

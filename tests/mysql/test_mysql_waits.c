@@ -72,8 +72,7 @@ TEST_LIMIT(who_asks_during_a_release_sees_whose_turn_it_is, 60)
     mysql_server_await(server, 1, "SELECT COUNT(*) " OUR_CONNECTIONS " AND COMMAND <> 'Sleep' AND TIME_MS > 100");
     CHECK_INT(0, mysql_server_number(server, "SELECT COUNT(*) FROM holdfast_locks"));
     mysql_server_do(server, "COMMIT");
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
 }
 
@@ -104,8 +103,7 @@ TEST_LIMIT(who_loses_a_deadlock_keeps_its_turn, 60)
     waiter_join(&first, HF_OK);
     CHECK_INT(0, gate_count(&second.ended));
     must_release(first.lock);
-    waiter_join(&second, HF_OK);
-    must_release(second.lock);
+    waiter_finish(&second);
     hf_close(holder);
     hf_close(client);
 }
@@ -137,10 +135,8 @@ TEST_LIMIT(the_bell_of_an_earlier_time_is_let_go, 60)
     while (!gate_await_for(&waiters[0].ended, 1, 5) && !gate_await_for(&waiters[1].ended, 1, 5))
         REQUIRE(test_now_ns() < test_deadline_ns());
     const int first = gate_count(&waiters[0].ended) > 0 ? 0 : 1;
-    waiter_join(&waiters[first], HF_OK);
-    must_release(waiters[first].lock);
-    waiter_join(&waiters[1 - first], HF_OK);
-    must_release(waiters[1 - first].lock);
+    waiter_finish(&waiters[first]);
+    waiter_finish(&waiters[1 - first]);
     CHECK_STATUS(HF_LOST, hf_release(old, NULL), NULL);
     hf_close(holder);
     hf_close(client);
@@ -160,8 +156,7 @@ TEST_LIMIT(who_waits_for_a_row_of_somebody_else_is_counted, 60)
     }
     mysql_server_do(server, "DELETE FROM holdfast_locks");
     for (int i = 0; i < 2; i++) {
-        waiter_join(&waiters[i], HF_OK);
-        must_release(waiters[i].lock);
+        waiter_finish(&waiters[i]);
     }
     hf_close(client);
 }

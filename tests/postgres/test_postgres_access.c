@@ -10,15 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static void check_works(const char *url)
-{
-    store_url = url;
-    hf_client *client = open_client();
-    CHECK(strstr(hf_url(client), "sesame") == NULL);
-    must_release(must_acquire(client, "x", NULL));
-    hf_close(client);
-}
-
 /* A file beside the server's folder, for us alone. */
 static void write_private(char *path, size_t size, const struct postgres_server *server, const char *name,
                           const char *text)
@@ -46,8 +37,7 @@ TEST_LIMIT(tls_trusts_only_whom_it_should, 60)
     const char *folder = getenv("TEST_CERTIFICATES");
     struct postgres_server *server = start_store("lease", "");
     REQUIRE(folder != NULL);
-    snprintf(url, sizeof url, "postgres://postgres@localhost:%d/postgres?sslmode=require", server->port);
-    check_open(url, HF_UNAVAILABLE, "SSL");
+    check_open_at(HF_UNAVAILABLE, "SSL", "postgres://postgres@localhost:%d/postgres?sslmode=require", server->port);
     postgres_server_use_tls(server, "server");
     snprintf(url, sizeof url, "postgres://postgres@localhost:%d/postgres?sslmode=verify-full&sslrootcert=%s/ca.pem",
              server->port, folder);
@@ -58,13 +48,12 @@ TEST_LIMIT(tls_trusts_only_whom_it_should, 60)
                                                 " WHERE application_name = 'holdfast' AND NOT s.ssl"));
     must_release(lock);
     hf_close(client);
-    snprintf(url, sizeof url,
-             "postgres://postgres@localhost:%d/postgres?sslmode=verify-full&sslrootcert=%s/other-ca.pem", server->port,
-             folder);
-    check_open(url, HF_DENIED, "certificate");
-    snprintf(url, sizeof url, "postgres://postgres@localhost:%d/postgres?sslmode=verify-ca&sslrootcert=/nowhere/ca.pem",
-             server->port);
-    check_open(url, HF_INVALID, "/nowhere/ca.pem");
+    check_open_at(HF_DENIED, "certificate",
+                  "postgres://postgres@localhost:%d/postgres?sslmode=verify-full&sslrootcert=%s/other-ca.pem",
+                  server->port, folder);
+    check_open_at(HF_INVALID, "/nowhere/ca.pem",
+                  "postgres://postgres@localhost:%d/postgres?sslmode=verify-ca&sslrootcert=/nowhere/ca.pem",
+                  server->port);
 }
 
 TEST_LIMIT(a_certificate_for_another_host_is_refused, 60)
@@ -74,9 +63,9 @@ TEST_LIMIT(a_certificate_for_another_host_is_refused, 60)
     struct postgres_server *server = start_store("lease", "");
     REQUIRE(folder != NULL);
     postgres_server_use_tls(server, "stranger");
-    snprintf(url, sizeof url, "postgres://postgres@localhost:%d/postgres?sslmode=verify-full&sslrootcert=%s/ca.pem",
-             server->port, folder);
-    check_open(url, HF_DENIED, "elsewhere.example");
+    check_open_at(HF_DENIED, "elsewhere.example",
+                  "postgres://postgres@localhost:%d/postgres?sslmode=verify-full&sslrootcert=%s/ca.pem", server->port,
+                  folder);
     snprintf(url, sizeof url, "postgres://postgres@localhost:%d/postgres?sslmode=verify-ca&sslrootcert=%s/ca.pem",
              server->port, folder);
     check_works(url);

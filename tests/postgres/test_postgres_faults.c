@@ -4,12 +4,12 @@
  * have set, deadlocks, and a clock that is wrong, on every strategy.
  */
 #include "postgres_support.h"
+#include "scene.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,73 +18,37 @@
 
 /* ------------------------------------------------------------------------------------------- the server goes away */
 
-struct holding {
-    hf_client *client, *other;
-    hf_lock *lock;
-    uint64_t token;
-    struct loss loss;
-    struct waiter waiter;
-};
-
-static void hold_and_wait(struct holding *it, const char *name)
+/* A lock that is bound to a connection ends with it, which is known at once, without any traffic of the user's. */
+static void check_after(struct scene *scene)
 {
-    hf_options options = HF_OPTIONS_INIT;
-    options.ttl_ms = endless_ttl_ms();
-    record_loss(&options, &it->loss);
-    it->client = open_client();
-    it->other = open_client();
-    it->lock = must_acquire(it->client, name, &options);
-    it->token = hf_token(it->lock);
-    waiter_start(&it->waiter, it->other, name, NULL);
-    await_waiters(it->client, name, 1);
-}
-
-static void check_after_restart(struct holding *it, const char *name)
-{
-    if (is_bound(name)) { /* known at once, without any traffic of the user's */
-        gate_await(&it->loss.told, 1);
-        await_lost_fd(it->lock);
-        CHECK_STATUS(HF_LOST, hf_release(it->lock, NULL), NULL);
-    } else {
-        CHECK(hf_remaining_ms(it->lock) > 0);
-        must_release(it->lock);
-        CHECK_INT(0, gate_count(&it->loss.told));
-    }
-    waiter_join(&it->waiter, HF_OK);
-    CHECK(it->waiter.token > it->token);
-    must_release(it->waiter.lock);
-    check_becomes_free(it->client, name);
-    hf_close(it->client);
-    hf_close(it->other);
+    if (is_bound(scene->name))
+        scene_check_lost(scene);
+    else
+        scene_check_kept(scene);
+    scene_end(scene);
 }
 
 TEST_LIMIT(a_server_that_crashes_and_comes_back, 90)
 {
-    static struct holding all[STRATEGIES];
+    static struct scene all[STRATEGIES];
     struct postgres_server *server = start_store("lease", "");
     for (size_t i = 0; i < STRATEGIES; i++) {
         use_strategy(server, strategy_names[i]);
-        hold_and_wait(&all[i], strategy_names[i]); /* a name has one strategy */
+        scene_begin(&all[i], strategy_names[i], endless_ttl_ms()); /* a name has one strategy */
     }
     postgres_server_kill(server);
     postgres_server_restart(server);
     for (size_t i = 0; i < STRATEGIES; i++)
-        check_after_restart(&all[i], strategy_names[i]);
+        check_after(&all[i]);
 }
 
 /* ------------------------------------------------------------------------------------------- connections are ended */
 
 static void check_terminate(struct postgres_server *server, const char *strategy)
 {
+    struct scene scene;
     use_strategy(server, strategy);
-    hf_client *client = open_client(), *other = open_client();
-    hf_options options = HF_OPTIONS_INIT;
-    struct loss loss = { 0 };
-    struct waiter waiter;
-    record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(client, strategy, &options);
-    waiter_start(&waiter, other, strategy, NULL);
-    await_waiters(client, strategy, 1);
+    scene_begin(&scene, strategy, 0);
     /* All of them, waiters too; of those that are bound to the lock only the holder's. */
     if (is_bound(strategy))
         postgres_server_do(server,
@@ -93,17 +57,7 @@ static void check_terminate(struct postgres_server *server, const char *strategy
                            strategy);
     else
         postgres_server_do(server, "SELECT pg_terminate_backend(pid, 5000) " OUR_BACKENDS);
-    if (is_bound(strategy)) {
-        gate_await(&loss.told, 1);
-        CHECK(hf_remaining_ms(lock) <= 0);
-        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
-    } else {
-        must_release(lock);
-    }
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
-    hf_close(client);
-    hf_close(other);
+    check_after(&scene);
     postgres_server_await(server, 0, "SELECT count(*) " OUR_BACKENDS);
 }
 
@@ -174,21 +128,6 @@ TEST_LIMIT(waits_that_are_given_up_leave_nothing_in_the_server, 90)
 
 /* ------------------------------------------------------------------------------------- killed within a statement */
 
-struct doomed {
-    struct gate started;
-    const char *name;
-};
-
-static void acquire_once(void *arg)
-{
-    struct doomed *doomed = arg;
-    hf_options options = HF_OPTIONS_INIT;
-    options.ttl_ms = short_ttl_ms();
-    hf_client *client = open_client();
-    must_acquire(client, doomed->name, &options);
-    gate_await(&doomed->started, UINT32_MAX);
-}
-
 /* The statement is at the server, held up by a row that somebody else has locked, and its client dies. Whatever the
  * server still does with it: the lock comes free. */
 TEST_LIMIT(a_client_killed_within_its_statement, 60)
@@ -196,18 +135,18 @@ TEST_LIMIT(a_client_killed_within_its_statement, 60)
     struct postgres_server *server = start_store("lease", "");
     static const char *const rows[] = { "lease", "insert", "version" };
     for (size_t i = 0; i < 3; i++) {
-        struct doomed *doomed = shared_new(sizeof *doomed);
-        doomed->name = rows[i];
+        struct holder *doomed = holder_new(rows[i]);
+        doomed->options.ttl_ms = short_ttl_ms();
         use_strategy(server, rows[i]);
         hf_client *own = open_client();
-        must_release(must_acquire(own, rows[i], NULL));
+        must_release(must_acquire(own, doomed->name.text, NULL));
         postgres_server_do(server, "BEGIN");
         postgres_server_do(server, "LOCK TABLE holdfast_locks IN EXCLUSIVE MODE");
-        pid_t pid = helper_start(acquire_once, doomed);
+        pid_t pid = holder_launch(doomed);
         postgres_server_await(server, 1, "SELECT least(1, count(*)) FROM pg_locks WHERE NOT granted");
         helper_kill(pid);
         postgres_server_do(server, "COMMIT");
-        check_becomes_free(own, rows[i]);
+        check_becomes_free(own, doomed->name.text);
         hf_close(own);
     }
 }
@@ -304,8 +243,7 @@ TEST_LIMIT(defaults_of_servers_and_roles_do_not_disturb, 90)
     CHECK(!gate_await_for(&loss.told, 1, 2 * PATIENCE_MS));
     for (size_t i = 0; i < STRATEGIES; i++) {
         must_release(locks[i]);
-        waiter_join(&waiters[i], HF_OK);
-        must_release(waiters[i].lock);
+        waiter_finish(&waiters[i]);
         hf_close(clients[i]);
         store_url = urls[i];
         struct witness *witness = shared_new(sizeof *witness);
@@ -334,8 +272,7 @@ TEST_LIMIT(a_deadlock_is_tried_again, 60)
     postgres_server_do(server, "COMMIT");
     await_waiters(client, "x", 1);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     hf_close(other);
     postgres_server_await(server, 1,

@@ -172,8 +172,7 @@ TEST_LIMIT(a_notification_of_somebody_who_may_only_read_is_not_believed, 60)
             CHECK(!gate_await_for(&waiter.ended, 1, 300));
         }
         must_release(lock);
-        waiter_join(&waiter, HF_OK);
-        must_release(waiter.lock);
+        waiter_finish(&waiter);
         hf_close(client);
         hf_close(other);
     }

@@ -60,8 +60,7 @@ TEST_LIMIT(waiters_are_shown_in_order, 60)
             for (int i = 0; i < WAITERS; i++) {
                 if (!waiters[i].client || !gate_await_for(&waiters[i].ended, 1, 1))
                     continue;
-                waiter_join(&waiters[i], HF_OK);
-                must_release(waiters[i].lock);
+                waiter_finish(&waiters[i]);
                 waiters[i].client = NULL;
                 served++;
             }

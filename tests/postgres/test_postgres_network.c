@@ -3,40 +3,11 @@
  * test_postgres_network.c: a network that swallows everything, without a word to either side. A lock that is bound to a
  * connection is lost then, and both the holder and the server must find out by themselves.
  */
+#include "cut_off.h"
 #include "netns.h"
 #include "postgres_support.h"
 
 #include <stdio.h>
-
-struct cut_off {
-    char url[200];
-    const char *name;
-    struct gate held, told, healed;
-};
-
-static void hold_while_cut_off(void *arg)
-{
-    struct cut_off *it = arg;
-    hf_options options = HF_OPTIONS_INIT;
-    struct loss loss = { 0 };
-    store_url = it->url;
-    hf_client *client = open_client();
-    options.ttl_ms = 3000;
-    record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(client, it->name, &options);
-    const uint64_t token = hf_token(lock);
-    gate_pass(&it->held);
-    /* The user does nothing, and is told. */
-    gate_await(&loss.told, 1);
-    CHECK(hf_remaining_ms(lock) <= 0);
-    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
-    gate_pass(&it->told);
-    gate_await(&it->healed, 1);
-    lock = must_acquire(client, it->name, NULL);
-    CHECK(hf_token(lock) > token);
-    must_release(lock);
-    hf_close(client);
-}
 
 /* All at once: it takes as long as it takes. */
 TEST_LIMIT(a_cut_network_ends_locks_on_both_sides, 90)
@@ -51,7 +22,8 @@ TEST_LIMIT(a_cut_network_ends_locks_on_both_sides, 90)
         it[i] = shared_new(sizeof *it[i]);
         snprintf(it[i]->url, sizeof it[i]->url, "%s?strategy=%s", server->url, strategies[i]);
         it[i]->name = strategies[i]; /* a name has one strategy */
-        holders[i] = netns_helper_start(here, hold_while_cut_off, it[i]);
+        it[i]->ttl_ms = 3000;
+        holders[i] = netns_helper_start(here, cut_off_holder, it[i]);
         gate_await(&it[i]->held, 1);
     }
     netns_cut(here);

@@ -20,13 +20,10 @@ static void use_pooler(const struct pooler *pooler, const char *options)
 
 TEST_LIMIT(bound_strategies_are_refused_in_transaction_mode, 60)
 {
-    char url[200];
     struct postgres_server *server = postgres_server_start("");
     const struct pooler pooler = pooler_start(server, "transaction", 4);
-    snprintf(url, sizeof url, "%s?strategy=advisory", pooler.url);
-    check_open(url, HF_UNSUPPORTED, "pooler");
-    snprintf(url, sizeof url, "%s?strategy=for-update", pooler.url);
-    check_open(url, HF_UNSUPPORTED, "pooler=session");
+    check_open_at(HF_UNSUPPORTED, "pooler", "%s?strategy=advisory", pooler.url);
+    check_open_at(HF_UNSUPPORTED, "pooler=session", "%s?strategy=for-update", pooler.url);
     pooler_stop(&pooler);
 }
 
@@ -118,8 +115,7 @@ TEST_LIMIT(all_strategies_work_in_session_mode, 90)
         waiter_start(&waiter, other, strategy_names[i], NULL);
         await_waiters(client, strategy_names[i], 1);
         must_release(lock);
-        waiter_join(&waiter, HF_OK);
-        must_release(waiter.lock);
+        waiter_finish(&waiter);
         hf_close(client);
         hf_close(other);
     }

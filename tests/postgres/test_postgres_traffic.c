@@ -124,8 +124,7 @@ static int64_t count_hand_offs(struct postgres_server *server, unsigned count)
         for (unsigned i = 0; i < count; i++) {
             if (!waiters[i].client || !gate_await_for(&waiters[i].ended, 1, 1))
                 continue;
-            waiter_join(&waiters[i], HF_OK);
-            must_release(waiters[i].lock);
+            waiter_finish(&waiters[i]);
             waiters[i].client = NULL;
             served++;
         }
@@ -200,8 +199,7 @@ TEST_LIMIT(a_lock_that_ends_while_somebody_leaves_is_for_the_next_in_line, 60)
     CHECK_INT(1, postgres_server_number(server, "SELECT count(*) FROM holdfast_locks WHERE expires < now()"));
     CHECK_INT(1, postgres_server_number(server, "SELECT count(*) FROM holdfast_locks_waiters"));
     CHECK_STATUS(HF_BUSY, hf_try_acquire(&none, late, "x", NULL, NULL), NULL);
-    waiter_join(&first, HF_OK);
-    must_release(first.lock);
+    waiter_finish(&first);
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
     hf_close(client);
     hf_close(other);

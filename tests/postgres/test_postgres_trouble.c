@@ -35,12 +35,9 @@ TEST_LIMIT(roles_and_databases, 60)
 {
     char url[300];
     struct postgres_server *server = start_store("lease", "");
-    snprintf(url, sizeof url, "postgres://guest:sesame-street@127.0.0.1:%d/postgres", server->port);
-    check_open(url, HF_DENIED, "28P01");
-    snprintf(url, sizeof url, "postgres://guest@127.0.0.1:%d/postgres", server->port);
-    check_open(url, HF_DENIED, "password");
-    snprintf(url, sizeof url, "postgres://guest:open-sesame@127.0.0.1:%d/nowhere", server->port);
-    check_open(url, HF_INVALID, "3D000");
+    check_open_at(HF_DENIED, "28P01", "postgres://guest:sesame-street@127.0.0.1:%d/postgres", server->port);
+    check_open_at(HF_DENIED, "password", "postgres://guest@127.0.0.1:%d/postgres", server->port);
+    check_open_at(HF_INVALID, "3D000", "postgres://guest:open-sesame@127.0.0.1:%d/nowhere", server->port);
     /* The right password opens, but this role may do nothing with the tables that are there. */
     snprintf(url, sizeof url, "postgres://127.0.0.1:%d/postgres?user=guest&password=open-sesame", server->port);
     hf_client *client = NULL;
@@ -67,8 +64,7 @@ TEST_LIMIT(tables_that_are_missing, 60)
 {
     char url[300];
     struct postgres_server *server = postgres_server_start("");
-    snprintf(url, sizeof url, "%s?create=no", server->url);
-    check_open(url, HF_INVALID, "holdfast-postgres.sql");
+    check_open_at(HF_INVALID, "holdfast-postgres.sql", "%s?create=no", server->url);
     snprintf(url, sizeof url, "postgres://guest:open-sesame@127.0.0.1:%d/postgres", server->port);
     check_open(url, HF_INVALID, "may not create");
     check_open(server->url, HF_OK, "");
@@ -165,8 +161,7 @@ TEST_LIMIT(a_table_without_a_unique_index_is_refused, 60)
     postgres_server_do(server, "DROP TABLE mine");
     postgres_server_do(server, "CREATE TABLE mine_grants (name text, token bigint)");
     check_open(url, HF_INVALID, "mine_grants");
-    snprintf(url, sizeof url, "%s?table=public.others", server->url);
-    check_open(url, HF_OK, "");
+    check_open_at(HF_OK, "", "%s?table=public.others", server->url);
     CHECK_INT(1, postgres_server_number(server, "SELECT count(*) FROM pg_tables WHERE tablename = 'others_grants'"));
 }
 

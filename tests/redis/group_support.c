@@ -78,10 +78,8 @@ void check_held_at(struct redis_server *server, const struct held *held)
 
 void await_known(struct redis_server *server, const char *name)
 {
-    while (!server_has_owner(server, name)) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        pause_ms(1);
-    }
+    while (!server_has_owner(server, name))
+        await_a_moment();
 }
 
 void refuse_replicas(struct redis_server *master)
@@ -89,10 +87,8 @@ void refuse_replicas(struct redis_server *master)
     redis_server_do(master, "ACL SETUSER default -psync -sync");
     redis_server_do(master, "CLIENT KILL TYPE replica");
     /* Whoever was let in in between is seen, and thrown out too. */
-    while (redis_server_number(master, "CLIENT KILL TYPE replica") > 0) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        pause_ms(1);
-    }
+    while (redis_server_number(master, "CLIENT KILL TYPE replica") > 0)
+        await_a_moment();
 }
 
 void check_usable(hf_client *client, const char *name)
@@ -107,8 +103,7 @@ static struct waiter *await_any(struct waiter *waiters, int count, const bool *s
         for (int i = 0; i < count; i++)
             if (!seen[i] && gate_count(&waiters[i].ended) > 0)
                 return &waiters[i];
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        pause_ms(1);
+        await_a_moment();
     }
 }
 

@@ -38,12 +38,4 @@ void await_queue(struct redis_server *server, const char *name, int64_t count);
 /* Whether the server has any key of this lock. */
 bool server_has_keys(struct redis_server *server, const char *name);
 
-/* ------------------------------------------------------------------------------------------------------ options --- */
-
-hf_options with_ttl(uint32_t ttl_ms);
-/* A stranger to all others, as most waiters here are. */
-hf_options stranger(uint32_t ttl_ms);
-
-void pause_ms(uint32_t ms);
-
 #endif

@@ -34,13 +34,6 @@ static inline void reverse_url(char *out, size_t size, const struct redis_group 
                          i ? "," : "");
 }
 
-/* The time that a loop may still take; ends the test when there is none left. */
-static inline void await_a_moment(void)
-{
-    REQUIRE(test_now_ns() < test_deadline_ns() - SECOND_NS);
-    pause_ms(1);
-}
-
 static inline int running(struct redis_group *group)
 {
     int count = 0;

@@ -5,11 +5,10 @@
  * is what tells.
  */
 #include "group_support.h"
+#include "who.h"
 
-#include <pwd.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define NAME "the-lock"
 
@@ -43,20 +42,6 @@ static void await_listeners(struct redis_server *const *servers, int count, int6
     }
 }
 
-/* By this process, under its user's name. */
-static void check_told_by_whom(const struct held *held)
-{
-    char words[300], host[65] = "";
-    char buffer[1024];
-    struct passwd entry, *user = NULL;
-    gethostname(host, sizeof host - 1);
-    if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &user) == 0 && user)
-        snprintf(words, sizeof words, "it was broken by %s@%s:%ld", user->pw_name, host, (long)getpid());
-    else
-        snprintf(words, sizeof words, "it was broken by user %u@%s:%ld", (unsigned)geteuid(), host, (long)getpid());
-    CHECK_STR(words, held->why);
-}
-
 static void break_of(hf_client *client, const char *name)
 {
     hf_error err = { 0 };
@@ -72,7 +57,7 @@ static void check_break_is_told(struct redis_server *const *servers, int count, 
     await_listeners(servers, count, 1);
     break_of(other, NAME);
     await_prompt_loss(held);
-    check_told_by_whom(held);
+    check_we_broke_it(held->why);
     held_finish(held, HF_LOST);
     check_free(other, NAME);
     hf_close(client);
@@ -126,7 +111,7 @@ TEST_LIMIT(a_break_at_any_server_of_a_cluster_is_told_at_once, 60)
     for (size_t i = 0; i < 6; i++) {
         break_of(other, names[i]);
         await_prompt_loss(held[i]);
-        check_told_by_whom(held[i]);
+        check_we_broke_it(held[i]->why);
         held_finish(held[i], HF_LOST);
     }
     hf_close(client);
@@ -145,7 +130,7 @@ TEST(the_other_locks_of_a_client_stay)
     struct held *last = hold(client, "last", LONG_TTL_MS);
     break_of(other, NAME);
     await_prompt_loss(broken);
-    check_told_by_whom(broken);
+    check_we_broke_it(broken->why);
     held_finish(broken, HF_LOST);
     held_finish(first, HF_OK);
     held_finish(last, HF_OK);

@@ -160,8 +160,7 @@ TEST_LIMIT(a_lock_that_is_torn_from_its_queue_is_kept_and_handed_on_in_order, 60
     await_queue(to, NAME, 3);
     held_finish(held, HF_OK);
     for (int i = 0; i < 3; i++) {
-        waiter_join(&waiters[i], HF_OK);
-        must_release(waiters[i].lock);
+        waiter_finish(&waiters[i]);
     }
     hf_close(other);
     hf_close(client);
@@ -230,8 +229,7 @@ TEST_LIMIT(a_held_lock_is_kept_when_the_replica_of_a_dead_node_takes_its_place, 
     await_renewal(held);
     check_held_at(replica, held);
     held_finish(held, HF_OK);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     redis_server_restart(old, true, "");
     redis_cluster_await_settled(group);
     check_usable(other, NAME);
@@ -426,8 +424,7 @@ TEST_LIMIT(waiters_hear_from_their_own_node_alone, 40)
         CHECK_INT(1, reply->elements);
         freeReplyObject(reply);
         held_finish(held[i], HF_OK);
-        waiter_join(&waiters[i], HF_OK);
-        must_release(waiters[i].lock);
+        waiter_finish(&waiters[i]);
     }
     for (int i = 0; i < 3; i++) {
         CHECK_INT(1, redis_server_calls(group->server[i], "spublish"));

@@ -80,8 +80,7 @@ TEST(a_holder_who_may_not_publish_does_not_strand_the_waiters)
     await_queue(server, NAME, 1);
     CHECK_STATUS(HF_DENIED, hf_release(lock, &err), &err);
     check_words(&err, "&hf:c:*");
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     hf_close(bob);
 }

@@ -23,10 +23,8 @@ static struct redis_server *serve_plain(const char *arguments)
 
 static void await_line(struct redis_server *server, int64_t count)
 {
-    while (redis_server_number(server, "ZCARD " LINE) != count) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        pause_ms(1);
-    }
+    while (redis_server_number(server, "ZCARD " LINE) != count)
+        await_a_moment();
 }
 
 /* What the server has at `key`, value and type, in its own packing. */
@@ -234,8 +232,7 @@ TEST(a_holder_without_an_end_is_waited_for)
     CHECK_INT(-1, redis_server_number(server, "PTTL " NAME)); /* waiting for it gives it no end */
     CHECK(!gate_await_for(&waiter.ended, 1, 200));
     redis_server_do(server, "DEL " NAME);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
 }
 
@@ -300,8 +297,7 @@ TEST_LIMIT(strangers_are_asked_after_more_and_more_seldom, 30)
             REQUIRE(test_now_ns() < test_deadline_ns());
             next = (next + 1) % WAITERS;
         }
-        waiter_join(&waiters[next], HF_OK);
-        must_release(waiters[next].lock);
+        waiter_finish(&waiters[next]);
         waiters[next].lock = NULL;
     }
     hf_close(client);
@@ -455,8 +451,7 @@ TEST(a_waiter_that_was_called_and_leaves_passes_the_call_on)
     must_release(lock);
     CHECK(!gate_await_for(&waiter.ended, 1, test_ms(700)));
     helper_continue(silent);
-    waiter_join(&waiter, HF_OK); /* long before the end that it was told of */
-    must_release(waiter.lock);
+    waiter_finish(&waiter); /* long before the end that it was told of */
     helper_join(silent);
     CHECK_INT(0, redis_server_number(server, "EXISTS " LINE));
     hf_close(client);
@@ -554,8 +549,7 @@ TEST(holders_of_both_kinds_are_shown_and_can_be_broken)
     CHECK_STR("", seen.note);
     CHECK(seen.remaining_ms > 0 && seen.remaining_ms <= 600000);
     CHECK_INT(HF_OK, hf_break(client, NAME, NULL));
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     CHECK_INT(0, inspect(client, NAME).count);
     hf_close(client);
 }

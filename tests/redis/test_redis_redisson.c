@@ -296,8 +296,7 @@ TEST(releases_of_every_kind_are_noticed)
         redis_server_do(server, "DEL " NAME);
         if (kinds[i].publish)
             redis_server_do(server, "PUBLISH " CHANNEL " 0");
-        waiter_join(&waiter, HF_OK);
-        must_release(waiter.lock);
+        waiter_finish(&waiter);
     }
     hf_close(client);
 }
@@ -335,8 +334,7 @@ TEST_LIMIT(a_message_wakes_one_waiter_of_each_client, 40)
             if (i == 0)
                 pause_ms(1);
         }
-        waiter_join(&waiters[i], HF_OK);
-        must_release(waiters[i].lock);
+        waiter_finish(&waiters[i]);
         waiters[i].client = NULL;
     }
     for (int i = 0; i < CLIENTS; i++)

@@ -5,8 +5,8 @@
  * what has the holder ask.
  */
 #include "group_support.h"
+#include "who.h"
 
-#include <pwd.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -90,20 +90,6 @@ static int words_left(struct redis_group *group)
     return count;
 }
 
-/* By this process, under its user's name. */
-static void check_told_by_whom(const struct held *held)
-{
-    char words[300], host[65] = "";
-    char buffer[1024];
-    struct passwd entry, *user = NULL;
-    gethostname(host, sizeof host - 1);
-    if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &user) == 0 && user)
-        snprintf(words, sizeof words, "it was broken by %s@%s:%ld", user->pw_name, host, (long)getpid());
-    else
-        snprintf(words, sizeof words, "it was broken by user %u@%s:%ld", (unsigned)geteuid(), host, (long)getpid());
-    CHECK_STR(words, held->why);
-}
-
 /* The channel on which the holder of NAME listens; all masters have it. */
 static void channel_of(struct redis_group *group, char *channel, size_t size)
 {
@@ -123,7 +109,7 @@ static void check_break_is_told(struct redis_group *group, const char *options, 
     await_listeners(group, 1);
     break_of(other, name);
     await_prompt_loss(held);
-    check_told_by_whom(held);
+    check_we_broke_it(held->why);
     held_finish(held, HF_LOST);
     check_usable(other, name);
     hf_close(client);
@@ -162,7 +148,7 @@ TEST(who_cannot_hear_any_more_listens_to_another_master)
     }
     break_of(other, NAME);
     await_prompt_loss(held);
-    check_told_by_whom(held);
+    check_we_broke_it(held->why);
     held_finish(held, HF_LOST);
     hf_close(client);
     hf_close(other);
@@ -179,7 +165,7 @@ TEST(the_other_locks_of_a_client_stay)
     struct held *broken = hold(client, NAME, LONG_TTL_MS), *last = hold(client, "last", LONG_TTL_MS);
     break_of(other, NAME);
     await_prompt_loss(broken);
-    check_told_by_whom(broken);
+    check_we_broke_it(broken->why);
     held_finish(broken, HF_LOST);
     held_finish(first, HF_OK);
     held_finish(last, HF_OK);
@@ -204,7 +190,7 @@ TEST(who_may_not_listen_learns_by_whom_at_the_next_renewal)
         await_renewal(held);
     break_of(other, NAME);
     gate_await(&held->loss.told, 1);
-    check_told_by_whom(held);
+    check_we_broke_it(held->why);
     CHECK_INT(0, all_listeners(group));
     held_finish(held, HF_LOST);
     hf_close(bob);
@@ -221,7 +207,7 @@ TEST(a_renewal_that_finds_the_lock_broken_says_by_whom)
     break_of(other, NAME);
     CHECK_STATUS(HF_LOST, hf_renew(held->lock, 0, &err), &err);
     gate_await(&held->loss.told, 1);
-    check_told_by_whom(held);
+    check_we_broke_it(held->why);
     CHECK_STR(held->why, err.message);
     held_finish(held, HF_LOST);
     hf_close(client);
@@ -283,7 +269,7 @@ TEST(a_break_is_told_by_masters_that_are_out_of_memory)
         redis_server_do(group->server[i], "CONFIG SET maxmemory 1");
     break_of(other, NAME);
     await_prompt_loss(held);
-    check_told_by_whom(held);
+    check_we_broke_it(held->why);
     for (int i = 0; i < 3; i++)
         redis_server_do(group->server[i], "CONFIG SET maxmemory 0");
     held_finish(held, HF_LOST);

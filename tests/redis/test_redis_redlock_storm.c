@@ -6,77 +6,18 @@
  * shows. And one that keeps standing still for a moment.
  */
 #include "redlock_support.h"
+#include "storm.h"
 
-#include <time.h>
 #include <unistd.h>
 
 #define PROCESSES 8
 #define MASTERS 5
 #define DOWN_MOST 2
-#define VISITS_MOST 65536
-
-struct storm {
-    _Atomic bool over;
-    _Atomic uint32_t visits;                  /* of all: gives each its number */
-    _Atomic uint32_t inside;                  /* the number of whoever came in last and is still in; 0: nobody */
-    _Atomic int64_t deadline_ns[VISITS_MOST]; /* until when a visit is certain to be alone */
-    _Atomic uint32_t entries, overlaps, disorders, outlived, refused;
-    struct fenced_register place;
-    uint32_t ttl_ms;
-};
 
 struct worker {
     struct storm *storm;
     uint64_t seed;
 };
-
-/* When it ends at the earliest. The clock is read first: a pause in between makes the answer earlier, not later. The
- * time that remains is rounded up. */
-static int64_t safe_until_ns(const hf_lock *lock)
-{
-    const int64_t now_ns = test_now_ns();
-    return now_ns + (hf_remaining_ms(lock) - 1) * 1000000;
-}
-
-/* A write with the token, as a holder should make it. Only one that comes too late may be refused. */
-static void write_fenced(struct storm *storm, const hf_lock *lock)
-{
-    if (fenced_write(&storm->place, hf_token(lock)))
-        return;
-    atomic_fetch_add(&storm->refused, 1);
-    const int64_t left_ms = hf_remaining_ms(lock);
-    if (left_ms > 0 && atomic_fetch_add(&storm->disorders, 1) < 5)
-        test_note("token %llu was refused with %d ms left, after %llu", (unsigned long long)hf_token(lock),
-                  (int)left_ms, (unsigned long long)atomic_load(&storm->place.largest));
-}
-
-static void visit(struct storm *storm, const hf_lock *lock, uint32_t pause_us)
-{
-    const struct timespec pause = { .tv_sec = pause_us / 1000000, .tv_nsec = pause_us % 1000000 * 1000L };
-    const int64_t mine_ns = safe_until_ns(lock);
-    const uint32_t number = atomic_fetch_add(&storm->visits, 1) % (VISITS_MOST - 1) + 1;
-    atomic_store(&storm->deadline_ns[number], mine_ns);
-    const uint32_t before = atomic_exchange(&storm->inside, number);
-    const int64_t now_ns = test_now_ns();
-    if (before != 0 && now_ns < mine_ns) {
-        if (now_ns < atomic_load(&storm->deadline_ns[before]))
-            atomic_fetch_add(&storm->overlaps, 1);
-        else
-            atomic_fetch_add(&storm->outlived, 1); /* it is dead, or has lost it */
-    }
-    atomic_fetch_add(&storm->entries, 1);
-    write_fenced(storm, lock);
-    nanosleep(&pause, NULL);
-    write_fenced(storm, lock);
-    uint32_t expected = number;
-    atomic_compare_exchange_strong(&storm->inside, &expected, 0);
-}
-
-static uint32_t chance(uint64_t *seed, uint32_t limit)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*seed >> 33) % limit;
-}
 
 /* Mostly short, now and then long enough to be hit in the middle, or to need renewals. */
 static uint32_t stay_us(const struct storm *storm, uint64_t *seed)
@@ -97,7 +38,7 @@ static void compete(void *arg)
         hf_error err = { 0 };
         const hf_status status = hf_acquire(&lock, client, NAME, &options, &err);
         if (CHECK_STATUS(status == HF_UNAVAILABLE ? HF_UNAVAILABLE : HF_OK, status, &err) && lock)
-            visit(storm, lock, stay_us(storm, &worker->seed));
+            storm_visit(storm, lock, 0, stay_us(storm, &worker->seed));
         hf_release(lock, NULL);
     }
     hf_close(client);
@@ -154,13 +95,6 @@ static void strike_somebody(struct blows *blows)
     random_pause(150000);
 }
 
-static void await_entries(const struct storm *storm, uint32_t more)
-{
-    const uint32_t before = atomic_load(&storm->entries);
-    while (atomic_load(&storm->entries) - before < more)
-        await_a_moment();
-}
-
 TEST_LIMIT(masters_and_clients_die_at_random, 60)
 {
     struct storm *storm = shared_new(sizeof *storm);
@@ -168,24 +102,18 @@ TEST_LIMIT(masters_and_clients_die_at_random, 60)
     storm->ttl_ms = test_ms(1500);
     for (uint32_t i = 0; i < PROCESSES; i++)
         start_worker(&blows, i);
-    await_entries(storm, 20);
+    storm_await(storm, 20);
     const int64_t end_ns = test_now_ns() + (TEST_SANITIZED ? 5 : 10) * SECOND_NS;
     while (test_now_ns() < end_ns)
         strike_somebody(&blows);
-    await_entries(storm, 20); /* also with those that are down now */
+    storm_await(storm, 20); /* also with those that are down now */
     for (int i = 0; i < MASTERS; i++) {
         if (blows.is_down[i])
             heal_master(&blows, i);
     }
-    await_entries(storm, 100);
-    atomic_store(&storm->over, true);
-    for (uint32_t i = 0; i < PROCESSES; i++)
-        helper_join(blows.pids[i]);
-    test_note("%u entries; masters: %d killed, %d paused; %d clients killed; %u outlived, %u writes refused",
-              atomic_load(&storm->entries), blows.killed, blows.paused, blows.clients_killed,
-              atomic_load(&storm->outlived), atomic_load(&storm->refused));
-    CHECK_INT(0, atomic_load(&storm->overlaps));
-    CHECK_INT(0, atomic_load(&storm->disorders));
+    storm_await(storm, 100);
+    storm_end(storm, blows.pids, PROCESSES);
+    test_note("masters: %d killed, %d paused; %d clients killed", blows.killed, blows.paused, blows.clients_killed);
     CHECK(blows.killed > 0);
     CHECK(blows.paused > 0);
     CHECK(blows.clients_killed > 0);

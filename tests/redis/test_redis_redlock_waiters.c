@@ -94,8 +94,7 @@ TEST(a_waiter_that_was_called_too_early_is_not_forgotten)
     await_line(usher, 1);
     redis_server_do(group->server[1], "DEL %s", NAME);
     redis_server_do(group->server[0], "DEL %s", NAME);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_release(held->lock, NULL);
     hf_close(held->client);
     hf_close(client);
@@ -120,8 +119,7 @@ TEST(a_waiter_whose_usher_answers_last_is_not_forgotten)
     while (redis_server_number(usher, "ZCARD hf:{%s}:w", other_name) != 1)
         await_a_moment();
     must_release(other_lock);
-    waiter_join(&other, HF_OK);
-    must_release(other.lock);
+    waiter_finish(&other);
     redis_server_do(usher, "DEL %s", NAME);
     const int64_t before[2] = { redis_server_sent(group->server[0]), redis_server_sent(group->server[1]) };
     redis_server_pause(usher);
@@ -134,8 +132,7 @@ TEST(a_waiter_whose_usher_answers_last_is_not_forgotten)
     await_line(usher, 1);
     redis_server_do(group->server[1], "DEL %s", NAME);
     redis_server_do(group->server[0], "DEL %s", NAME);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_release(held->lock, NULL);
     hf_close(held->client);
     hf_close(client);

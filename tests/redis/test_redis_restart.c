@@ -151,8 +151,7 @@ TEST(a_waiter_survives_a_flush)
     waiter_start(&waiter, held->client, NAME, NULL);
     await_queue(server, NAME, 1);
     redis_server_do(server, "FLUSHALL");
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     gate_await(&held->loss.told, 1);
     finish(held, HF_LOST);
 }
@@ -264,8 +263,7 @@ TEST(a_broken_subscription_is_made_again)
     while (redis_server_calls(server, "subscribe") == subscribed)
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
     finish(held, HF_OK);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(other);
 }
 
@@ -354,8 +352,7 @@ TEST(a_waiter_does_not_notice_a_short_pause_of_the_server)
     CHECK(!gate_await_for(&waiter.ended, 1, 300));
     redis_server_continue(server);
     finish(held, HF_OK);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(other);
 }
 

@@ -225,10 +225,8 @@ TEST_LIMIT(another_sentinel_is_listened_to_when_the_one_that_was_says_nothing_an
     REQUIRE_INT(1, listeners(group->sentinel[0])); /* the first in the URL */
     REQUIRE_INT(0, listeners(group->sentinel[1]));
     redis_server_pause(group->sentinel[0]);
-    while (listeners(group->sentinel[1]) == 0 && listeners(group->sentinel[2]) == 0) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        pause_ms(10);
-    }
+    while (listeners(group->sentinel[1]) == 0 && listeners(group->sentinel[2]) == 0)
+        await_a_moment();
     redis_server_continue(group->sentinel[0]);
     held_finish(held, HF_OK);
     hf_close(client);
@@ -236,10 +234,8 @@ TEST_LIMIT(another_sentinel_is_listened_to_when_the_one_that_was_says_nothing_an
 
 static void await_listeners(const struct redis_group *group, int count)
 {
-    while (listeners(group->sentinel[1]) + listeners(group->sentinel[2]) < count) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        pause_ms(10);
-    }
+    while (listeners(group->sentinel[1]) + listeners(group->sentinel[2]) < count)
+        await_a_moment();
 }
 
 /* A client that only waits has nothing to renew: it must not need that to find another one. */
@@ -261,8 +257,7 @@ TEST_LIMIT(a_client_that_only_waits_listens_to_another_sentinel_too, 60)
     await_renewal(held);
     await_queue(new, NAME, 1);
     held_finish(held, HF_OK);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(other);
     hf_close(client);
 }

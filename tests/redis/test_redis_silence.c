@@ -124,8 +124,7 @@ TEST_LIMIT(connections_that_died_while_idle_cost_one_request_and_not_one_each, 4
     pause_ms(test_ms(200));
     redis_server_continue(server);
     for (unsigned i = 0; i < THREADS; i++) {
-        waiter_join(&waiters[i], HF_OK);
-        must_release(waiters[i].lock);
+        waiter_finish(&waiters[i]);
     }
     pause_ms(300); /* what was used a moment ago is not suspected */
     atomic_store(&relay->swallow_all, true);
@@ -171,8 +170,7 @@ TEST_LIMIT(a_demoted_server_is_left_for_the_one_that_its_address_leads_to, 60)
     CHECK(hf_remaining_ms(lock) > 0);
     check_busy(client, NAME);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     CHECK_INT(0, gate_count(&loss.told));
     hf_close(client);
     relay_stop(relay);

@@ -8,25 +8,11 @@
  * blow costs.
  */
 #include "redis_support.h"
+#include "storm.h"
 
-#include <time.h>
-
-#define NAME "the-lock"
 #define PROCESSES 8
 #define THREADS 8
 #define SECOND_NS 1000000000LL
-#define VISITS_MOST 65536
-
-struct storm {
-    _Atomic bool over;
-    _Atomic uint32_t visits;                  /* of all: gives each its number */
-    _Atomic uint32_t inside;                  /* the number of whoever came in last and is still in; 0: nobody */
-    _Atomic int64_t deadline_ns[VISITS_MOST]; /* until when a visit is certain to be alone */
-    _Atomic uint32_t process[VISITS_MOST];
-    _Atomic uint32_t entries, overlaps, disorders, outlived, refused;
-    struct fenced_register place;
-    uint32_t ttl_ms;
-};
 
 struct worker {
     struct storm *storm;
@@ -34,55 +20,6 @@ struct worker {
     uint32_t process;
     uint64_t seed;
 };
-
-/* When it ends at the earliest. The clock is read first: a pause in between makes the answer earlier, not later. The
- * time that remains is rounded up. */
-static int64_t safe_until_ns(const hf_lock *lock)
-{
-    const int64_t now_ns = test_now_ns();
-    return now_ns + (hf_remaining_ms(lock) - 1) * 1000000;
-}
-
-/* A write with the token, as a holder should make it. Only one that comes too late may be refused. */
-static void write_fenced(struct storm *storm, const hf_lock *lock)
-{
-    if (fenced_write(&storm->place, hf_token(lock)))
-        return;
-    atomic_fetch_add(&storm->refused, 1);
-    const int64_t left_ms = hf_remaining_ms(lock);
-    if (left_ms > 0 && atomic_fetch_add(&storm->disorders, 1) < 5)
-        test_note("token %llu was refused with %d ms left, after %llu", (unsigned long long)hf_token(lock),
-                  (int)left_ms, (unsigned long long)atomic_load(&storm->place.largest));
-}
-
-static void visit(struct storm *storm, const hf_lock *lock, uint32_t process, uint32_t pause_us)
-{
-    const struct timespec pause = { .tv_nsec = pause_us * 1000L };
-    const int64_t mine_ns = safe_until_ns(lock);
-    const uint32_t number = atomic_fetch_add(&storm->visits, 1) % (VISITS_MOST - 1) + 1;
-    atomic_store(&storm->deadline_ns[number], mine_ns);
-    atomic_store(&storm->process[number], process);
-    const uint32_t before = atomic_exchange(&storm->inside, number);
-    const int64_t now_ns = test_now_ns();
-    if (before != 0 && now_ns < mine_ns) {
-        if (now_ns < atomic_load(&storm->deadline_ns[before]))
-            atomic_fetch_add(&storm->overlaps, 1);
-        else
-            atomic_fetch_add(&storm->outlived, 1); /* it is dead, or stopped for longer than its lease */
-    }
-    atomic_fetch_add(&storm->entries, 1);
-    write_fenced(storm, lock);
-    nanosleep(&pause, NULL);
-    write_fenced(storm, lock);
-    uint32_t expected = number;
-    atomic_compare_exchange_strong(&storm->inside, &expected, 0);
-}
-
-static uint32_t chance(uint64_t *seed, uint32_t limit)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*seed >> 33) % limit;
-}
 
 static void compete(void *arg, uint32_t index)
 {
@@ -93,9 +30,9 @@ static void compete(void *arg, uint32_t index)
     while (!atomic_load(&storm->over)) {
         hf_lock *lock = NULL;
         hf_error err = { 0 };
-        const hf_status status = hf_acquire(&lock, worker->client, NAME, &options, &err);
+        const hf_status status = hf_acquire(&lock, worker->client, STORM_NAME, &options, &err);
         if (status == HF_OK) /* mostly short, now and then long enough to be hit in the middle */
-            visit(storm, lock, worker->process, chance(&seed, 20) ? chance(&seed, 200) : chance(&seed, 20000));
+            storm_visit(storm, lock, worker->process, chance(&seed, 20) ? chance(&seed, 200) : chance(&seed, 20000));
         else if (status != HF_UNAVAILABLE && status != HF_UNKNOWN) /* which a long pause looks like */
             FAIL("hf_acquire: %s: %s", hf_status_name(status), err.message);
         hf_release(lock, NULL);
@@ -190,15 +127,8 @@ TEST_LIMIT(eight_processes_are_killed_and_stopped_at_random, 100)
     blows.longest_gap_ns = 0; /* starting is not a stall */
     while (test_now_ns() < end_ns)
         strike(&blows);
-    atomic_store(&storm->over, true);
-    for (uint32_t i = 0; i < PROCESSES; i++)
-        helper_join(blows.pids[i]);
-
-    test_note("%u entries, %d kills, %d stops, longest gap %d ms, %u outlived, %u writes refused",
-              atomic_load(&storm->entries), blows.kills, blows.stops, (int)(blows.longest_gap_ns / 1000000),
-              atomic_load(&storm->outlived), atomic_load(&storm->refused));
-    CHECK_INT(0, atomic_load(&storm->overlaps));
-    CHECK_INT(0, atomic_load(&storm->disorders));
+    storm_end(storm, blows.pids, PROCESSES);
+    test_note("%d kills, %d stops, longest gap %d ms", blows.kills, blows.stops, (int)(blows.longest_gap_ns / 1000000));
     CHECK(blows.kills > 0);
     CHECK(blows.stops > 0);
     CHECK(blows.longest_gap_ns / 1000000 <= storm->ttl_ms + CLAIM_MS + test_ms(1000));

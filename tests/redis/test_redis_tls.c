@@ -117,8 +117,7 @@ TEST(a_held_lock_is_renewed_and_handed_over_through_tls)
     await_queue(server, NAME, 1);
     CHECK(!gate_await_for(&loss.told, 1, 2 * short_ttl_ms()));
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
 }
 

@@ -163,8 +163,7 @@ TEST(a_lock_is_handed_over_in_another_database)
     waiter_start(&waiter, client, NAME, NULL);
     await_queue(server, NAME, 1);
     must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
 }
 

@@ -27,7 +27,4 @@ int64_t raw_number(const char *path, const char *format, ...) __attribute__((for
 /* PRAGMA integrity_check says "ok". */
 void check_intact(const char *path);
 
-/* Eight processes on one counter, of which one is killed now and then, `blows` times or for `seconds`. */
-void check_crowd(const char *strategy, int blows, int seconds);
-
 #endif

@@ -133,7 +133,6 @@ TEST(a_fork_does_not_wait_for_a_locked_file)
     CHECK_INT(0, gate_count(&waiter.ended));
     gate_pass(&it->go);
     helper_join(pid);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
 }

@@ -222,8 +222,7 @@ TEST(a_release_wakes_one_waiter)
     CHECK(woken <= 6);
     test_note("%u of %u threads woke", woken, threads);
     for (unsigned i = 0; i < COUNT; i++) {
-        waiter_join(&waiters[i], HF_OK);
-        must_release(waiters[i].lock);
+        waiter_finish(&waiters[i]);
     }
     for (unsigned i = 0; i < COUNT; i++)
         hf_close(clients[i]);

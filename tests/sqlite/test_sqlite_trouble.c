@@ -294,8 +294,7 @@ static void check_intrusion(const char *label, const char *options)
     waiter_start(&waiter, client, "x", NULL);
     CHECK(!gate_await_for(&waiter.ended, 1, 100));
     gate_pass(&it->go);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     helper_join(pid);
     hf_close(late);
     hf_close(client);

@@ -42,18 +42,14 @@ static hf_lock *take(hf_client *client, const char *name, hf_options *options)
 
 static void await_at_least(_Atomic int *value, int wanted)
 {
-    while (atomic_load(value) < wanted) {
-        REQUIRE(test_now_ns() < test_deadline_ns());
-        poll(NULL, 0, 2);
-    }
+    while (atomic_load(value) < wanted)
+        await_a_moment();
 }
 
 static void await_equal(_Atomic int *value, int wanted)
 {
-    while (atomic_load(value) != wanted) {
-        REQUIRE(test_now_ns() < test_deadline_ns());
-        poll(NULL, 0, 2);
-    }
+    while (atomic_load(value) != wanted)
+        await_a_moment();
 }
 
 TEST(a_held_lock_is_renewed_again_and_again)

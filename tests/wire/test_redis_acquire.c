@@ -5,15 +5,6 @@
  */
 #include "wire.h"
 
-static hf_options options_for(uint32_t wait_ms, uint32_t ttl_ms)
-{
-    hf_options options = HF_OPTIONS_INIT;
-    options.wait_ms = wait_ms;
-    options.ttl_ms = ttl_ms;
-    options.renew = HF_RENEW_OFF;
-    return options;
-}
-
 /* --- right answers --- */
 
 TEST(granted_and_released)
@@ -40,8 +31,7 @@ TEST(replies_in_single_bytes)
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", NULL, &err), &err);
     CHECK_INT(41, hf_token(lock));
-    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    wire_release(&wire, lock, HF_OK);
 }
 
 TEST(busy_says_by_whom)
@@ -70,8 +60,7 @@ TEST(an_unknown_script_is_sent_as_text)
                       "release 1\nsend -NOSCRIPT No matching script.\\r\\n\neval-release 1\nsend :1\\r\\n\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", NULL, &err), &err);
-    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    wire_release(&wire, lock, HF_OK);
 }
 
 /* --- lost answers --- */
@@ -163,7 +152,7 @@ TEST_LIMIT(a_waiter_asks_again_as_the_same_owner, 60)
         hf_error err = { 0 };
         hf_lock *lock = NULL;
         char fault[300];
-        const hf_options options = options_for(10000, 20000);
+        const hf_options options = wire_options(10000);
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], ":4");
         wire_serve(&wire,
@@ -173,8 +162,7 @@ TEST_LIMIT(a_waiter_asks_again_as_the_same_owner, 60)
         REQUIRE_STATUS(HF_OK, wire_open(&wire, "", wire_faults[i].slow ? test_ms(300) : 5000, &err), &err);
         REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
         CHECK_INT(42, hf_token(lock));
-        CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-        wire_end(&wire);
+        wire_release(&wire, lock, HF_OK);
     }
 }
 
@@ -186,7 +174,7 @@ TEST(a_wait_keeps_its_deadline)
         struct wire wire;
         hf_error err = { 0 };
         hf_lock *lock = NULL;
-        const hf_options options = options_for(300, 20000);
+        const hf_options options = wire_options(300);
         test_note("trouble %zu", i);
         wire_serve(&wire, "hello\nacquire 1 20000 0\n%srefuse\n", troubles[i]);
         REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
@@ -280,15 +268,14 @@ TEST(trouble_that_passes_is_not_noticed)
         struct wire wire;
         hf_error err = { 0 };
         hf_lock *lock = NULL;
-        const hf_options options = options_for(10000, 20000);
+        const hf_options options = wire_options(10000);
         wire_serve(&wire,
                    "hello\nacquire 1 20000 0\nsend -%s\\r\\n\n%sacquire 1 20000 0\nsend -%s\\r\\n\n%s"
                    "acquire 1 20000 0\ngranted 42\nrelease 1\nsend :1\\r\\n\n",
                    passing[i], wire_after(passing[i]), passing[i], wire_after(passing[i]));
         REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
         REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
-        CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-        wire_end(&wire);
+        wire_release(&wire, lock, HF_OK);
     }
 }
 
@@ -302,8 +289,7 @@ TEST(enough_replicas)
     wire_serve(&wire, "hello\nacquire 1 30000 0\n" WAIT "granted 41\nsend :3\\r\\n\nrelease 1\nsend :1\\r\\n\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, REPLICAS, 5000, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", NULL, &err), &err);
-    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    wire_release(&wire, lock, HF_OK);
 }
 
 /* Held on too few servers is not held: it is given back before the caller hears of it. */

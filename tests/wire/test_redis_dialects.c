@@ -5,48 +5,20 @@
  */
 #include "wire.h"
 
+#define PLAIN_URL "redis://127.0.0.1:%d?dialect=plain"
+#define TAIR_URL "redis://127.0.0.1:%d?dialect=tair"
+#define REDISSON_URL "redis://127.0.0.1:%d?dialect=redisson"
 #define PLAIN "dialect plain\nhello main\nprobe\n"
 #define TAIR "dialect tair\nhello main\nprobe\n"
 #define REDISSON "dialect redisson\nhello main\n"
 #define HELD "acquire 1 20000 0\ngranted 41\n"
 
-static hf_options waiting(uint32_t wait_ms)
-{
-    hf_options options = HF_OPTIONS_INIT;
-    options.wait_ms = wait_ms;
-    options.ttl_ms = 20000;
-    options.renew = HF_RENEW_OFF;
-    return options;
-}
-
-/* Opens with that option, waits for the lock if need be, and gives it back, which must end so. */
-static void hold(const char *query, uint32_t timeout_ms, hf_status released, const char *script)
+/* Waits for the lock if need be, and gives it back, which must end so. */
+static void hold(const char *url, uint32_t timeout_ms, hf_status released, const char *script)
 {
     struct wire wire;
-    hf_error err = { 0 };
-    hf_lock *lock = NULL;
-    const hf_options options = waiting(15000);
-    wire_serve(&wire, "%s", script);
-    REQUIRE_STATUS(HF_OK, wire_open(&wire, query, timeout_ms, &err), &err);
-    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
-    const int64_t start = test_now_ns();
-    CHECK_STATUS(released, hf_release(lock, &err), &err);
-    CHECK((test_now_ns() - start) / 1000000 < timeout_ms + WIRE_SLACK_MS);
-    if (released != HF_OK)
-        wire_check_words(released, &err);
-    wire_end(&wire);
-}
-
-static void refuse(const char *query, hf_status expected, uint32_t timeout_ms, const char *script)
-{
-    struct wire wire;
-    hf_error err = { 0 };
-    wire_serve(&wire, "%s", script);
-    const int64_t start = test_now_ns();
-    CHECK_STATUS(expected, wire_open(&wire, query, timeout_ms, &err), &err);
-    CHECK((test_now_ns() - start) / 1000000 < timeout_ms + WIRE_SLACK_MS);
-    wire_check_words(expected, &err);
-    wire_end(&wire);
+    hf_lock *lock = wire_hold(&wire, url, 15000, timeout_ms, script);
+    wire_release(&wire, lock, released);
 }
 
 /* --- what the server has --- */
@@ -62,7 +34,7 @@ TEST(the_best_that_the_server_has_is_used)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         char script[1000];
         snprintf(script, sizeof script, PLAIN "%s" HELD "%s", kinds[i][0], kinds[i][1]);
-        hold("?dialect=plain", 5000, HF_OK, script);
+        hold(PLAIN_URL, 5000, HF_OK, script);
     }
 }
 
@@ -84,7 +56,7 @@ TEST(answers_about_commands_that_make_no_sense)
         char script[1000];
         test_note("%s", replies[i]);
         snprintf(script, sizeof script, PLAIN "send %s\\r\\n\n" HELD "release 1\nsend :1\\r\\n\n", replies[i]);
-        hold("?dialect=plain", 5000, HF_OK, script);
+        hold(PLAIN_URL, 5000, HF_OK, script);
     }
 }
 
@@ -93,15 +65,15 @@ TEST(commands_that_are_tried)
     static const char *const busy[] = { ":-1", ":0", "-NOPERM x", "-OOM x", "-LOADING x" };
     static const char *const nonsense[] = { "+OK", "$-1", "*-1", "*0", "*1\\r\\n:1" };
     char script[1000];
-    refuse("?dialect=tair", HF_UNSUPPORTED, 5000, TAIR "has delex delifeq cad\neof\n");
-    refuse("?dialect=tair", HF_UNSUPPORTED, 5000, TAIR "has cas\neof\n");
+    wire_refuse(TAIR_URL, HF_UNSUPPORTED, 5000, TAIR "has delex delifeq cad\neof\n");
+    wire_refuse(TAIR_URL, HF_UNSUPPORTED, 5000, TAIR "has cas\neof\n");
     for (size_t i = 0; i < 5; i++) {
         test_note("%s, %s", busy[i], nonsense[i]);
         snprintf(script, sizeof script, TAIR "send %s\\r\\n%s\\r\\n\n%s" HELD "cad 1\nsend :1\\r\\n:0\\r\\n\n", busy[i],
                  busy[i], wire_after(busy[i]));
-        hold("?dialect=tair", 5000, HF_OK, script);
+        hold(TAIR_URL, 5000, HF_OK, script);
         snprintf(script, sizeof script, TAIR "send :-1\\r\\n%s\\r\\n\neof\n", nonsense[i]);
-        refuse("?dialect=tair", HF_INTERNAL, 5000, script);
+        wire_refuse(TAIR_URL, HF_INTERNAL, 5000, script);
     }
 }
 
@@ -112,7 +84,7 @@ TEST_LIMIT(faults_while_the_commands_are_asked_for, 60)
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*3\\r\\n*-1");
         snprintf(script, sizeof script, PLAIN "%s", fault);
-        refuse("?dialect=plain", HF_UNAVAILABLE, wire_faults[i].slow ? test_ms(300) : 5000, script);
+        wire_refuse(PLAIN_URL, HF_UNAVAILABLE, wire_faults[i].slow ? test_ms(300) : 5000, script);
     }
 }
 
@@ -127,10 +99,10 @@ TEST(a_command_that_is_refused_is_replaced_by_the_script)
         test_note("%s", refusals[i]);
         snprintf(script, sizeof script,
                  PLAIN "has cad\n" HELD "cad 1\nsend %s\\r\\n:0\\r\\n\nrelease 1\nsend :1\\r\\n\n", refusals[i]);
-        hold("?dialect=plain", 5000, HF_OK, script);
+        hold(PLAIN_URL, 5000, HF_OK, script);
         snprintf(script, sizeof script,
                  TAIR "has cad cas\n" HELD "cad 1\nsend %s\\r\\n:0\\r\\n\nrelease 1\nsend :0\\r\\n\n", refusals[i]);
-        hold("?dialect=tair", 5000, HF_LOST, script);
+        hold(TAIR_URL, 5000, HF_LOST, script);
     }
 }
 
@@ -146,10 +118,10 @@ TEST(answers_to_a_release_by_command)
         test_note("%s", answers[i].reply);
         snprintf(script, sizeof script, PLAIN "has delifeq\n" HELD "delifeq 1\nsend %s\\r\\n:0\\r\\n\n",
                  answers[i].reply);
-        hold("?dialect=plain", 5000, answers[i].status, script);
+        hold(PLAIN_URL, 5000, answers[i].status, script);
     }
     /* What the call of the next says does not matter, nor that the server does not know the script yet. */
-    hold("?dialect=plain", 5000, HF_OK, PLAIN "has delifeq\n" HELD "delifeq 1\nsend :1\\r\\n-OOM x\\r\\n\n");
+    hold(PLAIN_URL, 5000, HF_OK, PLAIN "has delifeq\n" HELD "delifeq 1\nsend :1\\r\\n-OOM x\\r\\n\n");
 }
 
 TEST_LIMIT(a_lost_answer_to_a_release_by_command_is_asked_for_again, 60)
@@ -162,7 +134,7 @@ TEST_LIMIT(a_lost_answer_to_a_release_by_command_is_asked_for_again, 60)
                  PLAIN "has cad\n" HELD "cad 1\n%sretry\nhello\ncad 1\ncut\ndone\n"
                        "retry\nhello\ncad 1\nsend :-1\\r\\n:0\\r\\n\ndone\n",
                  fault);
-        hold("?dialect=plain", wire_faults[i].slow ? test_ms(300) : 5000, HF_UNKNOWN, script);
+        hold(PLAIN_URL, wire_faults[i].slow ? test_ms(300) : 5000, HF_UNKNOWN, script);
     }
 }
 
@@ -184,18 +156,17 @@ TEST(answers_to_cas)
         struct wire wire;
         hf_error err = { 0 };
         hf_lock *lock = NULL;
-        const hf_options options = waiting(0);
+        const hf_options options = wire_options(0);
         const bool lost = answers[i].status == HF_LOST;
         test_note("%s", answers[i].lines);
         wire_serve(&wire, TAIR "has cad cas\n" HELD "cas 1 30000\n%s%s", answers[i].lines,
                    lost ? "cad 1\nsend :0\\r\\n:0\\r\\n\n" : "cad 1\nsend :1\\r\\n:0\\r\\n\n");
-        REQUIRE_STATUS(HF_OK, wire_open(&wire, "?dialect=tair", 5000, &err), &err);
+        REQUIRE_STATUS(HF_OK, wire_open_url(&wire, TAIR_URL, 5000, &err), &err);
         REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", &options, &err), &err);
         CHECK_STATUS(answers[i].status, hf_renew(lock, 30000, &err), &err);
         if (answers[i].status != HF_OK)
             wire_check_words(answers[i].status, &err);
-        CHECK_STATUS(lost ? HF_LOST : HF_OK, hf_release(lock, &err), &err);
-        wire_end(&wire);
+        wire_release(&wire, lock, lost ? HF_LOST : HF_OK);
     }
 }
 
@@ -226,14 +197,13 @@ TEST(calls_and_what_is_none)
         struct wire wire;
         hf_error err = { 0 };
         hf_lock *lock = NULL;
-        const hf_options options = waiting(15000);
+        const hf_options options = wire_options(15000);
         wire_serve(&wire, "%s", script);
-        REQUIRE_STATUS(HF_OK, wire_open(&wire, "?dialect=plain", 5000, &err), &err);
+        REQUIRE_STATUS(HF_OK, wire_open_url(&wire, PLAIN_URL, 5000, &err), &err);
         script_go(wire.server);
         REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
         CHECK_INT(42, hf_token(lock));
-        CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-        wire_end(&wire);
+        wire_release(&wire, lock, HF_OK);
     }
 }
 
@@ -246,12 +216,12 @@ TEST(the_answer_about_the_latch_may_be_late)
     struct wire wire;
     hf_error err = { 0 };
     hf_lock *lock = NULL;
-    const hf_options options = waiting(0);
+    const hf_options options = wire_options(0);
     wire_serve(&wire, REDISSON HELD LET_GO
                "acquire 2 20000 0\nsend :1\\r\\n:42\\r\\n\nrelease 2\nsend :1\\r\\n\ndrop-latch 2\n"
                "send -ERR x\\r\\n\nacquire 3 20000 0\ngranted 43\nrelease 3\n"
                "send :1\\r\\n\ndrop-latch 3\n");
-    REQUIRE_STATUS(HF_OK, wire_open(&wire, "?dialect=redisson", 5000, &err), &err);
+    REQUIRE_STATUS(HF_OK, wire_open_url(&wire, REDISSON_URL, 5000, &err), &err);
     for (uint64_t token = 41; token <= 43; token++) {
         REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", &options, &err), &err);
         CHECK_INT(token, hf_token(lock));
@@ -266,10 +236,10 @@ TEST(the_answer_about_the_latch_may_never_come)
     struct wire wire;
     hf_error err = { 0 };
     hf_lock *lock = NULL;
-    const hf_options options = waiting(0);
+    const hf_options options = wire_options(0);
     wire_serve(&wire, REDISSON HELD LET_GO "acquire 2 20000 0\ngranted 42\n"
                                            "retry\nhello\nundo 2\nsend :1\\r\\n\ndone\ndrop-latch 2\n");
-    REQUIRE_STATUS(HF_OK, wire_open(&wire, "?dialect=redisson", test_ms(300), &err), &err);
+    REQUIRE_STATUS(HF_OK, wire_open_url(&wire, REDISSON_URL, test_ms(300), &err), &err);
     REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", &options, &err), &err);
     CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
     CHECK_STATUS(HF_UNKNOWN, hf_try_acquire(&lock, wire.client, "job", &options, &err), &err);
@@ -285,7 +255,7 @@ TEST_LIMIT(a_lost_answer_to_a_release_is_asked_for_again, 60)
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], ":1\\r");
         snprintf(script, sizeof script,
                  REDISSON HELD "release 1\n%s" WIRE_GIVE_BACK("release 1") "use undo\ndrop-latch 1\n", fault);
-        hold("?dialect=redisson", wire_faults[i].slow ? test_ms(300) : 5000, HF_UNKNOWN, script);
+        hold(REDISSON_URL, wire_faults[i].slow ? test_ms(300) : 5000, HF_UNKNOWN, script);
     }
 }
 
@@ -303,7 +273,7 @@ TEST(messages_on_the_channel)
                  LISTENING "send *3\\r\\n$7\\r\\nmessage\\r\\n$1\\r\\nx\\r\\n$1\\r\\n0\\r\\n\nsend +x\\r\\n\n%s"
                            "use main\nacquire 1 20000 1\ngranted 42\n" LET_GO,
                  messages[i]);
-        hold("?dialect=redisson", 5000, HF_OK, script);
+        hold(REDISSON_URL, 5000, HF_OK, script);
     }
 }
 
@@ -317,16 +287,8 @@ TEST(a_subscription_that_ends_or_is_refused)
                  LISTENING "%suse main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
                            "use main\nacquire 1 20000 1\ngranted 42\n" LET_GO,
                  endings[i]);
-        hold("?dialect=redisson", 5000, HF_OK, script);
+        hold(REDISSON_URL, 5000, HF_OK, script);
     }
-    struct wire wire;
-    hf_error err = { 0 };
-    hf_lock *lock = NULL;
-    const hf_options options = waiting(10000);
-    wire_serve(&wire,
-               REDISSON "acquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsend -NOPERM x\\r\\n\neof\n");
-    REQUIRE_STATUS(HF_OK, wire_open(&wire, "?dialect=redisson", 5000, &err), &err);
-    CHECK_STATUS(HF_DENIED, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
-    wire_check_words(HF_DENIED, &err);
-    wire_end(&wire);
+    wire_miss(REDISSON_URL, HF_DENIED, 10000, 5000,
+              REDISSON "acquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsend -NOPERM x\\r\\n\neof\n");
 }

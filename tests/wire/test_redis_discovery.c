@@ -14,14 +14,6 @@
 #define ASKED "hello\nfind-master\naddress\neof\n"
 #define RELEASED "use main\nrelease 1\nsend :1\\r\\n\n"
 
-static hf_options lease(void)
-{
-    hf_options options = HF_OPTIONS_INIT;
-    options.ttl_ms = 20000;
-    options.renew = HF_RENEW_OFF;
-    return options;
-}
-
 /* Opening must fail so, within its time: the listening's own half second comes on top. */
 static void refuse(hf_status expected, const char *words, uint32_t timeout_ms, const char *script)
 {
@@ -41,14 +33,8 @@ static void refuse(hf_status expected, const char *words, uint32_t timeout_ms, c
 static void get_it(uint32_t timeout_ms, const char *script)
 {
     struct wire wire;
-    hf_error err = { 0 };
-    hf_lock *lock = NULL;
-    const hf_options options = lease();
-    wire_serve(&wire, "%s", script);
-    REQUIRE_STATUS(HF_OK, wire_open_url(&wire, URL, timeout_ms, &err), &err);
-    REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", &options, &err), &err);
-    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    hf_lock *lock = wire_hold(&wire, URL, 0, timeout_ms, script);
+    wire_release(&wire, lock, HF_OK);
 }
 
 TEST(all_goes_well)
@@ -166,43 +152,28 @@ TEST_LIMIT(roles_other_than_master, 60)
 
 /* --- failovers --- */
 
-static void miss_it(hf_status expected, uint32_t timeout_ms, const char *script)
-{
-    struct wire wire;
-    hf_error err = { 0 };
-    hf_lock *lock = NULL;
-    const hf_options options = lease();
-    wire_serve(&wire, "%s", script);
-    REQUIRE_STATUS(HF_OK, wire_open_url(&wire, URL, timeout_ms, &err), &err);
-    const int64_t start = test_now_ns();
-    CHECK_STATUS(expected, hf_try_acquire(&lock, wire.client, "job", &options, &err), &err);
-    CHECK((test_now_ns() - start) / 1000000 < timeout_ms + WIRE_SLACK_MS);
-    CHECK(lock == NULL);
-    wire_check_words(expected, &err);
-    wire_end(&wire);
-}
-
 /* It is a replica now, and the Sentinel has not noticed, or cannot say: not asked in a loop. */
 TEST_LIMIT(a_master_that_is_none_any_more, 60)
 {
-    miss_it(HF_UNAVAILABLE, 5000,
-            LISTENING MASTER "acquire 1 20000 0\nsend -READONLY x\\r\\n\nhello\nfind-master\naddress\n");
+    wire_miss(URL, HF_UNAVAILABLE, 0, 5000,
+              LISTENING MASTER "acquire 1 20000 0\nsend -READONLY x\\r\\n\nhello\nfind-master\naddress\n");
     for (size_t i = 0; i < wire_fault_count; i++) {
         char script[2000], fault[300];
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*2\\r\\n$9\\r\\n127.0");
         snprintf(script, sizeof script,
                  LISTENING MASTER "acquire 1 20000 0\nsend -READONLY x\\r\\n\nhello\nfind-master\n%s", fault);
-        miss_it(HF_UNAVAILABLE, wire_faults[i].slow ? test_ms(300) : 5000, script);
+        wire_miss(URL, HF_UNAVAILABLE, 0, wire_faults[i].slow ? test_ms(300) : 5000, script);
     }
 }
 
 /* An answer that was lost is undone with whoever is the master then. */
 TEST(an_answer_that_was_lost_is_undone_after_asking_for_the_master)
 {
-    miss_it(HF_UNKNOWN, 5000,
-            LISTENING MASTER "acquire 1 20000 0\ncut\n"
-                             "hello\nfind-master\naddress\neof\ngreet-master undo\nis-master\nundo 1\nsend :0\\r\\n\n");
+    wire_miss(URL, HF_UNKNOWN, 0, 5000,
+              LISTENING MASTER
+              "acquire 1 20000 0\ncut\n"
+              "hello\nfind-master\naddress\neof\ngreet-master undo\nis-master\nundo 1\nsend :0\\r\\n\n");
 }
 
 /* --- what the Sentinel tells --- */
@@ -221,7 +192,7 @@ struct other {
 static void *try_beside(void *argument)
 {
     struct other *other = argument;
-    const hf_options options = lease();
+    const hf_options options = wire_options(0);
     hf_lock *lock = NULL;
     other->status = hf_try_acquire(&lock, other->wire->client, "job", &options, &other->err);
     return NULL;
@@ -236,7 +207,7 @@ TEST(an_answer_that_is_older_than_a_switch_does_not_take_it_back)
     pthread_t thread;
     hf_error err = { 0 };
     hf_lock *lock = NULL;
-    hf_options options = lease();
+    hf_options options = wire_options(0);
     options.renew = HF_RENEW_ON;
     wire_serve(&wire, "%s%s%s", LISTENING MASTER "acquire 1 20000 0\ngranted 41\n",
                "acquire 2 20000 0\nsend -READONLY x\\r\\n\nhello asked\nfind-master\nuse ear\n" NEW_MASTER
@@ -263,7 +234,7 @@ TEST(messages_that_name_no_new_master)
     struct wire wire;
     hf_error err = { 0 };
     hf_lock *lock = NULL;
-    hf_options options = lease();
+    hf_options options = wire_options(0);
     options.renew = HF_RENEW_ON;
     wire_serve(
         &wire,

@@ -24,24 +24,33 @@ static void on_lost(hf_lock *lock, const char *why, void *arg)
 }
 
 /* A lock held on a server that goes on with `script`. */
-static hf_lock *hold(struct wire *wire, hf_options *options, struct loss *loss, uint32_t timeout_ms, const char *script)
+static hf_lock *hold_as(hf_options options, struct wire *wire, struct loss *loss, uint32_t timeout_ms,
+                        const char *script)
 {
     hf_error err = { 0 };
     hf_lock *lock = NULL;
-    options->on_lost = on_lost;
-    options->arg = loss;
-    wire_serve(wire, "hello main\nacquire 1 %u 0\ngranted 41\n%s", options->ttl_ms, script);
+    *loss = (struct loss){ .gate = { 0 } };
+    options.on_lost = on_lost;
+    options.arg = loss;
+    wire_serve(wire, "hello main\nacquire 1 %u 0\ngranted 41\n%s", options.ttl_ms, script);
     REQUIRE_STATUS(HF_OK, wire_open(wire, "", timeout_ms, &err), &err);
-    REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire->client, "job", options, &err), &err);
+    REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire->client, "job", &options, &err), &err);
     return lock;
 }
 
-static hf_options lease(uint32_t ttl_ms, hf_renew_mode renew)
+/* For 20 s, without renewal. */
+static hf_lock *hold(struct wire *wire, struct loss *loss, uint32_t timeout_ms, const char *script)
+{
+    return hold_as(wire_options(0), wire, loss, timeout_ms, script);
+}
+
+/* With renewal in the background. */
+static hf_lock *keep(struct wire *wire, struct loss *loss, uint32_t ttl_ms, uint32_t timeout_ms, const char *script)
 {
     hf_options options = HF_OPTIONS_INIT;
     options.ttl_ms = ttl_ms;
-    options.renew = renew;
-    return options;
+    options.renew = HF_RENEW_ON;
+    return hold_as(options, wire, loss, timeout_ms, script);
 }
 
 /* --- release --- */
@@ -50,19 +59,13 @@ TEST_LIMIT(a_lost_answer_to_a_release_is_asked_for_again, 60)
 {
     for (size_t i = 0; i < wire_fault_count; i++) {
         struct wire wire;
-        struct loss loss = { .gate = { 0 } };
-        hf_error err = { 0 };
+        struct loss loss;
         char fault[300], script[600];
-        hf_options options = lease(20000, HF_RENEW_OFF);
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], ":1\\r");
         snprintf(script, sizeof script, "release 1\n%s" WIRE_GIVE_BACK("release 1"), fault);
-        hf_lock *lock = hold(&wire, &options, &loss, wire_faults[i].slow ? test_ms(300) : 5000, script);
-        const int64_t start = test_now_ns();
-        CHECK_STATUS(HF_UNKNOWN, hf_release(lock, &err), &err);
-        CHECK((test_now_ns() - start) / 1000000 < wire.timeout_ms + WIRE_SLACK_MS);
-        wire_check_words(HF_UNKNOWN, &err);
-        wire_end(&wire);
+        hf_lock *lock = hold(&wire, &loss, wire_faults[i].slow ? test_ms(300) : 5000, script);
+        wire_release(&wire, lock, HF_UNKNOWN);
         CHECK_INT(0, gate_count(&loss.gate)); /* it was held until it was released */
     }
 }
@@ -70,11 +73,10 @@ TEST_LIMIT(a_lost_answer_to_a_release_is_asked_for_again, 60)
 TEST(a_release_that_finds_nobody_is_repeated)
 {
     struct wire wire;
-    struct loss loss = { .gate = { 0 } };
+    struct loss loss;
     hf_error err = { 0 };
-    hf_options options = lease(20000, HF_RENEW_OFF);
     /* Cut while it was idle; whoever comes next finds another trouble first. */
-    hf_lock *lock = hold(&wire, &options, &loss, 5000,
+    hf_lock *lock = hold(&wire, &loss, 5000,
                          "cut\nretry\nhello\nrelease 1\nsend -BUSY x\\r\\n\nrelease 1\nsend -OOM x\\r\\n\n"
                          "release 1\nsend :1\\r\\n\ndone\n");
     const hf_status status = hf_release(lock, &err);
@@ -87,14 +89,11 @@ TEST(a_release_that_finds_nobody_is_repeated)
 TEST(a_late_answer_to_a_release)
 {
     struct wire wire;
-    struct loss loss = { .gate = { 0 } };
-    hf_error err = { 0 };
-    hf_options options = lease(20000, HF_RENEW_OFF);
-    hf_lock *lock = hold(&wire, &options, &loss, test_ms(300),
+    struct loss loss;
+    hf_lock *lock = hold(&wire, &loss, test_ms(300),
                          "release 1\nretry\nhello\nrelease 1\ncut\ndone\nuse main\ntorn\n"
                          "retry\nhello\nrelease 1\nsend :0\\r\\n\ndone\n");
-    CHECK_STATUS(HF_UNKNOWN, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    wire_release(&wire, lock, HF_UNKNOWN);
 }
 
 TEST(answers_to_a_release)
@@ -113,17 +112,12 @@ TEST(answers_to_a_release)
                     { "-WRONGTYPE x", HF_DENIED } };
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
         struct wire wire;
-        struct loss loss = { .gate = { 0 } };
-        hf_error err = { 0 };
+        struct loss loss;
         char script[200];
-        hf_options options = lease(20000, HF_RENEW_OFF);
         test_note("%s", answers[i].reply);
         snprintf(script, sizeof script, "release 1\nsend %s\\r\\n\n", answers[i].reply);
-        hf_lock *lock = hold(&wire, &options, &loss, 5000, script);
-        CHECK_STATUS(answers[i].status, hf_release(lock, &err), &err);
-        if (answers[i].status != HF_OK)
-            wire_check_words(answers[i].status, &err);
-        wire_end(&wire);
+        hf_lock *lock = hold(&wire, &loss, 5000, script);
+        wire_release(&wire, lock, answers[i].status);
     }
 }
 
@@ -133,18 +127,14 @@ TEST(trouble_at_a_release_is_waited_out)
                                            "OOM x",     "TRYAGAIN x", "MISCONF x",  "NOREPLICAS x" };
     for (size_t i = 0; i < sizeof passing / sizeof *passing; i++) {
         struct wire wire;
-        struct loss loss = { .gate = { 0 } };
-        hf_error err = { 0 };
+        struct loss loss;
         char script[300];
-        hf_options options = lease(20000, HF_RENEW_OFF);
         test_note("%s", passing[i]);
         snprintf(script, sizeof script,
                  "release 1\nsend -%s\\r\\n\n%srelease 1\nsend -%s\\r\\n\n%srelease 1\nsend :1\\r\\n\n", passing[i],
                  wire_after(passing[i]), passing[i], wire_after(passing[i]));
-        hf_lock *lock = hold(&wire, &options, &loss, 5000, script);
-        CHECK_STATUS(HF_UNAVAILABLE, hf_release(lock, &err), &err);
-        wire_check_words(HF_UNAVAILABLE, &err);
-        wire_end(&wire);
+        hf_lock *lock = hold(&wire, &loss, 5000, script);
+        wire_release(&wire, lock, HF_UNAVAILABLE);
     }
 }
 
@@ -152,15 +142,10 @@ TEST(trouble_at_a_release_is_waited_out)
 TEST(a_reply_too_many_is_not_the_next_answer)
 {
     struct wire wire;
-    hf_error err = { 0 };
-    hf_lock *lock = NULL;
-    wire_serve(&wire, "hello\nacquire 1 20000 0\nsend :41\\r\\n:1\\r\\n\neof\n"
-                      "hello\nrelease 1\nsend :0\\r\\n\n");
-    const hf_options options = lease(20000, HF_RENEW_OFF);
-    REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
-    REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", &options, &err), &err);
-    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    hf_lock *lock = wire_hold(&wire, "redis://127.0.0.1:%d", 0, 5000,
+                              "hello\nacquire 1 20000 0\nsend :41\\r\\n:1\\r\\n\neof\n"
+                              "hello\nrelease 1\nsend :0\\r\\n\n");
+    wire_release(&wire, lock, HF_LOST);
 }
 
 /* --- renewal by hand --- */
@@ -169,23 +154,21 @@ TEST_LIMIT(a_lost_answer_to_a_renewal_changes_nothing, 60)
 {
     for (size_t i = 0; i < wire_fault_count; i++) {
         struct wire wire;
-        struct loss loss = { .gate = { 0 } };
+        struct loss loss;
         hf_error err = { 0 };
         char fault[300], script[600];
-        hf_options options = lease(20000, HF_RENEW_OFF);
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*1\\r\\n:");
         snprintf(script, sizeof script,
                  "renew 1 40000\n%shello\nrenew 1+1 40000\nsend *1\\r\\n:1\\r\\n\nrelease 1\nsend :1\\r\\n\n", fault);
-        hf_lock *lock = hold(&wire, &options, &loss, wire_faults[i].slow ? test_ms(300) : 5000, script);
+        hf_lock *lock = hold(&wire, &loss, wire_faults[i].slow ? test_ms(300) : 5000, script);
         const hf_status status = hf_renew(lock, 40000, &err);
         CHECK_STATUS(HF_UNKNOWN, status, &err);
         wire_check_words(status, &err);
         CHECK(hf_remaining_ms(lock) > 0 && hf_remaining_ms(lock) <= 20000);
         CHECK_STATUS(HF_OK, hf_renew(lock, 40000, &err), &err);
         CHECK(hf_remaining_ms(lock) > 20000);
-        CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-        wire_end(&wire);
+        wire_release(&wire, lock, HF_OK);
         CHECK_INT(0, gate_count(&loss.gate));
     }
 }
@@ -196,18 +179,16 @@ TEST(answers_to_a_renewal)
                                             "*1\\r\\n+1", "*1\\r\\n$-1", "$-1", "*1\\r\\n:7" };
     for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
         struct wire wire;
-        struct loss loss = { .gate = { 0 } };
+        struct loss loss;
         hf_error err = { 0 };
         char script[300];
-        hf_options options = lease(20000, HF_RENEW_OFF);
         test_note("%s", nonsense[i]);
         snprintf(script, sizeof script, "renew 1 20000\nsend %s\\r\\n\nrelease 1\nsend :1\\r\\n\n", nonsense[i]);
-        hf_lock *lock = hold(&wire, &options, &loss, 5000, script);
+        hf_lock *lock = hold(&wire, &loss, 5000, script);
         CHECK_STATUS(HF_INTERNAL, hf_renew(lock, 0, &err), &err);
         wire_check_words(HF_INTERNAL, &err);
         CHECK(hf_remaining_ms(lock) > 0); /* nobody said that it is lost */
-        CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-        wire_end(&wire);
+        wire_release(&wire, lock, HF_OK);
         CHECK_INT(0, gate_count(&loss.gate));
     }
 }
@@ -216,37 +197,32 @@ TEST(refusals_of_a_renewal)
 {
     for (size_t i = 0; i < wire_refusal_count; i++) {
         struct wire wire;
-        struct loss loss = { .gate = { 0 } };
+        struct loss loss;
         hf_error err = { 0 };
         char script[400];
-        hf_options options = lease(20000, HF_RENEW_OFF);
         test_note("%s", wire_refusals[i].reply);
         snprintf(script, sizeof script, "renew 1 20000\nsend -%s\\r\\n\n%srelease 1\nsend :1\\r\\n\n",
                  wire_refusals[i].reply, wire_after(wire_refusals[i].reply));
-        hf_lock *lock = hold(&wire, &options, &loss, 5000, script);
+        hf_lock *lock = hold(&wire, &loss, 5000, script);
         CHECK_STATUS(wire_refusals[i].status, hf_renew(lock, 0, &err), &err);
         CHECK(strstr(err.message, wire_refusals[i].words) != NULL);
         wire_check_words(wire_refusals[i].status, &err);
-        CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-        wire_end(&wire);
+        wire_release(&wire, lock, HF_OK);
     }
 }
 
 TEST(a_renewal_that_is_told_no)
 {
     struct wire wire;
-    struct loss loss = { .gate = { 0 } };
+    struct loss loss;
     hf_error err = { 0 };
-    hf_options options = lease(20000, HF_RENEW_OFF);
     /* Lost, and still given back, in case that the server meant something else. */
-    hf_lock *lock =
-        hold(&wire, &options, &loss, 5000, "renew 1 20000\nsend *1\\r\\n:0\\r\\n\nrelease 1\nsend :0\\r\\n\n");
+    hf_lock *lock = hold(&wire, &loss, 5000, "renew 1 20000\nsend *1\\r\\n:0\\r\\n\nrelease 1\nsend :0\\r\\n\n");
     CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
     wire_check_words(HF_LOST, &err);
     CHECK_INT(1, gate_count(&loss.gate));
     CHECK_INT(0, hf_remaining_ms(lock));
-    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    wire_release(&wire, lock, HF_LOST);
 }
 
 /* --- renewal in the background --- */
@@ -255,23 +231,21 @@ TEST_LIMIT(lost_answers_to_renewals_lead_to_other_tries, 60)
 {
     for (size_t i = 0; i < wire_fault_count; i++) {
         struct wire wire;
-        struct loss loss = { .gate = { 0 } };
-        hf_error err = { 0 };
+        struct loss loss;
         char fault[300], script[900];
-        hf_options options = lease(test_ms(3000), HF_RENEW_ON);
+        const uint32_t ttl_ms = test_ms(3000);
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*1\\r\\n:");
         snprintf(script, sizeof script,
                  "renew 1 %u\n%sretry\nhello\nrenew 1+1 %u\ncut\ndone\nretry\nhello\nrenew 1+2 %u\ndone\n"
                  "send *1\\r\\n:1\\r\\n\nstall\nrelease 1\nsend :1\\r\\n\n",
-                 options.ttl_ms, fault, options.ttl_ms, options.ttl_ms);
-        hf_lock *lock = hold(&wire, &options, &loss, wire_faults[i].slow ? test_ms(300) : 5000, script);
+                 ttl_ms, fault, ttl_ms, ttl_ms);
+        hf_lock *lock = keep(&wire, &loss, ttl_ms, wire_faults[i].slow ? test_ms(300) : 5000, script);
         script_await_stall(wire.server, 1);
-        wire_await_remaining(lock, options.ttl_ms * 2 / 3);
+        wire_await_remaining(lock, ttl_ms * 2 / 3);
         CHECK_INT(0, gate_count(&loss.gate));
         script_go(wire.server);
-        CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-        wire_end(&wire);
+        wire_release(&wire, lock, HF_OK);
         CHECK_INT(0, gate_count(&loss.gate));
     }
 }
@@ -283,12 +257,11 @@ TEST_LIMIT(a_lock_that_cannot_be_renewed_is_lost_in_time, 60)
                                             "renew 1 900\nreset\nrefuse\n" };
     for (size_t i = 0; i < sizeof troubles / sizeof *troubles; i++) {
         struct wire wire;
-        struct loss loss = { .gate = { 0 } };
-        hf_error err = { 0 };
-        hf_options options = lease(900, HF_RENEW_ON);
+        struct loss loss;
+        const uint32_t ttl_ms = 900;
         test_note("trouble %zu", i);
         const int64_t start = test_now_ns();
-        hf_lock *lock = hold(&wire, &options, &loss, 300, troubles[i]);
+        hf_lock *lock = keep(&wire, &loss, ttl_ms, 300, troubles[i]);
         const int64_t held = test_now_ns();
         gate_await(&loss.gate, 1);
         /* Not later than the server could give it to somebody else, were it not for the machine's load. */
@@ -296,8 +269,7 @@ TEST_LIMIT(a_lock_that_cannot_be_renewed_is_lost_in_time, 60)
         CHECK(loss.at_ns < held + (900 + WIRE_SLACK_MS) * 1000000LL);
         CHECK_INT(0, loss.remaining_ms);
         CHECK(strncmp(loss.why, "the store has ", 14) == 0);
-        CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
-        wire_end(&wire);
+        wire_release(&wire, lock, HF_LOST);
         CHECK_INT(1, gate_count(&loss.gate));
     }
 }
@@ -305,35 +277,31 @@ TEST_LIMIT(a_lock_that_cannot_be_renewed_is_lost_in_time, 60)
 TEST(a_lock_that_the_server_forgot_is_lost_at_once)
 {
     struct wire wire;
-    struct loss loss = { .gate = { 0 } };
-    hf_error err = { 0 };
+    struct loss loss;
     char script[200];
-    hf_options options = lease(test_ms(3000), HF_RENEW_ON);
-    snprintf(script, sizeof script, "renew 1 %u\nsend *1\\r\\n:0\\r\\n\nrelease 1\nsend :0\\r\\n\n", options.ttl_ms);
-    hf_lock *lock = hold(&wire, &options, &loss, 5000, script);
+    const uint32_t ttl_ms = test_ms(3000);
+    snprintf(script, sizeof script, "renew 1 %u\nsend *1\\r\\n:0\\r\\n\nrelease 1\nsend :0\\r\\n\n", ttl_ms);
+    hf_lock *lock = keep(&wire, &loss, ttl_ms, 5000, script);
     gate_await(&loss.gate, 1);
     CHECK_STR("the store no longer has it: it was broken, or ended or forgotten there", loss.why);
     CHECK_INT(0, loss.remaining_ms);
-    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    wire_release(&wire, lock, HF_LOST);
 }
 
 TEST(nonsense_to_a_renewal_is_no_answer)
 {
     struct wire wire;
-    struct loss loss = { .gate = { 0 } };
-    hf_error err = { 0 };
+    struct loss loss;
     char script[400];
-    hf_options options = lease(test_ms(3000), HF_RENEW_ON);
+    const uint32_t ttl_ms = test_ms(3000);
     snprintf(script, sizeof script,
              "renew 1 %u\nsend *1\\r\\n$-1\\r\\n\nrenew 1 %u\nsend *2\\r\\n:0\\r\\n:0\\r\\n\n"
              "renew 1 %u\nsend *1\\r\\n:1\\r\\n\nstall\nrelease 1\nsend :1\\r\\n\n",
-             options.ttl_ms, options.ttl_ms, options.ttl_ms);
-    hf_lock *lock = hold(&wire, &options, &loss, 5000, script);
+             ttl_ms, ttl_ms, ttl_ms);
+    hf_lock *lock = keep(&wire, &loss, ttl_ms, 5000, script);
     script_await_stall(wire.server, 1);
-    wire_await_remaining(lock, options.ttl_ms * 2 / 3);
+    wire_await_remaining(lock, ttl_ms * 2 / 3);
     CHECK_INT(0, gate_count(&loss.gate));
     script_go(wire.server);
-    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    wire_release(&wire, lock, HF_OK);
 }

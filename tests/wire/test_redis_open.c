@@ -179,8 +179,7 @@ TEST(a_reply_too_many)
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_try_acquire(&lock, wire.client, "job", NULL, &err), &err);
     CHECK_INT(41, hf_token(lock));
-    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    wire_release(&wire, lock, HF_OK);
 }
 
 /* --- a server that never comes to an end --- */

@@ -12,57 +12,11 @@
 #define RELEASED "use main\nrelease 1\nsend :1\\r\\n\n"
 #define HERE "127.0.0.1:\\5\\5\\5\\5\\5"
 
-static hf_options waiting(uint32_t wait_ms)
-{
-    hf_options options = HF_OPTIONS_INIT;
-    options.wait_ms = wait_ms;
-    options.ttl_ms = 20000;
-    options.renew = HF_RENEW_OFF;
-    return options;
-}
-
-static void refuse(hf_status expected, uint32_t timeout_ms, const char *script)
-{
-    struct wire wire;
-    hf_error err = { 0 };
-    wire_serve(&wire, "%s", script);
-    const int64_t start = test_now_ns();
-    CHECK_STATUS(expected, wire_open_url(&wire, URL, timeout_ms, &err), &err);
-    CHECK((test_now_ns() - start) / 1000000 < timeout_ms + WIRE_SLACK_MS);
-    wire_check_words(expected, &err);
-    wire_end(&wire);
-}
-
 static void get_it(uint32_t timeout_ms, const char *script)
 {
     struct wire wire;
-    hf_error err = { 0 };
-    hf_lock *lock = NULL;
-    const hf_options options = waiting(15000);
-    wire_serve(&wire, "%s", script);
-    REQUIRE_STATUS(HF_OK, wire_open_url(&wire, URL, timeout_ms, &err), &err);
-    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
-    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-    wire_end(&wire);
-}
-
-/* `wait_ms` 0: does not wait. */
-static void miss_it(hf_status expected, uint32_t wait_ms, uint32_t timeout_ms, const char *script)
-{
-    struct wire wire;
-    hf_error err = { 0 };
-    hf_lock *lock = NULL;
-    const hf_options options = waiting(wait_ms);
-    wire_serve(&wire, "%s", script);
-    REQUIRE_STATUS(HF_OK, wire_open_url(&wire, URL, timeout_ms, &err), &err);
-    const int64_t start = test_now_ns();
-    const hf_status status = wait_ms ? hf_acquire(&lock, wire.client, "job", &options, &err)
-                                     : hf_try_acquire(&lock, wire.client, "job", &options, &err);
-    CHECK_STATUS(expected, status, &err);
-    CHECK((test_now_ns() - start) / 1000000 < wait_ms + timeout_ms + WIRE_SLACK_MS);
-    CHECK(lock == NULL);
-    wire_check_words(expected, &err);
-    wire_end(&wire);
+    hf_lock *lock = wire_hold(&wire, URL, 15000, timeout_ms, script);
+    wire_release(&wire, lock, HF_OK);
 }
 
 TEST(all_goes_well)
@@ -80,7 +34,7 @@ TEST_LIMIT(faults_while_the_map_is_asked_for, 60)
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*1\\r\\n*3\\r\\n:0\\r\\n:163");
         snprintf(script, sizeof script, "port\nhello main\ncluster-slots\n%s", fault);
-        refuse(HF_UNAVAILABLE, wire_faults[i].slow ? test_ms(300) : 5000, script);
+        wire_refuse(URL, HF_UNAVAILABLE, wire_faults[i].slow ? test_ms(300) : 5000, script);
     }
 }
 
@@ -155,7 +109,7 @@ TEST_LIMIT(whether_publishing_is_sharded, 60)
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*1\\r\\n*1");
         snprintf(script, sizeof script, MAPPED "%s", fault);
-        refuse(HF_UNAVAILABLE, wire_faults[i].slow ? test_ms(300) : 5000, script);
+        wire_refuse(URL, HF_UNAVAILABLE, wire_faults[i].slow ? test_ms(300) : 5000, script);
     }
 }
 
@@ -178,10 +132,10 @@ TEST(a_redirection_is_followed)
 TEST(redirections_in_a_circle)
 {
 #define MOVED ASKED "send -MOVED 5 " HERE "\\r\\n\n"
-    miss_it(HF_UNAVAILABLE, 0, 5000, OPENED MOVED FOUR(MOVED) FOUR(MOVED));
+    wire_miss(URL, HF_UNAVAILABLE, 0, 5000, OPENED MOVED FOUR(MOVED) FOUR(MOVED));
 #undef MOVED
 #define SENT_ON "expect *1\\r\\n$6\\r\\nASKING\\r\\n\n" ASKED "send +OK\\r\\n-ASK 5 " HERE "\\r\\n\n"
-    miss_it(HF_UNAVAILABLE, 0, 5000, OPENED ASKED "send -ASK 5 " HERE "\\r\\n\n" FOUR(SENT_ON) FOUR(SENT_ON));
+    wire_miss(URL, HF_UNAVAILABLE, 0, 5000, OPENED ASKED "send -ASK 5 " HERE "\\r\\n\n" FOUR(SENT_ON) FOUR(SENT_ON));
 #undef SENT_ON
 }
 
@@ -209,7 +163,7 @@ TEST(redirections_to_nowhere)
         const bool other_slot = strstr(replies[i], "MOVED ") && strstr(replies[i], "127.0.0.1:1");
         snprintf(script, sizeof script, OPENED ASKED "send -%s\\r\\n\n%s", replies[i],
                  other_slot ? ASKED "send -CLUSTERDOWN x\\r\\n\n" : "");
-        miss_it(HF_UNAVAILABLE, 0, test_ms(1000), script);
+        wire_miss(URL, HF_UNAVAILABLE, 0, test_ms(1000), script);
     }
 }
 
@@ -223,7 +177,7 @@ TEST_LIMIT(faults_after_a_redirection, 60)
                  OPENED ASKED "send -ASK 5 " HERE "\\r\\n\nexpect *1\\r\\n$6\\r\\nASKING\\r\\n\n" ASKED
                               "send +OK\\r\\n\n%srefuse\n",
                  fault);
-        miss_it(HF_UNKNOWN, 0, wire_faults[i].slow ? test_ms(300) : 5000, script);
+        wire_miss(URL, HF_UNKNOWN, 0, wire_faults[i].slow ? test_ms(300) : 5000, script);
     }
 }
 
@@ -260,14 +214,15 @@ TEST(a_subscription_that_the_server_ends)
 TEST(a_confirmation_that_never_comes)
 {
     get_it(test_ms(300), SHARDED ASKED BUSY "hello ear\nsubscribe\nuse main\n" ASKED "granted 41\n" RELEASED);
-    miss_it(HF_TIMEOUT, test_ms(200), test_ms(2000), SHARDED ASKED BUSY "hello ear\nsubscribe\nuse main\n" ASKED BUSY);
+    wire_miss(URL, HF_TIMEOUT, test_ms(200), test_ms(2000),
+              SHARDED ASKED BUSY "hello ear\nsubscribe\nuse main\n" ASKED BUSY);
 }
 
 TEST(a_subscription_that_is_refused)
 {
-    miss_it(HF_DENIED, 10000, 5000, SHARDED ASKED BUSY "hello ear\nsubscribe\nsend -NOPERM x\\r\\n\neof\n");
-    miss_it(HF_UNSUPPORTED, 10000, 5000,
-            SHARDED ASKED BUSY "hello ear\nsubscribe\nsend -ERR unknown command 'SSUBSCRIBE'\\r\\n\neof\n");
+    wire_miss(URL, HF_DENIED, 10000, 5000, SHARDED ASKED BUSY "hello ear\nsubscribe\nsend -NOPERM x\\r\\n\neof\n");
+    wire_miss(URL, HF_UNSUPPORTED, 10000, 5000,
+              SHARDED ASKED BUSY "hello ear\nsubscribe\nsend -ERR unknown command 'SSUBSCRIBE'\\r\\n\neof\n");
     /* Moved meanwhile: whoever asks next is told where. */
     get_it(5000, SHARDED ASKED BUSY "hello ear\nsubscribe\nsend -MOVED 5 " HERE "\\r\\n\neof\nuse main\n" ASKED
                                     "granted 41\n" RELEASED);

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#define URL "redis://127.0.0.1:%d"
 /* Where a waiter stands in the queue and listens; server time is 5 s then. */
 #define LINED_UP                                                                                                       \
     "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\n"                                                            \
@@ -15,47 +16,13 @@
 /* The wait is given up, and its place in the queue with it, as soon as the server can be told. */
 #define GIVEN_UP "use main\nrelease 1\ncut\nretry\nhello\nrelease 1\nsend :1\\r\\n\ndone\n"
 
-static hf_options waiting(uint32_t wait_ms)
-{
-    hf_options options = HF_OPTIONS_INIT;
-    options.wait_ms = wait_ms;
-    options.ttl_ms = 20000;
-    options.renew = HF_RENEW_OFF;
-    return options;
-}
-
 /* Waits for the lock on a server with that script, must get it with that token, and gives it back. */
 static void get_it(uint64_t token, uint32_t timeout_ms, const char *script)
 {
     struct wire wire;
-    hf_error err = { 0 };
-    hf_lock *lock = NULL;
-    const hf_options options = waiting(15000);
-    wire_serve(&wire, "%s", script);
-    REQUIRE_STATUS(HF_OK, wire_open(&wire, "", timeout_ms, &err), &err);
-    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
+    hf_lock *lock = wire_hold(&wire, URL, 15000, timeout_ms, script);
     CHECK_INT(token, hf_token(lock));
-    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-    wire_end(&wire);
-}
-
-/* Waits in vain. */
-static void miss_it(hf_status expected, uint32_t wait_ms, uint32_t timeout_ms, const char *script)
-{
-    struct wire wire;
-    hf_error err = { 0 };
-    hf_lock *lock = NULL;
-    const hf_options options = waiting(wait_ms);
-    wire_serve(&wire, "%s", script);
-    REQUIRE_STATUS(HF_OK, wire_open(&wire, "", timeout_ms, &err), &err);
-    const int64_t start = test_now_ns();
-    CHECK_STATUS(expected, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
-    const int64_t took_ms = (test_now_ns() - start) / 1000000;
-    CHECK(took_ms < wait_ms + WIRE_SLACK_MS);
-    CHECK(expected != HF_TIMEOUT || took_ms >= wait_ms);
-    CHECK(lock == NULL);
-    wire_check_words(expected, &err);
-    wire_end(&wire);
+    wire_release(&wire, lock, HF_OK);
 }
 
 /* --- gifts --- */
@@ -77,7 +44,7 @@ TEST(a_gift_is_confirmed)
     struct wire wire;
     hf_error err = { 0 };
     hf_lock *lock = NULL;
-    const hf_options options = waiting(15000);
+    const hf_options options = wire_options(15000);
     wire_serve(&wire, LINED_UP
                "use ear\npush 1 41 5 0\nuse main\nrenew 1 20000\ncut\n"
                "retry\nhello\nrenew 1+1 20000\ndone\nsend *1\\r\\n:1\\r\\n\nstall\nrelease 1\nsend :1\\r\\n\n");
@@ -87,8 +54,7 @@ TEST(a_gift_is_confirmed)
     script_await_stall(wire.server, 1);
     wire_await_remaining(lock, 2000);
     script_go(wire.server);
-    CHECK_STATUS(HF_OK, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    wire_release(&wire, lock, HF_OK);
 }
 
 static void pass_gate(hf_lock *lock, const char *why, void *arg)
@@ -104,7 +70,7 @@ TEST(a_gift_that_cannot_be_confirmed_is_lost)
     hf_error err = { 0 };
     hf_lock *lock = NULL;
     struct gate lost = { 0 };
-    hf_options options = waiting(15000);
+    hf_options options = wire_options(15000);
     options.on_lost = pass_gate;
     options.arg = &lost;
     wire_serve(&wire, LINED_UP "use ear\npush 1 41 5 0\nuse main\nrenew 1 20000\nsend *1\\r\\n:0\\r\\n\n"
@@ -112,8 +78,7 @@ TEST(a_gift_that_cannot_be_confirmed_is_lost)
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
     gate_await(&lost, 1);
-    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
-    wire_end(&wire);
+    wire_release(&wire, lock, HF_LOST);
 }
 
 /* Too old, from the future, or without what belongs to it: the waiter asks before it believes. */
@@ -228,7 +193,7 @@ TEST(a_subscription_that_is_refused)
         snprintf(script, sizeof script,
                  "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsend %s\\r\\n\neof\n",
                  replies[i].reply);
-        miss_it(replies[i].status, 10000, 5000, script);
+        wire_miss(URL, replies[i].status, 10000, 5000, script);
     }
 }
 
@@ -253,30 +218,31 @@ TEST(the_end_of_the_holders_time)
 
 TEST(a_wait_that_ends_leaves_the_queue)
 {
-    miss_it(HF_TIMEOUT, 300, 5000, LINED_UP GIVEN_UP);
+    wire_miss(URL, HF_TIMEOUT, 300, 5000, LINED_UP GIVEN_UP);
 }
 
 /* The gift comes when the deadline has passed: it is given back with the place. */
 TEST(a_gift_after_the_deadline)
 {
-    miss_it(HF_TIMEOUT, 300, 5000, LINED_UP "use main\nrelease 1\nuse ear\npush 1 41 5 0\nuse main\nsend :1\\r\\n\n");
+    wire_miss(URL, HF_TIMEOUT, 300, 5000,
+              LINED_UP "use main\nrelease 1\nuse ear\npush 1 41 5 0\nuse main\nsend :1\\r\\n\n");
 }
 
 /* The subscription broke, and no new one could be had until the deadline: the old place in the queue is still there. */
 TEST(a_place_from_before_a_broken_subscription_is_left_too)
 {
-    miss_it(HF_TIMEOUT, 500, 5000,
-            LINED_UP "use ear\ncut\nuse main\nacquire 1 20000 0\nbusy 60000 -1 1500000\n"
-                     "hello ear\nsubscribe\n" GIVEN_UP);
+    wire_miss(URL, HF_TIMEOUT, 500, 5000,
+              LINED_UP "use ear\ncut\nuse main\nacquire 1 20000 0\nbusy 60000 -1 1500000\n"
+                       "hello ear\nsubscribe\n" GIVEN_UP);
 }
 
 /* The server may have written the place down before its answer was lost. */
 TEST(a_place_whose_answer_was_lost_is_left_too)
 {
-    miss_it(HF_TIMEOUT, 400, 5000,
-            "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
-            "use main\nacquire 1 20000 1\n"
-            "retry\nhello\nundo 1\nsend :1\\r\\n\ndone\n");
+    wire_miss(URL, HF_TIMEOUT, 400, 5000,
+              "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
+              "use main\nacquire 1 20000 1\n"
+              "retry\nhello\nundo 1\nsend :1\\r\\n\ndone\n");
 }
 
 /* --- several threads --- */
@@ -292,7 +258,7 @@ static void *wait_for_it(void *arg)
     struct waiter *waiter = arg;
     hf_error err = { 0 };
     hf_lock *lock = NULL;
-    const hf_options options = waiting(15000);
+    const hf_options options = wire_options(15000);
     const hf_status status = hf_acquire(&lock, waiter->wire->client, "job", &options, &err);
     CHECK_STATUS(waiter->token ? HF_OK : HF_CANCELED, status, &err);
     if (status == HF_OK) {

@@ -5,11 +5,11 @@
 #include "wire.h"
 
 #include "engines/redis/redis.h"
+#include "who.h"
 
 #include <dirent.h>
 #include <hiredis/hiredis.h>
 #include <netinet/in.h>
-#include <pwd.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -85,14 +85,8 @@ static void add_holder(struct text *out)
 /* Who breaks a lock. */
 static void add_breaker(struct text *out)
 {
-    char host[65] = "", who[160];
-    char buffer[1024];
-    struct passwd entry, *user = NULL;
-    gethostname(host, sizeof host - 1);
-    if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &user) == 0 && user)
-        snprintf(who, sizeof who, "%s@%s:%d", user->pw_name, host, (int)getpid());
-    else
-        snprintf(who, sizeof who, "user %u@%s:%d", (unsigned)geteuid(), host, (int)getpid());
+    char who[160];
+    who_we_are(who, sizeof who);
     add_word(out, who);
 }
 

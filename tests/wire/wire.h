@@ -73,6 +73,19 @@ void wire_await_remaining(const hf_lock *lock, int64_t ms);
 /* Words about `status` that are fit to be shown: one line, and err->status is what was returned. */
 void wire_check_words(hf_status status, const hf_error *err);
 
+/* --- whole calls: of a client of `url`, in which %d stands for the port, for the lock "job" --- */
+
+/* For 20 s, without renewal. 0: does not wait. */
+hf_options wire_options(uint32_t wait_ms);
+/* Opening it must fail so, in time. */
+void wire_refuse(const char *url, hf_status expected, uint32_t timeout_ms, const char *script);
+/* The lock, which must be had. */
+hf_lock *wire_hold(struct wire *wire, const char *url, uint32_t wait_ms, uint32_t timeout_ms, const char *script);
+/* Gives it back, which must end so, in time, and ends all. */
+void wire_release(struct wire *wire, hf_lock *lock, hf_status expected);
+/* The lock must be refused so, in time. */
+void wire_miss(const char *url, hf_status expected, uint32_t wait_ms, uint32_t timeout_ms, const char *script);
+
 /* --- faults --- */
 
 struct wire_fault {

@@ -3,6 +3,8 @@
  * test_zookeeper_ensemble.c: three servers, of which some are killed, paused and started again. Whatever happens to a
  * holder, it knows before anybody else holds the lock, and tokens grow.
  */
+#include "scene.h"
+#include "storm.h"
 #include "zookeeper_support.h"
 
 #include <stdio.h>
@@ -22,16 +24,6 @@ static void await_renewal(hf_lock *lock)
     }
 }
 
-/* Servers that have just been hit may lose one more answer. The release is then finished in the background, which is
- * seen by who gets the lock next. */
-static void release_in_trouble(hf_lock *lock)
-{
-    hf_error err = { 0 };
-    const hf_status status = hf_release(lock, &err);
-    if (status != HF_UNAVAILABLE && status != HF_UNKNOWN)
-        CHECK_STATUS(HF_OK, status, &err);
-}
-
 /* On a machine so busy that the others are slow one call may not be enough to find the one that answers. */
 static hf_client *open_in_trouble(void)
 {
@@ -48,27 +40,13 @@ static void check_survives(void (*strike)(struct zookeeper_server **servers))
 {
     struct zookeeper_server *servers[3];
     serve_three(servers, "maxSessionTimeout=60000");
-    hf_client *client = open_client(), *other = open_client();
-    hf_options options = with_ttl(30000);
-    struct loss loss = { 0 };
-    struct waiter waiter;
-    record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(client, "x", &options);
-    const uint64_t token = hf_token(lock);
-    waiter_start(&waiter, other, "x", &options);
-    await_waiters(client, "x", 1);
+    struct scene scene;
+    scene_begin(&scene, "x", 30000);
+    scene.in_trouble = true;
     strike(servers);
-    await_renewal(lock);
-    CHECK(hf_remaining_ms(lock) > 0);
-    CHECK_INT(0, gate_count(&loss.told));
-    CHECK_INT(0, gate_count(&waiter.ended));
-    release_in_trouble(lock);
-    waiter_join(&waiter, HF_OK);
-    CHECK(waiter.token > token);
-    release_in_trouble(waiter.lock);
-    check_becomes_free(client, "x");
-    hf_close(client);
-    hf_close(other);
+    await_renewal(scene.lock);
+    scene_check_kept(&scene);
+    scene_end(&scene);
 }
 
 static void kill_leader(struct zookeeper_server **servers)
@@ -148,72 +126,18 @@ TEST_LIMIT(a_leader_that_hangs_is_replaced, 120)
 
 #define CONTENDERS 16
 
-struct storm {
-    _Atomic bool over;
-    _Atomic int64_t inside_until_ns; /* when whoever is inside must be out; 0: nobody is */
-    _Atomic uint64_t last_token;
-    _Atomic uint32_t entries, overlaps, disorders;
-    _Atomic int64_t entered_ns;
-};
-
-/* Inside until it leaves or its own deadline has come. */
-static void visit(struct storm *storm, const hf_lock *lock)
-{
-    const int64_t now_ns = test_now_ns();
-    const int64_t mine_ns = now_ns + (hf_remaining_ms(lock) - 1) * 1000000;
-    const int64_t before_ns = atomic_exchange(&storm->inside_until_ns, mine_ns);
-    if (now_ns < mine_ns && before_ns > test_now_ns())
-        atomic_fetch_add(&storm->overlaps, 1);
-    if (now_ns < mine_ns && atomic_exchange(&storm->last_token, hf_token(lock)) >= hf_token(lock) &&
-        hf_remaining_ms(lock) > 0)
-        atomic_fetch_add(&storm->disorders, 1);
-    atomic_fetch_add(&storm->entries, 1);
-    atomic_store(&storm->entered_ns, now_ns);
-    pause_ms(1);
-    int64_t expected = mine_ns;
-    if (hf_remaining_ms(lock) > 0)
-        atomic_compare_exchange_strong(&storm->inside_until_ns, &expected, 0);
-}
-
-static void contend(void *arg)
-{
-    struct storm *storm = arg;
-    hf_client *client = open_client();
-    const hf_options options = with_ttl(3000);
-    while (!atomic_load(&storm->over)) {
-        hf_lock *lock = NULL;
-        hf_error err = { 0 };
-        const hf_status status = hf_acquire(&lock, client, "storm", &options, &err);
-        if (status == HF_OK)
-            visit(storm, lock);
-        else if (status != HF_UNAVAILABLE && status != HF_UNKNOWN)
-            FAIL("hf_acquire: %s: %s", hf_status_name(status), err.message);
-        hf_release(lock, NULL);
-    }
-    hf_close(client);
-}
-
-static void await_entries(const struct storm *storm, uint32_t more)
-{
-    const uint32_t wanted = atomic_load(&storm->entries) + more;
-    while (atomic_load(&storm->entries) < wanted) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - SECOND_NS);
-        pause_ms(5);
-    }
-}
-
 /* For so long, one of three is killed every `period_s` and started again; how long the lock then stood still. */
 static void check_storm(int seconds, int period_s)
 {
     struct zookeeper_server *servers[3];
     struct storm *storm = shared_new(sizeof *storm);
     pid_t pids[CONTENDERS];
-    int64_t longest_ns = 0;
+    int64_t longest_ms = 0;
     serve_three(servers, "");
+    storm->ttl_ms = 3000;
     for (int i = 0; i < CONTENDERS; i++)
-        pids[i] = helper_start(contend, storm);
-    while (atomic_load(&storm->entries) < 50)
-        pause_ms(10);
+        pids[i] = helper_start(storm_compete, storm);
+    storm_await(storm, 50);
     const int64_t end_ns = test_now_ns() + seconds * SECOND_NS;
     for (int i = 0; test_now_ns() < end_ns; i++) {
         const int64_t began_ns = test_now_ns();
@@ -221,21 +145,14 @@ static void check_storm(int seconds, int period_s)
         zookeeper_server_kill(victim);
         pause_ms(random_below(1000));
         zookeeper_server_restart(victim);
-        const int64_t recovered_ns = test_now_ns();
-        await_entries(storm, 10);
-        if (test_now_ns() - recovered_ns > longest_ns)
-            longest_ns = test_now_ns() - recovered_ns;
+        const int64_t took_ms = storm_await(storm, 10);
+        longest_ms = took_ms > longest_ms ? took_ms : longest_ms;
         while (test_now_ns() < began_ns + period_s * SECOND_NS)
             pause_ms(10);
     }
-    atomic_store(&storm->over, true);
-    for (int i = 0; i < CONTENDERS; i++)
-        helper_join(pids[i]);
-    test_note("%u entries, ten more within %d ms of each recovery", atomic_load(&storm->entries),
-              (int)(longest_ns / 1000000));
-    CHECK_INT(0, atomic_load(&storm->overlaps));
-    CHECK_INT(0, atomic_load(&storm->disorders));
-    CHECK(longest_ns < 3 * SECOND_NS * test_slowness());
+    storm_end(storm, pids, CONTENDERS);
+    test_note("ten more entries within %d ms of each recovery", (int)longest_ms);
+    CHECK(longest_ms < 3000 * test_slowness());
 }
 
 TEST_LIMIT(sixteen_compete_while_servers_are_killed, 120)
@@ -284,46 +201,32 @@ static void check_crowd_on_slow_disks(void)
     enum { CROWD = 4 };
     struct storm *storm = shared_new(sizeof *storm);
     pid_t pids[CROWD];
+    storm->ttl_ms = 3000;
     for (int i = 0; i < CROWD; i++)
-        pids[i] = helper_start(contend, storm);
-    await_entries(storm, 2 * CROWD);
+        pids[i] = helper_start(storm_compete, storm);
+    storm_await(storm, 2 * CROWD);
     slow_down(SLOW_MS);
-    await_entries(storm, CROWD);
-    atomic_store(&storm->over, true);
+    storm_await(storm, CROWD);
     slow_down(0);
-    for (int i = 0; i < CROWD; i++)
-        helper_join(pids[i]);
-    CHECK_INT(0, atomic_load(&storm->overlaps));
-    CHECK_INT(0, atomic_load(&storm->disorders));
+    storm_end(storm, pids, CROWD);
 }
 
 TEST_LIMIT(a_slow_disk_costs_time_and_a_stuck_one_the_lock_in_time, 90)
 {
     struct zookeeper_server *servers[3];
-    hf_options options = with_ttl(test_ms(4000));
-    struct loss loss = { 0 };
-    struct waiter waiter;
+    struct scene scene;
     serve_three_on_slow_disks(servers);
     check_crowd_on_slow_disks();
-    hf_client *client = open_client(), *other = open_client();
-    record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(client, "x", &options);
-    const uint64_t token = hf_token(lock);
-    waiter_start(&waiter, other, "x", NULL);
-    await_waiters(client, "x", 1);
+    scene_begin(&scene, "x", test_ms(4000));
+    scene.in_trouble = true;
     slow_down(SLOW_MS);
-    await_renewal(lock);
-    CHECK_INT(0, gate_count(&loss.told));
+    await_renewal(scene.lock);
+    CHECK_INT(0, gate_count(&scene.loss.told));
     slow_down(STUCK_MS);
-    gate_await(&loss.told, 1);
-    CHECK(hf_remaining_ms(lock) <= 0);
-    CHECK_INT(0, gate_count(&waiter.ended));
+    gate_await(&scene.loss.told, 1);
+    CHECK_INT(0, gate_count(&scene.waiter.ended));
     slow_down(0);
-    waiter_join(&waiter, HF_OK);
-    CHECK(waiter.token > token);
-    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
-    release_in_trouble(waiter.lock);
-    hf_close(client);
-    hf_close(other);
+    scene_check_lost(&scene);
+    scene_end(&scene);
     unlink(disk_speed);
 }

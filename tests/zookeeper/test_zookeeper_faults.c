@@ -3,6 +3,7 @@
  * test_zookeeper_faults.c: answers that get lost, sessions that are ended, servers that are killed, paused and started
  * again, directories that are swept away.
  */
+#include "scene.h"
 #include "zookeeper_support.h"
 
 #include <stdio.h>
@@ -245,8 +246,7 @@ TEST_LIMIT(a_waiter_whose_session_is_ended_lines_up_again, 60)
     await_contenders(raw, "x", 2);
     CHECK_INT(0, gate_count(&waiter.ended));
     REQUIRE_INT(ZOK, raw_delete(raw, "%s", holder));
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     helper_kill(valve->pid);
     hf_close(client);
     raw_close(raw);
@@ -257,31 +257,16 @@ TEST_LIMIT(a_waiter_whose_session_is_ended_lines_up_again, 60)
 TEST_LIMIT(a_restart_of_the_server_loses_nothing, 60)
 {
     struct zookeeper_server *server = serve("");
-    hf_client *client = open_client(), *other = open_client();
-    hf_options options = with_ttl(20000);
-    struct loss loss = { 0 };
-    struct waiter waiter;
-    record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(client, "x", &options);
-    const uint64_t token = hf_token(lock);
-    waiter_start(&waiter, other, "x", &options);
-    await_waiters(client, "x", 1);
+    struct scene scene;
+    scene_begin(&scene, "x", 20000);
     zookeeper_server_kill(server);
     zookeeper_server_restart(server);
-    CHECK(hf_remaining_ms(lock) > 0);
-    hf_error err = { 0 };
-    while (hf_renew(lock, 0, &err) != HF_OK) {
+    while (hf_renew(scene.lock, 0, NULL) != HF_OK) {
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
         pause_ms(20);
     }
-    must_release(lock);
-    CHECK_INT(0, gate_count(&loss.told));
-    waiter_join(&waiter, HF_OK);
-    CHECK(waiter.token > token);
-    must_release(waiter.lock);
-    check_becomes_free(client, "x");
-    hf_close(client);
-    hf_close(other);
+    scene_check_kept(&scene);
+    scene_end(&scene);
 }
 
 TEST_LIMIT(a_pause_of_the_server_longer_than_the_lease_is_a_loss_in_time, 60)
@@ -317,8 +302,7 @@ TEST_LIMIT(a_server_that_is_not_there_yet_is_waited_for, 60)
     CHECK_STATUS(HF_UNAVAILABLE, hf_try_acquire(&none, client, "y", &options, &err), &err);
     CHECK(strstr(err.message, "127.0.0.1") != NULL);
     zookeeper_server_restart(server);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
 }
 
@@ -338,10 +322,8 @@ TEST_LIMIT(a_directory_that_is_swept_away_is_made_again, 60)
         REQUIRE_INT(1, contenders(raw, "x"));
         CHECK(strstr(raw->text, "-lock-0000000000") != NULL);
         must_release(lock);
-        while (raw_list(raw, "/holdfast") == ZOK) { /* gone, and the one above it too */
-            REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-            pause_ms(5);
-        }
+        while (raw_list(raw, "/holdfast") == ZOK) /* gone, and the one above it too */
+            await_a_moment();
     }
     hf_close(client);
     raw_close(raw);

@@ -4,6 +4,7 @@
  * wrong with a URL.
  */
 #include "late_relay.h"
+#include "who.h"
 #include "zookeeper_support.h"
 
 #include <stdio.h>
@@ -90,8 +91,7 @@ TEST_LIMIT(a_foreign_holder_is_shown_and_broken, 60)
     CHECK_STATUS(HF_OK, hf_inspect(client, "x", note_token, &token, NULL), NULL);
     CHECK_INT(czxid, token);
     CHECK_STATUS(HF_OK, hf_break(client, "x", NULL), NULL);
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     raw_close(raw);
 }
@@ -123,10 +123,8 @@ TEST_LIMIT(the_style_of_kazoo_and_the_place_in_the_tree, 60)
 /* The waiter lines up behind all others, or believes that it holds the lock. */
 static void check_waits_among(struct raw *raw, struct waiter *waiter, const char *name, int count)
 {
-    while (contenders(raw, name) != count && gate_count(&waiter->ended) == 0) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        pause_ms(2);
-    }
+    while (contenders(raw, name) != count && gate_count(&waiter->ended) == 0)
+        await_a_moment();
     CHECK_INT(0, gate_count(&waiter->ended));
     CHECK_INT(count, contenders(raw, name));
 }
@@ -152,8 +150,7 @@ TEST_LIMIT(a_waiter_whose_node_is_deleted_lines_up_again, 60)
     REQUIRE_INT(ZOK, raw_delete(raw, "%s", holder));
     check_waits_among(raw, &waiter, "x", 2);
     REQUIRE_INT(ZOK, raw_delete(raw, "%s", other));
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     raw_close(raw);
 }
@@ -181,8 +178,7 @@ TEST_LIMIT(a_write_lock_that_becomes_a_read_lock_is_still_before_us, 60)
     CHECK_INT(0, gate_count(&waiter.ended));
     check_refused(client, "x", HF_BUSY, "");
     REQUIRE_INT(ZOK, raw_delete(raw, "%s", reader));
-    waiter_join(&waiter, HF_OK);
-    must_release(waiter.lock);
+    waiter_finish(&waiter);
     hf_close(client);
     raw_close(raw);
 }
@@ -250,7 +246,7 @@ static bool is_told_by_watch(struct zookeeper_server *server, hf_client *client,
     CHECK_STATUS(HF_LOST, hf_release(waiter.lock, NULL), NULL);
     if (strcmp(loss.why, "its node was deleted") == 0)
         return false;
-    check_names_us(loss.why);
+    check_we_broke_it(loss.why);
     return true;
 }
 
@@ -360,23 +356,14 @@ TEST_LIMIT(a_password_comes_from_a_file_or_the_environment, 60)
     fprintf(file, "open-sesame\n");
     REQUIRE_INT(0, fclose(file));
     snprintf(url, sizeof url, "zookeeper://blue:open-sesame@127.0.0.1:%d/team", server->port);
-    use_url(url);
-    hf_client *client = open_client();
-    must_release(must_acquire(client, "x", NULL));
-    hf_close(client);
+    check_works(url);
     snprintf(url, sizeof url, "zookeeper://blue@127.0.0.1:%d/team?password_file=%s", server->port, path);
-    use_url(url);
-    client = open_client();
-    must_release(must_acquire(client, "x", NULL));
-    hf_close(client);
+    check_works(url);
     snprintf(url, sizeof url, "zookeeper://blue@127.0.0.1:%d/team", server->port);
     REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "open-sesame", 1));
-    use_url(url);
-    client = open_client();
-    must_release(must_acquire(client, "x", NULL));
-    hf_close(client);
+    check_works(url);
     REQUIRE_INT(0, setenv("HOLDFAST_PASSWORD", "sesame-too", 1));
-    client = open_client();
+    hf_client *client = open_client();
     check_refused(client, "x", HF_DENIED, "create a node");
     hf_close(client);
 }
@@ -442,11 +429,8 @@ TEST_LIMIT(servers_that_are_not_there, 60)
 TEST_LIMIT(one_server_of_several_is_enough_to_open, 60)
 {
     struct zookeeper_server *server = serve("");
-    char url[200];
     for (int i = 0; i < 5; i++) {
-        snprintf(url, sizeof url, "zookeeper://127.0.0.1:1,no-such-host.invalid,127.0.0.1:%d,127.0.0.1:2",
-                 server->port);
-        check_open(url, HF_OK, "");
+        check_open_at(HF_OK, "", "zookeeper://127.0.0.1:1,no-such-host.invalid,127.0.0.1:%d,127.0.0.1:2", server->port);
     }
 }
 

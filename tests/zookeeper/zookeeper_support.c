@@ -28,13 +28,6 @@ void serve_three(struct zookeeper_server **out, const char *settings)
     use_url(out[0]->ensemble_url);
 }
 
-hf_options with_ttl(uint32_t ttl_ms)
-{
-    hf_options options = HF_OPTIONS_INIT;
-    options.ttl_ms = ttl_ms;
-    return options;
-}
-
 void check_refused(hf_client *client, const char *name, hf_status status, const char *words)
 {
     hf_lock *lock = NULL;
@@ -197,18 +190,14 @@ int contenders(struct raw *raw, const char *name)
 
 void await_contenders(struct raw *raw, const char *name, int count)
 {
-    while (contenders(raw, name) != count) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        pause_ms(2);
-    }
+    while (contenders(raw, name) != count)
+        await_a_moment();
 }
 
 void await_watch(struct zookeeper_server *server)
 {
-    while (zookeeper_server_number(server, "zk_watch_count") < 1) {
-        REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
-        pause_ms(2);
-    }
+    while (zookeeper_server_number(server, "zk_watch_count") < 1)
+        await_a_moment();
 }
 
 /* The servers make a session's password of its number, with the random numbers of Java. */

@@ -16,7 +16,6 @@ struct zookeeper_server *serve(const char *settings);
 /* Starts an ensemble of three, and makes it the store. */
 void serve_three(struct zookeeper_server **out, const char *settings);
 
-hf_options with_ttl(uint32_t ttl_ms);
 /* Asks once for what must be refused with `status`; `words` must be in the sentence. */
 void check_refused(hf_client *client, const char *name, hf_status status, const char *words);
 
