@@ -21,12 +21,6 @@ static struct redis_group *start_masters(int count)
     return group;
 }
 
-static void pause_in_loop(void)
-{
-    REQUIRE(test_now_ns() < test_deadline_ns() - SECOND_NS);
-    pause_ms(2);
-}
-
 /* Has the holder listen, as its first renewal does. */
 static void renew(const struct held *held)
 {
@@ -61,7 +55,7 @@ static int64_t all_listeners(struct redis_group *group)
 static void await_listeners(struct redis_group *group, int64_t wanted)
 {
     while (all_listeners(group) != wanted)
-        pause_in_loop();
+        await_a_moment();
 }
 
 /* All masters have it. A majority does not wait for one that is slow: in that case it is taken once more. */
@@ -75,7 +69,7 @@ static struct held *hold_on_all(struct redis_group *group, hf_client *client)
                 votes += redis_server_number(group->server[j], "EXISTS " NAME) == 1;
             if (votes == group->count)
                 return held;
-            pause_in_loop();
+            await_a_moment();
         }
         held_finish(held, HF_OK);
     }
@@ -144,7 +138,7 @@ TEST(who_cannot_hear_any_more_listens_to_another_master)
     redis_server_kill(group->server[0]);
     while (all_listeners(group) == 0) {
         renew(held);
-        pause_in_loop();
+        await_a_moment();
     }
     break_of(other, NAME);
     await_prompt_loss(held);
@@ -296,7 +290,7 @@ static void publish_and_await_question(struct redis_group *group, const char *ch
     const int64_t before = redis_server_sent(group->server[0]);
     CHECK_INT(1, redis_server_number(group->server[0], "PUBLISH %s %s", channel, message));
     while (redis_server_sent(group->server[0]) == before)
-        pause_in_loop();
+        await_a_moment();
 }
 
 /* A message only has the holder ask: one that is late, or not true, takes nothing from anybody. */
