@@ -413,6 +413,15 @@ int64_t redis_server_calls(struct redis_server *server, const char *command)
     return calls;
 }
 
+int64_t redis_server_listeners(struct redis_server *server)
+{
+    redisReply *reply = redis_server_command(server, "PUBSUB CHANNELS hf:c:*:b");
+    REQUIRE(reply->type == REDIS_REPLY_ARRAY);
+    const int64_t count = (int64_t)reply->elements;
+    freeReplyObject(reply);
+    return count;
+}
+
 int64_t redis_server_sent(struct redis_server *server)
 {
     /* PUBLISH and the like are called by scripts alone; PING and INFO are also this file's own. */

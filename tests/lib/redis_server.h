@@ -105,6 +105,8 @@ void redis_server_text(struct redis_server *server, char *out, size_t size, cons
 int64_t redis_server_calls(struct redis_server *server, const char *command);
 /* How many commands Holdfast's clients have sent: whatever it sends, but not what its scripts call. */
 int64_t redis_server_sent(struct redis_server *server);
+/* How many clients listen for breaks of their locks: from their first renewal on, a moment later. */
+int64_t redis_server_listeners(struct redis_server *server);
 
 /* A connection of the test's own, beside the one for commands. */
 redisContext *redis_server_connect(const struct redis_server *server);

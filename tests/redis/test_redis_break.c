@@ -19,22 +19,12 @@ static void renew(const struct held *held)
     CHECK_STATUS(HF_OK, hf_renew(held->lock, 0, &err), &err);
 }
 
-/* How many clients listen for breaks on this server. */
-static int64_t listeners(struct redis_server *server)
-{
-    redisReply *reply = redis_server_command(server, "PUBSUB CHANNELS hf:c:*:b");
-    REQUIRE(reply->type == REDIS_REPLY_ARRAY);
-    const int64_t count = (int64_t)reply->elements;
-    freeReplyObject(reply);
-    return count;
-}
-
 static void await_listeners(struct redis_server *const *servers, int count, int64_t wanted)
 {
     for (;;) {
         int64_t found = 0;
         for (int i = 0; i < count; i++)
-            found += listeners(servers[i]);
+            found += redis_server_listeners(servers[i]);
         if (found == wanted)
             return;
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
@@ -168,7 +158,7 @@ TEST(what_is_released_before_its_first_renewal_is_due_costs_nothing)
     for (int i = 0; i < 20; i++)
         check_free(client, NAME);
     CHECK_INT(0, redis_server_calls(server, "subscribe"));
-    CHECK_INT(0, listeners(server));
+    CHECK_INT(0, redis_server_listeners(server));
     hf_close(client);
 }
 
@@ -252,7 +242,7 @@ TEST(who_cannot_hear_any_more_listens_anew)
     renew(held);
     await_listeners(&server, 1, 1);
     CHECK_INT(1, redis_server_number(server, "CLIENT KILL TYPE pubsub"));
-    while (listeners(server) == 0) { /* the keeper may not have noticed yet */
+    while (redis_server_listeners(server) == 0) { /* the keeper may not have noticed yet */
         renew(held);
         REQUIRE(test_now_ns() < test_deadline_ns() - 1000000000LL);
         pause_ms(2);
@@ -276,7 +266,7 @@ TEST(who_may_not_listen_learns_of_it_at_the_next_renewal)
     break_of(other, NAME);
     gate_await(&held->loss.told, 1);
     CHECK(strstr(held->why, "the store no longer has it") != NULL);
-    CHECK_INT(0, listeners(server));
+    CHECK_INT(0, redis_server_listeners(server));
     held_finish(held, HF_LOST);
     hf_close(bob);
     hf_close(other);

@@ -34,21 +34,11 @@ static void break_of(hf_client *client, const char *name)
     CHECK_STATUS(HF_OK, hf_break(client, name, &err), &err);
 }
 
-/* How many clients listen for breaks on this master. */
-static int64_t listeners(struct redis_server *server)
-{
-    redisReply *reply = redis_server_command(server, "PUBSUB CHANNELS hf:c:*:b");
-    REQUIRE(reply->type == REDIS_REPLY_ARRAY);
-    const int64_t count = (int64_t)reply->elements;
-    freeReplyObject(reply);
-    return count;
-}
-
 static int64_t all_listeners(struct redis_group *group)
 {
     int64_t count = 0;
     for (int i = 0; i < group->count; i++)
-        count += redis_server_runs(group->server[i]) ? listeners(group->server[i]) : 0;
+        count += redis_server_runs(group->server[i]) ? redis_server_listeners(group->server[i]) : 0;
     return count;
 }
 
@@ -134,7 +124,7 @@ TEST(who_cannot_hear_any_more_listens_to_another_master)
     struct held *held = hold_on_all(group, client);
     renew(held);
     await_listeners(group, 1);
-    CHECK_INT(1, listeners(group->server[0]));
+    CHECK_INT(1, redis_server_listeners(group->server[0]));
     redis_server_kill(group->server[0]);
     while (all_listeners(group) == 0) {
         renew(held);

@@ -6,14 +6,17 @@
 
 #define NAME "the-lock"
 
-/* The first use of a script is an EVALSHA that fails and an EVAL. */
-static void teach_scripts(hf_client *client)
+/* The first use of a script is an EVALSHA that fails and an EVAL; and with its first renewal a client listens. */
+static void teach_scripts(struct redis_server *server, hf_client *client)
 {
+    const int64_t listeners = redis_server_listeners(server);
     hf_options options = with_ttl(0);
     hf_lock *lock = must_acquire(client, "warm-up", &options);
     hf_error err = { 0 };
     CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err);
     must_release(lock);
+    while (redis_server_listeners(server) == listeners)
+        await_a_moment();
 }
 
 TEST(a_pair_that_nobody_disturbs_is_two_commands)
@@ -21,7 +24,7 @@ TEST(a_pair_that_nobody_disturbs_is_two_commands)
     enum { PAIRS = 50 };
     struct redis_server *server = serve("");
     hf_client *client = open_client();
-    teach_scripts(client);
+    teach_scripts(server, client);
     const int64_t before = redis_server_sent(server);
     for (int i = 0; i < PAIRS; i++)
         must_release(must_acquire(client, NAME, NULL));
@@ -47,7 +50,7 @@ TEST(a_failed_try_is_one_command)
 {
     struct redis_server *server = serve("");
     hf_client *client = open_client();
-    teach_scripts(client);
+    teach_scripts(server, client);
     hf_lock *lock = must_acquire(client, NAME, NULL);
     const int64_t before = redis_server_sent(server);
     check_busy(client, NAME);
@@ -154,7 +157,7 @@ static int64_t commands_per_100_pairs(struct redis_server *server, uint32_t thre
     crowd->rounds = pairs / (int)threads;
     for (int i = 0; i < CLIENTS; i++) {
         crowd->clients[i] = open_client();
-        teach_scripts(crowd->clients[i]);
+        teach_scripts(server, crowd->clients[i]);
     }
     REQUIRE_INT(0, pthread_create(&runner, NULL, run_crowd, &started));
     gate_await(&crowd->ready, threads);
@@ -201,7 +204,7 @@ TEST(many_locks_are_renewed_in_few_commands)
     hf_lock *locks[LOCKS];
     const uint32_t ttl_ms = test_ms(3000);
     hf_options options = with_ttl(ttl_ms);
-    teach_scripts(client);
+    teach_scripts(server, client);
     for (unsigned i = 0; i < LOCKS; i++)
         locks[i] = must_acquire(client, numbered_name("lock", i).text, &options);
     const int64_t before = redis_server_sent(server);
