@@ -344,7 +344,7 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
     hfi_hold_publish(hold);
     if (due != HFI_NEVER || hold->why[0]) {
         hfi_hold_schedule(hold);
-        hfi_keeper_expect(client, hold->why[0] ? HFI_AT_ONCE : due);
+        hfi_keeper_expect(client, hold->why[0] || hold->doubted ? HFI_AT_ONCE : due);
     }
     return HF_OK;
 }

@@ -35,6 +35,8 @@ uint64_t hfi_random(void);
 bool hfi_name_check(const char *name);
 /* True if `text` is 1 to `max` bytes of UTF-8 without control characters. */
 bool hfi_text_check(const char *text, size_t max);
+/* As much of `text` as there is room for, with '?' for each byte that is not of such a text. */
+void hfi_text_clean(char *out, size_t size, const char *text);
 
 /* Splits "scheme:rest"; `scheme` gets room for 32 bytes. HF_INVALID if there is no scheme. */
 hf_status hfi_url_split(char *scheme, const char **rest, const char *url, hf_error *err);
@@ -241,7 +243,7 @@ void hfi_keeper_expect(hf_client *client, hfi_time due_ns); /* look at `due_ns` 
 void hfi_keeper_stop(hf_client *client);                    /* lets go of the mutex while it joins */
 /* The env->lost and env->recheck of every engine; no mutex. */
 void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why);
-void hfi_keeper_recheck(void *core);
+void hfi_keeper_recheck(void *core, uint64_t serial);
 
 /* A request for what the hold wants from its engine. */
 struct hfi_request hfi_hold_request(const struct hfi_hold *hold, hfi_time deadline_ns);

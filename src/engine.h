@@ -50,9 +50,9 @@ struct hfi_env {
     uint64_t (*random)(void);
     /* The store took away what `owner` held: the core tells its user at once. For hear(), and for nothing else. */
     void (*lost)(void *core, struct hfi_owner owner, const char *why);
-    /* Something happened to the store that may have cost it our locks, a failover say: the core has all of them renewed
-     * now, and not when it would be time. */
-    void (*recheck)(void *core);
+    /* Something happened to the store that may have cost it our locks, a failover say, or the one of this serial: the
+     * core has all of them (0), or that one, renewed now, and not when it would be time. */
+    void (*recheck)(void *core, uint64_t serial);
     void *core;
 };
 

@@ -100,7 +100,7 @@ hf_status hfi_fail_errno(hf_error *err, int number, const char *verb, const char
 
 void hfi_say_broken(char out[HFI_WHY_MAX], const char *by)
 {
-    snprintf(out, HFI_WHY_MAX, "it was broken by %.160s", *by ? by : "an administrator");
-    for (char *c = out; *c; c++)
-        *c = (unsigned char)*c < ' ' || *c == 0x7f ? '?' : *c;
+    char who[161];
+    hfi_text_clean(who, sizeof who, *by ? by : "an administrator");
+    snprintf(out, HFI_WHY_MAX, "it was broken by %s", who);
 }

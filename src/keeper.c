@@ -254,15 +254,25 @@ void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why)
     hfi_client_unlock(client);
 }
 
-void hfi_keeper_recheck(void *core)
+/* The lease of one that is asked for belongs to whoever asks, who looks at `doubted` when it is granted. */
+static void doubt(struct hfi_hold *hold)
+{
+    hold->doubted = true;
+    if (hold->state == HFI_HOLD_HELD)
+        hfi_hold_schedule(hold);
+}
+
+void hfi_keeper_recheck(void *core, uint64_t serial)
 {
     hf_client *client = core;
     hfi_client_lock(client);
-    for (struct hfi_hold *hold = client->engine->renew ? client->holds : NULL; hold; hold = hold->next) {
-        if (hold->state != HFI_HOLD_HELD)
-            continue; /* the lease of one that is asked for belongs to whoever asks */
-        hold->doubted = true;
-        hfi_hold_schedule(hold);
+    const bool renews = client->engine->renew;
+    struct hfi_hold *one = renews && serial ? hfi_hold_of_serial(client, serial) : NULL;
+    if (one)
+        doubt(one);
+    for (struct hfi_hold *hold = renews && !serial ? client->holds : NULL; hold; hold = hold->next) {
+        if (hold->state == HFI_HOLD_HELD)
+            doubt(hold);
     }
     if (client->keeper_runs)
         hfi_bell_ring(client->keeper_bell);

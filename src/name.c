@@ -39,6 +39,20 @@ bool hfi_text_check(const char *text, size_t max)
     return length > 0;
 }
 
+void hfi_text_clean(char *out, size_t size, const char *text)
+{
+    size_t used = 0;
+    for (size_t step; *text; text += step) {
+        const size_t length = printable_length((const unsigned char *)text);
+        step = length ? length : 1;
+        if (used + step >= size)
+            break;
+        memcpy(out + used, length ? text : "?", step);
+        used += step;
+    }
+    out[used] = 0;
+}
+
 bool hfi_name_check(const char *name)
 {
     return hfi_text_check(name, HFI_NAME_MAX);

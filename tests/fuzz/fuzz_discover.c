@@ -146,8 +146,9 @@ void freeaddrinfo(struct addrinfo *all)
 
 /* --- the engine --- */
 
-static void recheck(void *core)
+static void recheck(void *core, uint64_t serial)
 {
+    (void)serial;
     ++*(size_t *)core;
 }
 

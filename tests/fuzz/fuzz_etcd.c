@@ -123,9 +123,10 @@ static int look(const hf_info *info, void *arg)
     return 0;
 }
 
-static void forget(void *core)
+static void forget(void *core, uint64_t serial)
 {
     (void)core;
+    (void)serial;
 }
 
 static struct hfi_request request_of(const struct engine *engine, bool queue)

@@ -8,6 +8,7 @@
 #include "who.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -116,6 +117,27 @@ TEST(a_break_is_told_at_once_on_five_masters_of_which_two_are_gone)
     check_break_is_told(group, "", NAME);
 }
 
+/* The breaker reaches one of the two that have voted for it, and one that came back empty: enough to free it, and the
+ * next one has it. */
+TEST(a_break_that_reaches_few_who_had_voted_is_told_at_once)
+{
+    struct redis_group *group = start_masters(3);
+    redis_server_kill(group->server[2]);
+    hf_client *client = open_client(), *other = open_client();
+    struct held *held = hold(client, NAME, LONG_TTL_MS);
+    renew(held);
+    while (redis_server_listeners(group->server[0]) == 0)
+        await_a_moment();
+    redis_server_restart(group->server[2], false, "");
+    redis_server_kill(group->server[1]);
+    break_of(other, NAME);
+    await_prompt_loss(held);
+    check_we_broke_it(held->why);
+    held_finish(held, HF_LOST);
+    hf_close(client);
+    hf_close(other);
+}
+
 /* The one to which it listened dies: the next renewal has it listen to another. */
 TEST(who_cannot_hear_any_more_listens_to_another_master)
 {
@@ -198,7 +220,52 @@ TEST(a_renewal_that_finds_the_lock_broken_says_by_whom)
     hf_close(other);
 }
 
+/* What is said of the one before is still there. */
+TEST(a_break_is_not_told_of_the_next_holder)
+{
+    struct redis_group *group = start_masters(3);
+    hf_client *client = open_client(), *other = open_client();
+    struct held *first = hold_on_all(group, client);
+    hf_error err = { 0 };
+    break_of(other, NAME);
+    CHECK_STATUS(HF_LOST, hf_renew(first->lock, 0, &err), &err);
+    held_finish(first, HF_LOST);
+    struct held *next = hold_on_all(group, client);
+    CHECK_INT(3, words_left(group));
+    for (int i = 0; i < 3; i++)
+        redis_server_do(group->server[i], "DEL " NAME);
+    CHECK_STATUS(HF_LOST, hf_renew(next->lock, 0, &err), &err);
+    gate_await(&next->loss.told, 1);
+    CHECK(strstr(next->why, "the store no longer has it") != NULL);
+    held_finish(next, HF_LOST);
+    hf_close(client);
+    hf_close(other);
+}
+
 /* --- what it leaves and costs --- */
+
+static void *renew_in_thread(void *held)
+{
+    renew(held);
+    return NULL;
+}
+
+/* Programs may have threads with small ones. */
+TEST(a_renewal_needs_little_of_the_stack)
+{
+    start_masters(3);
+    hf_client *client = open_client();
+    struct held *held = hold(client, NAME, LONG_TTL_MS);
+    pthread_attr_t small;
+    pthread_t thread;
+    REQUIRE_INT(0, pthread_attr_init(&small));
+    REQUIRE_INT(0, pthread_attr_setstacksize(&small, TEST_SANITIZED ? 512 << 10 : 96 << 10));
+    REQUIRE_INT(0, pthread_create(&thread, &small, renew_in_thread, held));
+    REQUIRE_INT(0, pthread_join(thread, NULL));
+    REQUIRE_INT(0, pthread_attr_destroy(&small));
+    held_finish(held, HF_OK);
+    hf_close(client);
+}
 
 /* As long as the holder may believe, and no longer; for nobody else. */
 TEST(the_words_end_with_the_time_of_the_broken_lock)
@@ -274,6 +341,16 @@ TEST(what_is_released_before_its_first_renewal_is_due_costs_nothing)
 
 /* --- messages --- */
 
+/* As a master would tell that the lock that is held now was broken. */
+static void message_of(struct redis_group *group, char *message, size_t size)
+{
+    char owner[80];
+    redis_server_text(group->server[1], owner, sizeof owner, "GET " NAME);
+    const char *serial = strchr(owner, '.');
+    REQUIRE(serial != NULL);
+    snprintf(message, size, "%lld somebody", strtoll(serial + 1, NULL, 10));
+}
+
 /* Returns when the client has asked the first master once more. */
 static void publish_and_await_question(struct redis_group *group, const char *channel, const char *message)
 {
@@ -287,21 +364,25 @@ static void publish_and_await_question(struct redis_group *group, const char *ch
 TEST(a_message_about_a_lock_that_is_still_there_does_nothing)
 {
     struct redis_group *group = start_masters(3);
-    char channel[80];
+    char channel[80], message[80], late[80];
     hf_client *client = open_client(), *other = open_client();
     struct held *held = hold_on_all(group, client);
     renew(held);
     await_listeners(group, 1);
     channel_of(group, channel, sizeof channel);
+    message_of(group, late, sizeof late);
     for (int i = 0; i < 5; i++)
-        publish_and_await_question(group, channel, "1 somebody");
+        publish_and_await_question(group, channel, late);
     CHECK_INT(0, gate_count(&held->loss.told));
     break_of(other, NAME);
     await_prompt_loss(held);
     held_finish(held, HF_LOST);
-    struct held *next = hold(client, NAME, LONG_TTL_MS);
-    for (int i = 0; i < 5; i++)
-        publish_and_await_question(group, channel, "1 somebody");
+    struct held *next = hold_on_all(group, client);
+    message_of(group, message, sizeof message);
+    for (int i = 0; i < 5; i++) {
+        CHECK_INT(1, redis_server_number(group->server[0], "PUBLISH %s %s", channel, late));
+        publish_and_await_question(group, channel, message);
+    }
     held_finish(next, HF_OK);
     hf_close(client);
     hf_close(other);

@@ -106,8 +106,9 @@ static uint64_t tell_random(void)
     return 77;
 }
 
-static void ignore(void *core)
+static void ignore(void *core, uint64_t serial)
 {
+    (void)serial;
     (void)core;
 }
 

@@ -417,7 +417,7 @@ static atomic_bool enough;
 static void *recheck_all_the_time(void *client)
 {
     while (!atomic_load(&enough))
-        hfi_keeper_recheck(client);
+        hfi_keeper_recheck(client, 0);
     return NULL;
 }
 

@@ -29,6 +29,29 @@ TEST(good_and_bad_names)
     CHECK(!hfi_name_check(name));
 }
 
+TEST(what_others_have_written_is_shown_without_control_characters)
+{
+    char out[8];
+    static const struct {
+        const char *text, *shown;
+    } cases[] = {
+        { "joe@web", "joe@web" },
+        { "joe@web3", "joe@web" },
+        { "a\n\x1b\x7f", "a???" },
+        { "\xc2\x9b"
+          "2J",
+          "??2J" }, /* moves cursors, too */
+        { "\xc3\xa4\xc3\xb6", "\xc3\xa4\xc3\xb6" },
+        { "12345\xe2\x82\xac", "12345" }, /* whole, or not at all */
+        { "\xe2\x82", "??" },
+        { "", "" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        hfi_text_clean(out, sizeof out, cases[i].text);
+        CHECK_STR(cases[i].shown, out);
+    }
+}
+
 TEST(a_plain_word_stays_itself)
 {
     char out[HFI_NAME_ENCODED_MAX];

@@ -227,7 +227,7 @@ TEST(a_callback_that_takes_long_delays_the_news_of_no_other_loss)
     REQUIRE_STATUS(HF_OK, hf_acquire(&locks[0], client, "first", &options, NULL), NULL);
     REQUIRE_STATUS(HF_OK, hf_acquire(&locks[1], client, "second", &options, NULL), NULL);
     script_set(&script_renew, 2, HF_LOST, false);
-    hfi_keeper_recheck(client); /* both are due now */
+    hfi_keeper_recheck(client, 0); /* both are due now */
     gate_await(&callback.entered, 1);
     CHECK(hf_remaining_ms(locks[0]) <= 0 && hf_remaining_ms(locks[1]) <= 0);
     gate_pass(&callback.go_on);
@@ -267,9 +267,9 @@ TEST(a_renewal_after_the_client_was_closed_writes_to_no_descriptor)
     hf_client *client = scripted_client(300);
     hf_lock *lock = take_for(3000, client, &options);
     script_set(&script_renew, SCRIPT_FOREVER, HF_UNAVAILABLE, true);
-    hfi_keeper_recheck(client);
+    hfi_keeper_recheck(client, 0);
     await_at_least(&script_renew.calls, 1);
-    hfi_keeper_recheck(client); /* while the answer is waited for: to be renewed again after that */
+    hfi_keeper_recheck(client, 0); /* while the answer is waited for: to be renewed again after that */
     hf_close(client);
     for (int i = 0; i < 16; i++)
         stranger[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -323,7 +323,7 @@ static int64_t price_of_a_renewal(int count)
     for (int turn = 0; turn < 5; turn++) {
         const int before = atomic_load(&script_renewed);
         const int64_t since_ns = processor_ns();
-        hfi_keeper_recheck(client); /* all of them are due now */
+        hfi_keeper_recheck(client, 0); /* all of them are due now */
         await_at_least(&script_renewed, before + count);
         const int64_t used_ns = processor_ns() - since_ns;
         best = used_ns < best ? used_ns : best;

@@ -526,7 +526,7 @@ TEST(a_recheck_renews_what_is_held_at_once)
 {
     hf_client *client = scripted_client(0);
     hf_lock *lock = take_for_long(client, HF_RENEW_ON);
-    hfi_keeper_recheck(client);
+    hfi_keeper_recheck(client, 0);
     await_at_least(&script_renewed, 1);
     CHECK(hf_remaining_ms(lock) > 0);
     CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
@@ -539,7 +539,7 @@ TEST(a_recheck_tells_at_once_of_what_is_gone)
     hf_client *client = scripted_client(0);
     hf_lock *lock = take_for_long(client, HF_RENEW_ON);
     script_set(&script_renew, SCRIPT_FOREVER, HF_LOST, false);
-    hfi_keeper_recheck(client);
+    hfi_keeper_recheck(client, 0);
     gate_await(&lost, 1);
     CHECK(hf_remaining_ms(lock) <= 0);
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
@@ -551,11 +551,11 @@ TEST(a_recheck_does_not_extend_a_lease_that_is_not_renewed)
     hf_client *client = scripted_client(0);
     hf_lock *lock = take_for_long(client, HF_RENEW_OFF);
     const int64_t end_ms = test_now_ns() / 1000000 + hf_remaining_ms(lock);
-    hfi_keeper_recheck(client);
+    hfi_keeper_recheck(client, 0);
     await_at_least(&script_renewed, 1);
     CHECK(test_now_ns() / 1000000 + hf_remaining_ms(lock) <= end_ms + 2);
     script_set(&script_renew, SCRIPT_FOREVER, HF_LOST, false);
-    hfi_keeper_recheck(client);
+    hfi_keeper_recheck(client, 0);
     gate_await(&lost, 1);
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
     hf_close(client);
@@ -576,7 +576,7 @@ TEST(a_recheck_during_a_renewal_by_hand_is_not_put_off)
     atomic_store(&script_renew.delay_ns, 100 * HFI_MS);
     REQUIRE_INT(0, pthread_create(&thread, NULL, renew_by_hand, lock));
     await_at_least(&script_renewing, 1);
-    hfi_keeper_recheck(client);
+    hfi_keeper_recheck(client, 0);
     pthread_join(thread, NULL);
     await_at_least(&script_renewed, 2);
     CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);

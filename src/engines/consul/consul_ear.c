@@ -238,5 +238,5 @@ void hfi_consul_hear(struct consul_store *store)
     hfi_consul_ear_arm(store);
     pthread_mutex_unlock(&store->mutex);
     if (doubt)
-        store->env->recheck(store->env->core);
+        store->env->recheck(store->env->core, 0);
 }

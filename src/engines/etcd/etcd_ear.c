@@ -326,7 +326,7 @@ void hfi_etcd_tell_losses(struct etcd_store *store)
     store->ear.losses = false;
     pthread_mutex_unlock(&store->mutex);
     if (losses) /* the keeper renews all, and is told which are lost */
-        store->env->recheck(store->env->core);
+        store->env->recheck(store->env->core, 0);
 }
 
 void hfi_etcd_hear(void *memory)

@@ -316,6 +316,6 @@ hf_status hfi_etcd_evict(void *memory, const char *name, const char *by, hfi_tim
     if (oldest)
         status = break_key(store, name, oldest, by, deadline_ns, err);
     hfi_etcd_answers_free(&(struct etcd_question){ .calls = &call, .count = 1 });
-    store->env->recheck(store->env->core); /* it may have been our own */
+    store->env->recheck(store->env->core, 0); /* it may have been our own */
     return status;
 }

@@ -161,7 +161,7 @@ void hfi_mysql_hear(void *memory)
         if (store->config.strategy->bound)
             env->lost(env->core, ended, why);
         else
-            env->recheck(env->core);
+            env->recheck(env->core, 0);
         pthread_mutex_lock(&store->mutex);
     }
     pthread_mutex_unlock(&store->mutex);

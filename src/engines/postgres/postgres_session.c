@@ -70,7 +70,7 @@ static void recognise(struct postgres_store *store, const char *started)
     snprintf(store->started, sizeof store->started, "%s", started);
     pthread_mutex_unlock(&store->mutex);
     if (another)
-        store->env->recheck(store->env->core);
+        store->env->recheck(store->env->core, 0);
 }
 
 static hf_status judge(struct postgres_store *store, struct postgres_connection *connection, const PGresult *answer,

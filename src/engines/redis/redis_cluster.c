@@ -155,7 +155,7 @@ hf_status hfi_redis_cluster_find(struct redis_store *store, const char *key, str
         if (status != HF_OK)
             return status;
         if (changed)
-            store->env->recheck(store->env->core); /* a replica may have taken somebody's place */
+            store->env->recheck(store->env->core, 0); /* a replica may have taken somebody's place */
         pthread_mutex_lock(&store->mutex);
         *out = cluster->owner[slot];
         pthread_mutex_unlock(&store->mutex);
@@ -201,7 +201,7 @@ static enum redis_verdict judge_trouble(struct redis_store *store, const struct 
     if (!old || now >= deadline_ns || refresh(store, node, &changed, deadline_ns, NULL) != HF_OK || !changed)
         return REDIS_FINAL;
     /* A replica has taken the place of a server: what it does not know of is lost. */
-    store->env->recheck(store->env->core);
+    store->env->recheck(store->env->core, 0);
     return status == HF_UNAVAILABLE ? REDIS_MOVED : REDIS_FINAL; /* else it may have been done */
 }
 

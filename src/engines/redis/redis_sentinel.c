@@ -31,7 +31,7 @@ static void leave(struct redis_store *store, struct redis_node *before)
         return;
     hfi_redis_drop_node(store, before);
     hfi_redis_lose_ear(store, before);
-    store->env->recheck(store->env->core);
+    store->env->recheck(store->env->core, 0);
 }
 
 /* One command to a connection of its own; *out is not an error. */
@@ -262,7 +262,7 @@ static void listen_to_some(struct redis_store *store, hfi_time deadline_ns)
             hfi_redis_disconnect(connection);
         discover(store, deadline_ns, NULL); /* what happened before we listened */
         if (taken && again)                 /* the keeper, too, is to know where to listen */
-            store->env->recheck(store->env->core);
+            store->env->recheck(store->env->core, 0);
         return;
     }
 }
@@ -317,5 +317,5 @@ void hfi_redis_sentinel_hear(struct redis_store *store)
      * another Sentinel to listen to. */
     if (known)
         hfi_redis_call_all(store, known);
-    store->env->recheck(store->env->core);
+    store->env->recheck(store->env->core, 0);
 }

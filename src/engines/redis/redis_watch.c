@@ -103,7 +103,7 @@ void hfi_redis_watch_node(struct redis_store *store, struct redis_node *node)
 {
     struct redis_watch *watch = &store->watch;
     pthread_mutex_lock(&store->mutex);
-    if (watch->node != node && watch->try_again_ns != HFI_NEVER) {
+    if (watch->node != node) {
         drop(store);
         watch->try_again_ns = 0;
     }
@@ -171,7 +171,7 @@ static void hear(struct redis_store *store)
         pthread_mutex_unlock(&store->mutex);
         freeReplyObject(reply);
         if (lost && store->config.kind == REDIS_REDLOCK)
-            store->env->recheck(store->env->core);
+            store->env->recheck(store->env->core, owner.serial);
         else if (lost)
             store->env->lost(store->env->core, owner, why);
     } while (more);

@@ -429,11 +429,14 @@ static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_
     /* All of them: what a master kept that is back ends, unless it is renewed in time. */
     struct redlock_round round = { .store = store, .must = (1u << store->count) - 1 };
     struct redis_command command = { REDIS_ROOM(3 + 4 * BATCH_MOST) };
-    struct renewal_words words[BATCH_MOST];
     char number[16];
     uint32_t shortest = UINT32_MAX;
+    bool any = false;
     if (count > BATCH_MOST)
         return hfi_fail(err, HF_INTERNAL, 0, "a renewal of %zu locks is too large", count);
+    struct renewal_words *words = hfi_alloc(count * sizeof *words); /* a caller's stack may be small */
+    if (!words)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a renewal");
     snprintf(number, sizeof number, "%zu", 2 * count);
     hfi_redis_add_script(&command, &store->scripts[REDLOCK_RENEW]);
     hfi_redis_add(&command, number);
@@ -446,6 +449,7 @@ static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_
     for (size_t i = 0; i < count; i++) {
         renewals[i].status = judge_renewal(&round, i, renewals[i].why);
         renewals[i].counted_from_ns = round.sent_ns;
+        any = any || renewals[i].status == HF_OK;
         if (renewals[i].status == HF_UNAVAILABLE || renewals[i].status == HF_UNKNOWN)
             hfi_fail(err, renewals[i].status, round.trouble.native, "no majority of the masters renewed it: %.160s",
                      round.trouble.message);
@@ -453,11 +457,12 @@ static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_
     /* What a master kept that has come back would end otherwise, and it would not count again. */
     hfi_redlock_reach(store, NULL, &command, hfi_redlock_untold(&round), REDLOCK_LET_IN);
     hfi_redlock_end(&round);
+    hfi_free(words);
     for (size_t i = 0; i < count; i++) {
         struct redlock_lock *lock = renewals[i].lock;
         lock->redis.unanswered++; /* a majority is enough: some master may get it after the next */
     }
-    if (renewals[0].status == HF_OK)
+    if (any)
         watch(store);
     return HF_OK;
 }

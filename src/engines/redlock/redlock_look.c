@@ -303,6 +303,19 @@ static void tell(struct redlock_store *store, const char *owner, const char *by)
     hfi_redlock_reach(store, NULL, &command, (1u << store->count) - 1, REDLOCK_LET_IN);
 }
 
+/* Everybody from whom some master took it. It may have been the one that was missing for a majority, though few of those
+ * that had voted could be reached; and who has lost nothing is asked for nothing but a renewal. */
+static void tell_all(struct redlock_store *store, const char *const *whom, const char *by)
+{
+    for (size_t i = 0; i < store->count; i++) {
+        bool told = !whom[i];
+        for (size_t j = 0; j < i && !told; j++)
+            told = whom[j] && strcmp(whom[i], whom[j]) == 0;
+        if (!told)
+            tell(store, whom[i], by);
+    }
+}
+
 /* Asks each master whom it would break, and then for breaking that one: a request that was given up and arrives late
  * must not break the next holder. A master that has not answered by then is told whom the others have seen. */
 hf_status hfi_redlock_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
@@ -333,9 +346,7 @@ hf_status hfi_redlock_evict(void *memory, const char *name, const char *by, hfi_
     }
     const hf_status status = answered >= store->quorum ? HF_OK : hfi_redlock_too_few(last, answered, "answered", err);
     take_strings(seen, &evict);
-    const char *owner = seen_by_majority(store, seen);
-    if (owner)
-        tell(store, owner, by);
+    tell_all(store, seen, by);
     hfi_redlock_end(&evict);
     hfi_redlock_end(&look);
     return status;

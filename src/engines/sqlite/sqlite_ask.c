@@ -218,7 +218,7 @@ static hf_status judge(struct sqlite_store *store, enum sqlite_kind kind, int co
         return HF_OK;
     if (code == SQLITE_READONLY_DBMOVED) {
         hfi_sqlite_disconnect(&store->connection);
-        store->env->recheck(store->env->core); /* what we hold was in the other file */
+        store->env->recheck(store->env->core, 0); /* what we hold was in the other file */
         if (tries < TRIES_MOST)
             return HF_OK;
         return hfi_fail(err, HF_UNAVAILABLE, 0, "%.150s is being replaced again and again", store->config.path);
