@@ -303,8 +303,8 @@ static void tell(struct redlock_store *store, const char *owner, const char *by)
     hfi_redlock_reach(store, NULL, &command, (1u << store->count) - 1, REDLOCK_LET_IN);
 }
 
-/* Everybody from whom some master took it. It may have been the one that was missing for a majority, though few of those
- * that had voted could be reached; and who has lost nothing is asked for nothing but a renewal. */
+/* Everybody from whom some master took it: that vote may be missing for a majority now, though few of those that had
+ * voted could be reached. Who has lost nothing is asked for nothing but a renewal. */
 static void tell_all(struct redlock_store *store, const char *const *whom, const char *by)
 {
     for (size_t i = 0; i < store->count; i++) {
