@@ -339,3 +339,29 @@ TEST_LIMIT(a_release_that_is_refused_is_made_again, 60)
     must_release(kept);
     hf_close(client);
 }
+
+/* What else is kept in the store, such as who broke which lock, is none of its business. */
+TEST_LIMIT(a_user_with_the_rights_to_one_lock_keeps_it, 60)
+{
+    char url[300];
+    struct etcd_cluster *cluster = start_store(1, QUICK " --bcrypt-cost 4");
+    add_users(cluster);
+    etcd_ctl(cluster, "role revoke-permission locker --prefix=true holdfast/");
+    etcd_ctl(cluster, "role grant-permission locker readwrite holdfast/");
+    etcd_ctl(cluster, "role grant-permission locker --prefix=true readwrite holdfast/job/");
+    etcd_ctl(cluster, "role grant-permission locker --prefix=true readwrite holdfast/.undone/job/");
+    etcd_ctl(cluster, "auth enable");
+    snprintf(url, sizeof url, "etcd://guest:open-sesame@%s", cluster->hosts);
+    use_url(url);
+    hf_client *client = open_client();
+    struct loss loss = { 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err = { 0 };
+    options.ttl_ms = 2000;
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(client, "job", &options);
+    CHECK(!gate_await_for(&loss.told, 1, 2 * options.ttl_ms));
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err);
+    must_release(lock);
+    hf_close(client);
+}

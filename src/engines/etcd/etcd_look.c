@@ -236,11 +236,13 @@ hf_status hfi_etcd_inspect_one(void *memory, const char *name, hf_inspect_fn eac
 
 /* --- breaking --- */
 
-size_t hfi_etcd_broken_key(char *out, size_t room, const struct etcd_store *store, int64_t lease, const char *name)
+size_t hfi_etcd_broken_key(char out[HFI_ETCD_KEY_MAX + 1], const struct etcd_store *store, const char *name,
+                           int64_t lease)
 {
     char encoded[HFI_NAME_ENCODED_MAX];
     hfi_name_encode(encoded, name);
-    return (size_t)snprintf(out, room, "%s/.broken/%llx/%s", store->config.prefix, (unsigned long long)lease, encoded);
+    return (size_t)snprintf(out, HFI_ETCD_KEY_MAX + 1, "%s/.broken/%llx/%s", store->config.prefix,
+                            (unsigned long long)lease, encoded);
 }
 
 /* *spare: the server refuses the note. */
@@ -290,7 +292,7 @@ static hf_status break_key(struct etcd_store *store, const char *name, const Etc
 {
     char key[HFI_ETCD_KEY_MAX + 1], value[HFI_ETCD_VALUE_MAX];
     Etcd__PutRequest note = ETCD__PUT_REQUEST__INIT;
-    hfi_etcd_broken_key(key, sizeof key, store, one->lease, name);
+    hfi_etcd_broken_key(key, store, name, one->lease);
     snprintf(value, sizeof value, "%lld %s", (long long)one->create_revision, by);
     note.key = bytes(key);
     note.value = bytes(value);
