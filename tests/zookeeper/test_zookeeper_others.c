@@ -286,6 +286,28 @@ TEST_LIMIT(nobody_is_named_who_did_not_break_the_lock, 60)
     raw_close(raw);
 }
 
+/* The quota of the locks is used up, and the server enforces it. */
+TEST_LIMIT(a_lock_is_broken_though_there_is_no_room_to_say_by_whom, 60)
+{
+    struct zookeeper_server *server = serve("-Dzookeeper.enforceQuota=true");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client(), *other = open_client();
+    const hf_options options = with_ttl(300000);
+    hf_error err = { 0 };
+    hf_lock *lock = must_acquire(client, "x", &options);
+    must_release(must_acquire(other, "y", NULL)); /* what breaking needs of the other client is there */
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "", "/zookeeper/quota/holdfast"));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "count=0,bytes=0", "/zookeeper/quota/holdfast/zookeeper_stats"));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "count=-1,bytes=-1=;byteHardLimit=1;countHardLimit=-1",
+                                "/zookeeper/quota/holdfast/zookeeper_limits"));
+    CHECK(raw_create(raw, ZOO_EPHEMERAL, "more", "/holdfast/x/more") != ZOK); /* it is enforced */
+    CHECK_STATUS(HF_OK, hf_break(other, "x", &err), &err);
+    CHECK(is_said(lock, "the store no longer has it"));
+    hf_close(client);
+    hf_close(other);
+    raw_close(raw);
+}
+
 /* A server that falls silent when it is asked who did it. */
 TEST_LIMIT(a_loss_is_told_though_nobody_says_by_whom, 60)
 {

@@ -274,7 +274,7 @@ hf_status hfi_zookeeper_inspect_done(void *memory, const char *prefix, hf_inspec
 
 /* --- taking away --- */
 
-/* With a word for its holder, if the directory is ours to write. */
+/* With a word for its holder in the directory; if the server refuses that, for whatever reason, without. */
 static int delete_node(struct zookeeper_session *session, const char *directory, const char *node, const char *by,
                        hfi_time deadline_ns)
 {
@@ -284,7 +284,7 @@ static int delete_node(struct zookeeper_session *session, const char *directory,
     struct zookeeper_call *removal = hfi_zookeeper_mark_and_delete(session, directory, true, data, path);
     int rc = hfi_zookeeper_answer(removal, deadline_ns);
     hfi_zookeeper_call_free(removal);
-    if (rc == ZNOAUTH) {
+    if (rc != ZOK && rc != ZNONODE && !hfi_zookeeper_is_lost(rc)) {
         removal = hfi_zookeeper_delete(session, path);
         rc = hfi_zookeeper_answer(removal, deadline_ns);
         hfi_zookeeper_call_free(removal);
