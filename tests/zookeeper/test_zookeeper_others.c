@@ -278,6 +278,13 @@ TEST_LIMIT(nobody_is_named_who_did_not_break_the_lock, 60)
     snprintf(node, sizeof node, "%.*s", (int)strcspn(raw->text, " "), raw->text);
     REQUIRE_INT(ZOK, raw_delete(raw, "/holdfast/x/%s", node));
     CHECK(is_said(lock, "the store no longer has it"));
+    /* A directory in which somebody keeps something is left as it is. */
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_CONTAINER, "ours since 2019", "/holdfast/kept"));
+    lock = must_acquire(client, "kept", &options);
+    CHECK_STATUS(HF_OK, hf_break(other, "kept", NULL), NULL);
+    REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/kept"));
+    CHECK_STR("ours since 2019", raw->text);
+    CHECK(is_said(lock, "the store no longer has it"));
     /* Who may not say it may break the lock all the same. */
     REQUIRE_INT(ZOK, raw_permit(raw, ZOO_PERM_ALL & ~ZOO_PERM_WRITE, "/holdfast/x"));
     CHECK(is_said(acquire_and_break(client, other), "the store no longer has it"));
