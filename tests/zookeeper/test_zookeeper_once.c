@@ -204,7 +204,7 @@ TEST_LIMIT(a_pair_that_leaves_a_mark_is_four_requests, 90)
     unlink(clock_path);
 }
 
-/* Whoever has waited asks for the time, which is a write to the directory of the marks, if there is one to be judged. */
+/* Whoever has waited asks for the time, by a write to the directory of the marks, if there is one to be judged. */
 TEST_LIMIT(a_mark_that_was_forgotten_costs_a_waiter_no_write, 60)
 {
     struct zookeeper_server *server = serve("");
