@@ -197,13 +197,33 @@ static void check_try(const char *url, hf_status expected, const char *token)
     hf_close(client);
 }
 
+/* … and says nothing of what it could not do besides. */
+static void check_breaks_without_telling(const char *url, const char *holders, const char *token)
+{
+    hf_client *holder = NULL, *admin = NULL;
+    hf_error err = { 0 };
+    setenv("CONSUL_HTTP_TOKEN", holders, 1);
+    REQUIRE_STATUS(HF_OK, hf_open(&holder, url, NULL, NULL), NULL);
+    setenv("CONSUL_HTTP_TOKEN", token, 1);
+    REQUIRE_STATUS(HF_OK, hf_open(&admin, url, NULL, NULL), NULL);
+    hf_lock *lock = must_acquire(holder, "x", NULL);
+    CHECK_STATUS(HF_OK, hf_break(admin, "x", &err), &err);
+    CHECK_STR("", err.message);
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    hf_close(holder);
+    hf_close(admin);
+}
+
 TEST_LIMIT(tokens_that_may_and_tokens_that_may_not, 40)
 {
     struct consul_server *server = consul_server_start(ACLS);
-    char good[60], readable[60], sessionless[60], id[60];
+    char good[60], readable[60], sessionless[60], breaker[60], id[60];
     make_token(server, "good", RULES("write"), good, id);
     make_token(server, "readable", RULES("read"), readable, id);
     make_token(server, "sessionless", "key_prefix \\\"holdfast/\\\" { policy = \\\"write\\\" }", sessionless, id);
+    make_token(server, "breaker", RULES("read") " key_prefix \\\"holdfast/x/\\\" { policy = \\\"write\\\" }", breaker,
+               id);
+    check_breaks_without_telling(server->url, good, breaker);
     check_try(server->url, HF_OK, good);
     check_try(server->url, HF_DENIED, readable);
     check_try(server->url, HF_DENIED, sessionless);

@@ -184,6 +184,21 @@ TEST_LIMIT(a_key_that_is_deleted_was_broken_by_nobody, 60)
     await_keys(cluster, 0);
 }
 
+/* Another program would not read who broke its lock, and its lease may last for ever. */
+TEST_LIMIT(nothing_is_left_on_the_lease_of_a_foreign_holder, 60)
+{
+    struct etcd_cluster *cluster = start_store(1, QUICK);
+    hf_client *client = open_client();
+    hf_error err = { 0 };
+    char answer[200], lease[32] = "";
+    etcd_ctl_read(cluster, answer, sizeof answer, "lease grant 600");
+    REQUIRE_INT(1, sscanf(answer, "lease %31s", lease));
+    etcd_ctl(cluster, "put --lease=%s holdfast/x/%s foreign", lease, lease);
+    CHECK_STATUS(HF_OK, hf_break(client, "x", &err), &err);
+    CHECK_INT(0, etcd_ctl_keys(cluster, "holdfast/"));
+    hf_close(client);
+}
+
 TEST_LIMIT(a_waiter_whose_lease_is_revoked_lines_up_again, 60)
 {
     struct scene scene;

@@ -175,4 +175,8 @@ TEST(who_broke_a_lock_is_said_of_one_node)
     CHECK(!hfi_zookeeper_breaker_read("", "a-lock-0000000007"));
     CHECK(!hfi_zookeeper_breaker_read("a-lock-0000000007", "a-lock-0000000007"));
     CHECK(!hfi_zookeeper_breaker_read("a-lock-0000000007 ", "a-lock-0000000007"));
+    CHECK(hfi_zookeeper_is_breaker(data));
+    CHECK(!hfi_zookeeper_is_breaker("a-lock-0000000007"));
+    CHECK(!hfi_zookeeper_is_breaker("192.0.2.1"));
+    CHECK(!hfi_zookeeper_is_breaker("ours since 2019"));
 }

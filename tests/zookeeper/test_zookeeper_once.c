@@ -204,6 +204,29 @@ TEST_LIMIT(a_pair_that_leaves_a_mark_is_four_requests, 90)
     unlink(clock_path);
 }
 
+/* Whoever has waited asks for the time, by a write to the directory of the marks, if there is one to be judged. */
+TEST_LIMIT(a_mark_that_was_forgotten_costs_a_waiter_no_write, 60)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    const hf_options options = once_per_hour();
+    hf_client *client = open_patient_client();
+    struct waiter waiter;
+    do_it(client, "x");
+    check_forget(client, "x");
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/.done"));
+    const int32_t version = raw->stat.version;
+    waiter_start(&waiter, client, "x", &options);
+    await_contenders(raw, "x", 2);
+    must_release(lock);
+    waiter_finish(&waiter);
+    REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/.done"));
+    CHECK_INT(version, raw->stat.version);
+    hf_close(client);
+    raw_close(raw);
+}
+
 /* ---------------------------------------------------------------------------------------------------------- trouble */
 
 TEST_LIMIT(a_mark_survives_the_death_of_the_server, 60)

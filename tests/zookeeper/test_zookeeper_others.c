@@ -278,9 +278,38 @@ TEST_LIMIT(nobody_is_named_who_did_not_break_the_lock, 60)
     snprintf(node, sizeof node, "%.*s", (int)strcspn(raw->text, " "), raw->text);
     REQUIRE_INT(ZOK, raw_delete(raw, "/holdfast/x/%s", node));
     CHECK(is_said(lock, "the store no longer has it"));
+    /* A directory in which somebody keeps something is left as it is. */
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_CONTAINER, "ours since 2019", "/holdfast/kept"));
+    lock = must_acquire(client, "kept", &options);
+    CHECK_STATUS(HF_OK, hf_break(other, "kept", NULL), NULL);
+    REQUIRE_INT(ZOK, raw_get(raw, "/holdfast/kept"));
+    CHECK_STR("ours since 2019", raw->text);
+    CHECK(is_said(lock, "the store no longer has it"));
     /* Who may not say it may break the lock all the same. */
     REQUIRE_INT(ZOK, raw_permit(raw, ZOO_PERM_ALL & ~ZOO_PERM_WRITE, "/holdfast/x"));
     CHECK(is_said(acquire_and_break(client, other), "the store no longer has it"));
+    hf_close(client);
+    hf_close(other);
+    raw_close(raw);
+}
+
+/* The quota of the locks is used up, and the server enforces it. */
+TEST_LIMIT(a_lock_is_broken_though_there_is_no_room_to_say_by_whom, 60)
+{
+    struct zookeeper_server *server = serve("-Dzookeeper.enforceQuota=true");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client(), *other = open_client();
+    const hf_options options = with_ttl(300000);
+    hf_error err = { 0 };
+    hf_lock *lock = must_acquire(client, "x", &options);
+    must_release(must_acquire(other, "y", NULL)); /* what breaking needs of the other client is there */
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "", "/zookeeper/quota/holdfast"));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "count=0,bytes=0", "/zookeeper/quota/holdfast/zookeeper_stats"));
+    REQUIRE_INT(ZOK, raw_create(raw, ZOO_PERSISTENT, "count=-1,bytes=-1=;byteHardLimit=1;countHardLimit=-1",
+                                "/zookeeper/quota/holdfast/zookeeper_limits"));
+    CHECK(raw_create(raw, ZOO_EPHEMERAL, "more", "/holdfast/x/more") != ZOK); /* it is enforced */
+    CHECK_STATUS(HF_OK, hf_break(other, "x", &err), &err);
+    CHECK(is_said(lock, "the store no longer has it"));
     hf_close(client);
     hf_close(other);
     raw_close(raw);
@@ -292,13 +321,15 @@ TEST_LIMIT(a_loss_is_told_though_nobody_says_by_whom, 60)
     struct zookeeper_server *server = serve("");
     struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
     hf_client *other = open_client();
+    hf_client *client = NULL;
+    hf_client_options patient = HF_CLIENT_OPTIONS_INIT;
     hf_options options = with_ttl(300000);
     struct waiter waiter;
     struct loss loss = { 0 };
     char url[60];
+    patient.timeout_ms = 60000; /* a silent connection is given up after half of that */
     snprintf(url, sizeof url, "zookeeper://127.0.0.1:%d", late_relay_port(relay));
-    use_url(url);
-    hf_client *client = open_client();
+    REQUIRE_STATUS(HF_OK, hf_open(&client, url, &patient, NULL), NULL);
     record_loss(&options, &loss);
     hf_lock *lock = must_acquire(other, "x", NULL);
     waiter_start(&waiter, client, "x", &options);
@@ -311,7 +342,7 @@ TEST_LIMIT(a_loss_is_told_though_nobody_says_by_whom, 60)
     REQUIRE_STATUS(HF_OK, hf_break(other, "x", NULL), NULL);
     gate_await(&loss.told, 1);
     CHECK_STR("its node was deleted", loss.why);
-    CHECK(atomic_load(&loss.told_ns) - broken_ns < test_ms(4000) * 1000000LL);
+    CHECK(atomic_load(&loss.told_ns) - broken_ns < test_ms(5000) * 1000000LL);
     late_relay_await(relay);
     late_relay_deliver_if_open(relay);
     CHECK_STATUS(HF_LOST, hf_release(waiter.lock, NULL), NULL);

@@ -201,15 +201,18 @@ static hf_status evict_holder(struct consul_store *store, const char *name, cons
         { .verb = "set", .key = session, .value = value }
     };
     const size_t count = owner.client ? BREAK_AND_TELL : BREAK_ALONE;
-    hf_status status = hfi_consul_txn(store, operations, count, &answer, deadline_ns, err);
+    hf_error trouble = { .status = HF_OK };
+    hf_status status = hfi_consul_txn(store, operations, count, &answer, deadline_ns, &trouble);
     if (count == BREAK_AND_TELL && (status == HF_DENIED || (status == HF_OK && answer.failed == DOES_NOT_LISTEN))) {
         if (status == HF_OK)
             hfi_consul_answer_free(&answer);
-        status = hfi_consul_txn(store, operations, BREAK_ALONE, &answer, deadline_ns, err);
+        status = hfi_consul_txn(store, operations, BREAK_ALONE, &answer, deadline_ns, &trouble);
     }
     if (status == HF_OK) {
         *done = answer.failed == 0;
         hfi_consul_answer_free(&answer);
+    } else if (err) {
+        *err = trouble;
     }
     return status;
 }

@@ -279,11 +279,13 @@ bool hfi_etcd_lease_kept(struct etcd_store *store, struct etcd_lease *lease, con
 /* From when a time-to-live of `ttl_ms` counts; *valid_ms is less if the lease is shorter, else 0. */
 hfi_time hfi_etcd_lease_counts_from(struct etcd_store *store, const struct etcd_lease *lease, uint32_t ttl_ms,
                                     hfi_time now_ns, uint32_t *valid_ms);
-/* The lease of a lock that is held, so that it cannot go meanwhile, in which revision its key was made, and whether it
- * is known to be gone; NULL: it was released by another thread. */
-struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock, int64_t *own_revision,
-                                      bool *lost);
+/* The lease of a lock that is held, so that it cannot go meanwhile, and in which revision its key was made; NULL: it is
+ * lost, or was released by another thread. */
+struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock, int64_t *own_revision);
 void hfi_etcd_lease_unuse(struct etcd_store *store, struct etcd_lease *lease);
+/* The number of the lease by which a lock was held, and in which revision its key was made; 0: it was released by
+ * another thread, or the lease has ended. */
+int64_t hfi_etcd_lease_alive(struct etcd_store *store, const struct etcd_lock *lock, int64_t *own_revision);
 /* Of leases that may have ended; whether or not they are there afterwards, they end by themselves. */
 #define HFI_ETCD_REVOKE_MOST 32
 void hfi_etcd_leases_revoke(struct etcd_store *store, const int64_t *ids, size_t count, hfi_time deadline_ns);
@@ -368,9 +370,9 @@ void hfi_etcd_read_person(struct etcd_person *person, const ProtobufCBinaryData 
 hf_status hfi_etcd_read_keys(struct etcd_store *store, const char *start, struct etcd_call *call, hfi_time deadline_ns,
                              hf_error *err);
 /* Where the holder of `name` by this lease finds the revision in which its key was made and who has broken it:
- * "17 user@host:4711". With "" for the name, what all of that lease begin with. Its length. */
-#define HFI_ETCD_BROKEN_MAX (HFI_ETCD_PREFIX_MAX + 28) /* of the latter */
-size_t hfi_etcd_broken_key(char *out, size_t room, const struct etcd_store *store, int64_t lease, const char *name);
+ * "17 user@host:4711". Its length. */
+size_t hfi_etcd_broken_key(char out[HFI_ETCD_KEY_MAX + 1], const struct etcd_store *store, const char *name,
+                           int64_t lease);
 /* Deletes the key if it is still the one that was seen, and puts `note`, unless it is NULL, in the same step; if the
  * server has no room for that, or does not let us, it does without. */
 hf_status hfi_etcd_delete_key(struct etcd_store *store, const Etcd__KeyValue *one, Etcd__PutRequest *note,

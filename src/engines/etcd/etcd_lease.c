@@ -296,17 +296,25 @@ void hfi_etcd_lease_drop(struct etcd_store *store, struct etcd_lock *lock)
     pthread_mutex_unlock(&store->mutex);
 }
 
-struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock, int64_t *own_revision,
-                                      bool *lost)
+struct etcd_lease *hfi_etcd_lease_use(struct etcd_store *store, const struct etcd_lock *lock, int64_t *own_revision)
 {
     pthread_mutex_lock(&store->mutex);
-    struct etcd_lease *lease = lock->place == ETCD_HELD ? lock->lease : NULL;
+    struct etcd_lease *lease = lock->place == ETCD_HELD && !lock->lost ? lock->lease : NULL;
     if (lease)
         lease->users++;
     *own_revision = lock->own_revision;
-    *lost = !lease || lock->lost;
     pthread_mutex_unlock(&store->mutex);
     return lease;
+}
+
+int64_t hfi_etcd_lease_alive(struct etcd_store *store, const struct etcd_lock *lock, int64_t *own_revision)
+{
+    pthread_mutex_lock(&store->mutex);
+    const struct etcd_lease *lease = lock->place == ETCD_HELD ? lock->lease : NULL;
+    const int64_t id = lease && lease->state == ETCD_LEASE_ALIVE ? lease->id : 0;
+    *own_revision = lock->own_revision;
+    pthread_mutex_unlock(&store->mutex);
+    return id;
 }
 
 void hfi_etcd_lease_unuse(struct etcd_store *store, struct etcd_lease *lease)

@@ -236,11 +236,13 @@ hf_status hfi_etcd_inspect_one(void *memory, const char *name, hf_inspect_fn eac
 
 /* --- breaking --- */
 
-size_t hfi_etcd_broken_key(char *out, size_t room, const struct etcd_store *store, int64_t lease, const char *name)
+size_t hfi_etcd_broken_key(char out[HFI_ETCD_KEY_MAX + 1], const struct etcd_store *store, const char *name,
+                           int64_t lease)
 {
     char encoded[HFI_NAME_ENCODED_MAX];
     hfi_name_encode(encoded, name);
-    return (size_t)snprintf(out, room, "%s/.broken/%llx/%s", store->config.prefix, (unsigned long long)lease, encoded);
+    return (size_t)snprintf(out, HFI_ETCD_KEY_MAX + 1, "%s/.broken/%llx/%s", store->config.prefix,
+                            (unsigned long long)lease, encoded);
 }
 
 /* *spare: the server refuses the note. */
@@ -280,22 +282,29 @@ hf_status hfi_etcd_delete_key(struct etcd_store *store, const Etcd__KeyValue *on
                               hfi_time deadline_ns, hf_error *err)
 {
     bool spare;
-    const hf_status status = delete_and_put(store, one, note, &spare, deadline_ns, err);
-    return spare ? delete_and_put(store, one, NULL, &spare, deadline_ns, err) : status;
+    hf_error trouble = { .status = HF_OK };
+    const hf_status status = delete_and_put(store, one, note, &spare, deadline_ns, &trouble);
+    if (spare)
+        return delete_and_put(store, one, NULL, &spare, deadline_ns, err);
+    if (status != HF_OK && err)
+        *err = trouble;
+    return status;
 }
 
-/* Leaves a word for the holder, which goes with its lease. */
+/* Leaves a word for the holder, which goes with its lease; no other program would read it. */
 static hf_status break_key(struct etcd_store *store, const char *name, const Etcd__KeyValue *one, const char *by,
                            hfi_time deadline_ns, hf_error *err)
 {
     char key[HFI_ETCD_KEY_MAX + 1], value[HFI_ETCD_VALUE_MAX];
+    struct etcd_person holder;
     Etcd__PutRequest note = ETCD__PUT_REQUEST__INIT;
-    hfi_etcd_broken_key(key, sizeof key, store, one->lease, name);
+    hfi_etcd_read_person(&holder, &one->value);
+    hfi_etcd_broken_key(key, store, name, one->lease);
     snprintf(value, sizeof value, "%lld %s", (long long)one->create_revision, by);
     note.key = bytes(key);
     note.value = bytes(value);
     note.lease = one->lease;
-    return hfi_etcd_delete_key(store, one, one->lease ? &note : NULL, deadline_ns, err);
+    return hfi_etcd_delete_key(store, one, one->lease && *holder.host ? &note : NULL, deadline_ns, err);
 }
 
 hf_status hfi_etcd_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)

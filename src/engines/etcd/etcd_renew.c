@@ -8,16 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A server takes 128 operations in one transaction unless it was told otherwise (max-txn-ops): then fewer. One for each
- * lock, and one for each lease. */
+/* A server takes 128 operations in one transaction unless it was told otherwise (max-txn-ops): then fewer. */
 #define TOGETHER_MOST 100
-#define LEASES_MOST 28
+#define LEASES_MOST 30
 
 /* One lock of many. */
 struct part {
-    struct etcd_lease *lease; /* NULL: it was released by another thread */
-    size_t lease_index;
-    bool lost; /* that is known already; what is still asked is who broke it */
+    struct etcd_lease *lease; /* NULL: it is lost */
+    bool asked;               /* … and it is asked for who broke it */
     int64_t own_revision;
     char key[HFI_ETCD_KEY_MAX + 1];
     Etcd__Compare compare;
@@ -25,71 +23,45 @@ struct part {
     Etcd__RangeRequest range;
 };
 
-/* One of their leases. */
-struct shared {
-    struct etcd_lease *lease;
-    size_t call; /* that keeps it; 0: none, as the first call is the transaction */
-    bool kept;
-    Etcd__LeaseRequest keep;
-    char start[HFI_ETCD_BROKEN_MAX], end[HFI_ETCD_BROKEN_MAX]; /* between them is who broke which of its locks */
-    Etcd__RequestOp operation;
-    Etcd__RangeRequest range;
-};
-
 struct renewal {
     struct part parts[TOGETHER_MOST];
     size_t count;
-    struct shared leases[LEASES_MOST];
-    size_t lease_count;
     Etcd__Compare *compares[TOGETHER_MOST];
-    Etcd__RequestOp *operations[TOGETHER_MOST + LEASES_MOST]; /* those of the leases behind all others */
+    Etcd__RequestOp *operations[TOGETHER_MOST];
     Etcd__TxnRequest request;
+    Etcd__LeaseRequest keeps[LEASES_MOST];
+    struct etcd_lease *leases[LEASES_MOST];
+    bool kept[LEASES_MOST];
     struct etcd_call calls[1 + LEASES_MOST];
     struct etcd_question question;
 };
 
-static size_t find_lease(const struct etcd_store *store, struct renewal *all, struct etcd_lease *lease)
-{
-    size_t i = 0;
-    while (i < all->lease_count && all->leases[i].lease != lease)
-        i++;
-    if (i < all->lease_count)
-        return i;
-    struct shared *shared = &all->leases[all->lease_count++];
-    shared->lease = lease;
-    const size_t length = hfi_etcd_broken_key(shared->start, sizeof shared->start, store, lease->id, "");
-    memcpy(shared->end, shared->start, length + 1);
-    shared->end[length - 1] = '/' + 1;
-    etcd__range_request__init(&shared->range);
-    shared->range.key = (ProtobufCBinaryData){ .len = length, .data = (uint8_t *)shared->start };
-    shared->range.range_end = (ProtobufCBinaryData){ .len = length, .data = (uint8_t *)shared->end };
-    etcd__request_op__init(&shared->operation);
-    shared->operation.request_case = ETCD__REQUEST_OP__REQUEST_RANGE;
-    shared->operation.range = &shared->range;
-    return i;
-}
-
 /* Has the lease kept too, unless it was a moment ago. */
-static void keep(struct etcd_store *store, struct renewal *all, struct shared *shared, uint32_t ttl_ms)
+static void add_lease(struct etcd_store *store, struct renewal *all, struct etcd_lease *lease, uint32_t ttl_ms)
 {
-    if (shared->call || !hfi_etcd_lease_is_stale(store, shared->lease, ttl_ms))
+    size_t *count = &all->question.count; /* the first call is the transaction */
+    for (size_t i = 1; i < *count; i++) {
+        if (all->leases[i - 1] == lease)
+            return;
+    }
+    if (!hfi_etcd_lease_is_stale(store, lease, ttl_ms))
         return;
-    etcd__lease_request__init(&shared->keep);
-    shared->keep.id = shared->lease->id;
-    shared->call = all->question.count++;
-    all->calls[shared->call] = (struct etcd_call){ .path = "/etcdserverpb.Lease/LeaseKeepAlive",
-                                                   .request = &shared->keep.base,
-                                                   .type = &etcd__lease_keep_alive_response__descriptor };
+    Etcd__LeaseRequest *keep = &all->keeps[*count - 1];
+    etcd__lease_request__init(keep);
+    keep->id = lease->id;
+    all->leases[*count - 1] = lease;
+    all->calls[(*count)++] = (struct etcd_call){ .path = "/etcdserverpb.Lease/LeaseKeepAlive",
+                                                 .request = &keep->base,
+                                                 .type = &etcd__lease_keep_alive_response__descriptor };
 }
 
 /* If all keys are as they were made nothing is read; else each is. */
 static void add_part(struct etcd_store *store, struct renewal *all, const struct hfi_renewal *renewal)
 {
     struct part *part = &all->parts[all->count++];
-    part->lease = hfi_etcd_lease_use(store, renewal->lock, &part->own_revision, &part->lost);
+    part->lease = hfi_etcd_lease_use(store, renewal->lock, &part->own_revision);
     if (!part->lease)
         return;
-    part->lease_index = find_lease(store, all, part->lease);
     const size_t length = hfi_etcd_key(part->key, store, renewal->name, part->lease->id);
     etcd__compare__init(&part->compare);
     part->compare.target = ETCD__COMPARE__TARGET__CREATE;
@@ -104,8 +76,7 @@ static void add_part(struct etcd_store *store, struct renewal *all, const struct
     part->operation.range = &part->range;
     all->compares[all->request.n_compare++] = &part->compare;
     all->operations[all->request.n_failure++] = &part->operation;
-    if (!part->lost)
-        keep(store, all, &all->leases[part->lease_index], renewal->ttl_ms);
+    add_lease(store, all, part->lease, renewal->ttl_ms);
 }
 
 /* What was read at `index`; NULL: nothing was. */
@@ -125,52 +96,35 @@ static bool is_there(const Etcd__TxnResponse *answer, size_t index, int64_t revi
     return range && range->n_kvs == 1 && range->kvs[0]->create_revision == revision;
 }
 
-/* Says who broke the lock, if somebody has said so of its lease. */
-static void explain(struct hfi_renewal *renewal, const struct etcd_store *store, const struct renewal *all,
-                    const struct part *part)
-{
-    const Etcd__TxnResponse *answer = (const Etcd__TxnResponse *)all->calls[0].answer;
-    const Etcd__RangeResponse *range = range_at(answer, all->request.n_compare + part->lease_index);
-    char key[HFI_ETCD_KEY_MAX + 1];
-    const size_t length = hfi_etcd_broken_key(key, sizeof key, store, part->lease->id, renewal->name);
-    for (size_t i = 0; range && i < range->n_kvs; i++) {
-        char text[HFI_ETCD_VALUE_MAX], *by;
-        const Etcd__KeyValue *one = range->kvs[i];
-        if (one->key.len != length || memcmp(one->key.data, key, length) != 0)
-            continue;
-        snprintf(text, sizeof text, "%.*s", (int)(one->value.len < sizeof text ? one->value.len : sizeof text - 1),
-                 one->value.data ? (const char *)one->value.data : "");
-        if (strtoll(text, &by, 10) == part->own_revision && by[0] == ' ' && by[1])
-            hfi_say_broken(renewal->why, by + 1);
-    }
-}
-
 static bool makes_sense(const struct renewal *all, const Etcd__TxnResponse *answer)
 {
     return answer->succeeded || answer->n_responses == all->request.n_failure;
+}
+
+/* Whether the lease was to be kept, and was not in a way that counts. */
+static bool is_doubtful(const struct renewal *all, const struct etcd_lease *lease)
+{
+    for (size_t i = 1; i < all->question.count; i++) {
+        if (all->leases[i - 1] == lease)
+            return !all->kept[i - 1];
+    }
+    return false;
 }
 
 static void take_answer(struct etcd_store *store, struct renewal *all, struct hfi_renewal *renewals)
 {
     const Etcd__TxnResponse *answer = (const Etcd__TxnResponse *)all->calls[0].answer;
     size_t asked = 0;
-    for (size_t i = 0; i < all->lease_count; i++) {
-        struct shared *shared = &all->leases[i];
-        shared->kept = !shared->call || hfi_etcd_lease_kept(store, shared->lease, &all->question, shared->call);
-    }
+    for (size_t i = 1; i < all->question.count; i++)
+        all->kept[i - 1] = hfi_etcd_lease_kept(store, all->leases[i - 1], &all->question, i);
     for (size_t i = 0; i < all->count; i++) {
         const struct part *part = &all->parts[i];
         struct hfi_renewal *renewal = &renewals[i];
         renewal->status = HF_LOST;
-        if (!part->lease)
+        if (!part->lease || !is_there(answer, asked++, part->own_revision) ||
+            hfi_etcd_lease_has_ended(store, part->lease))
             continue;
-        if (!is_there(answer, asked++, part->own_revision)) {
-            explain(renewal, store, all, part);
-            continue;
-        }
-        if (part->lost || hfi_etcd_lease_has_ended(store, part->lease))
-            continue;
-        renewal->status = all->leases[part->lease_index].kept ? HF_OK : HF_UNAVAILABLE;
+        renewal->status = is_doubtful(all, part->lease) ? HF_UNAVAILABLE : HF_OK;
         renewal->counted_from_ns = hfi_etcd_lease_counts_from(store, part->lease, renewal->ttl_ms,
                                                               renewal->counted_from_ns, &renewal->valid_ms);
     }
@@ -192,23 +146,27 @@ static void take_fewer(struct etcd_store *store, size_t count)
     pthread_mutex_unlock(&store->mutex);
 }
 
-/* As many as go into one question; how many. 0: they were too many, and fewer are asked for from now on. */
-static size_t renew_some(struct etcd_store *store, struct renewal *all, struct hfi_renewal *renewals, size_t count,
-                         hfi_time deadline_ns, hf_error *err)
+/* A question with one transaction, which is still empty. */
+static void begin(struct renewal *all, hfi_time deadline_ns)
 {
     memset(all, 0, sizeof *all);
     etcd__txn_request__init(&all->request);
     all->request.compare = all->compares;
-    all->request.failure = all->operations;
     all->calls[0] = (struct etcd_call){ .path = "/etcdserverpb.KV/Txn",
                                         .request = &all->request.base,
                                         .type = &etcd__txn_response__descriptor };
     all->question = (struct etcd_question){ .calls = all->calls, .count = 1, .deadline_ns = deadline_ns };
+}
+
+/* As many as go into one question; how many. 0: they were too many, and fewer are asked for from now on. */
+static size_t renew_some(struct etcd_store *store, struct renewal *all, struct hfi_renewal *renewals, size_t count,
+                         hfi_time deadline_ns, hf_error *err)
+{
+    begin(all, deadline_ns);
+    all->request.failure = all->operations;
     const size_t most = together(store);
-    while (all->count < count && all->count < most && all->lease_count < LEASES_MOST)
+    while (all->count < count && all->count < most && all->question.count <= LEASES_MOST)
         add_part(store, all, &renewals[all->count]);
-    for (size_t i = 0; i < all->lease_count; i++)
-        all->operations[all->request.n_failure++] = &all->leases[i].operation;
     hf_status status = hfi_etcd_ask(store, &all->question, err);
     const bool too_many = all->question.too_many && all->count > 1;
     if (too_many)
@@ -216,7 +174,7 @@ static size_t renew_some(struct etcd_store *store, struct renewal *all, struct h
     if (status == HF_OK && !makes_sense(all, (const Etcd__TxnResponse *)all->calls[0].answer))
         status = hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
     for (size_t i = 0; i < all->count && status != HF_OK; i++)
-        renewals[i].status = all->parts[i].lost ? HF_LOST : status; /* what is known to be lost is so in any case */
+        renewals[i].status = all->parts[i].lease ? status : HF_LOST; /* what is known to be lost is so in any case */
     if (status == HF_OK)
         take_answer(store, all, renewals);
     hfi_etcd_answers_free(&all->question);
@@ -227,6 +185,71 @@ static size_t renew_some(struct etcd_store *store, struct renewal *all, struct h
     return too_many ? 0 : all->count;
 }
 
+/* --- who broke those that are lost --- */
+
+/* Asks for it if the lock is lost, and not with its lease, with which it would have gone. */
+static void add_lost(struct etcd_store *store, struct renewal *all, const struct hfi_renewal *renewal)
+{
+    struct part *part = &all->parts[all->count++];
+    const int64_t lease =
+        renewal->status == HF_LOST ? hfi_etcd_lease_alive(store, renewal->lock, &part->own_revision) : 0;
+    if (!lease)
+        return;
+    etcd__range_request__init(&part->range);
+    part->range.key = (ProtobufCBinaryData){ .len = hfi_etcd_broken_key(part->key, store, renewal->name, lease),
+                                             .data = (uint8_t *)part->key };
+    etcd__request_op__init(&part->operation);
+    part->operation.request_case = ETCD__REQUEST_OP__REQUEST_RANGE;
+    part->operation.range = &part->range;
+    part->asked = true;
+    all->operations[all->request.n_success++] = &part->operation;
+}
+
+/* "17 user@host:4711", if 17 is the revision in which our key was made. */
+static void explain(char why[HFI_WHY_MAX], const Etcd__RangeResponse *range, int64_t own_revision)
+{
+    char text[HFI_ETCD_VALUE_MAX], *by;
+    if (!range || range->n_kvs != 1)
+        return;
+    const ProtobufCBinaryData *value = &range->kvs[0]->value;
+    snprintf(text, sizeof text, "%.*s", (int)(value->len < sizeof text ? value->len : sizeof text - 1),
+             value->data ? (const char *)value->data : "");
+    if (strtoll(text, &by, 10) == own_revision && by[0] == ' ' && by[1])
+        hfi_say_broken(why, by + 1);
+}
+
+/* As many as go into one question; how many. */
+static size_t explain_some(struct etcd_store *store, struct renewal *all, struct hfi_renewal *renewals, size_t count,
+                           hfi_time deadline_ns)
+{
+    begin(all, deadline_ns);
+    all->request.success = all->operations;
+    const size_t most = together(store);
+    while (all->count < count && all->request.n_success < most && all->count < TOGETHER_MOST)
+        add_lost(store, all, &renewals[all->count]);
+    if (all->request.n_success == 0 || hfi_etcd_ask(store, &all->question, NULL) != HF_OK)
+        return all->count;
+    size_t asked = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        if (all->parts[i].asked)
+            explain(renewals[i].why, range_at((const Etcd__TxnResponse *)all->calls[0].answer, asked++),
+                    all->parts[i].own_revision);
+    }
+    hfi_etcd_answers_free(&all->question);
+    return all->count;
+}
+
+/* In a question of its own, since a user may have no right to read that, and when all are renewed, since some may be
+ * healthy: for a second at most, and half of the time that is left. */
+static void explain_losses(struct etcd_store *store, struct renewal *all, struct hfi_renewal *renewals, size_t count,
+                           hfi_time deadline_ns)
+{
+    const hfi_time now = store->env->now_ns(), half = (deadline_ns - now) / 2;
+    const hfi_time until = now + (half < HFI_SECOND ? half : HFI_SECOND);
+    for (size_t done = 0; done < count && store->env->now_ns() < until;)
+        done += explain_some(store, all, renewals + done, count - done, until);
+}
+
 hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err)
 {
     struct etcd_store *store = memory;
@@ -235,6 +258,7 @@ hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t coun
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a renewal");
     for (size_t done = 0; done < count;)
         done += renew_some(store, all, renewals + done, count - done, deadline_ns, err);
+    explain_losses(store, all, renewals, count, deadline_ns);
     hfi_etcd_tell_losses(store); /* of those that share a lease with these */
     hfi_free(all);
     return HF_OK;

@@ -82,6 +82,8 @@ bool hfi_zookeeper_mark_read(struct zookeeper_mark *out, char *data, const struc
 /* Who broke a lock is said in the data of its directory, of the node that held it then. NULL: not of `node`. */
 void hfi_zookeeper_breaker_write(char out[HFI_ZOOKEEPER_DATA_MAX], const char *node, const char *by);
 const char *hfi_zookeeper_breaker_read(const char *data, const char *node);
+/* Whether that is what it says, of whichever node. */
+bool hfi_zookeeper_is_breaker(const char *data);
 
 /* The part of a node's name that is unique to one attempt of one owner, and what goes between it and the number. */
 void hfi_zookeeper_node_prefix(char *out, const struct zookeeper_config *config, struct hfi_owner owner,

@@ -274,38 +274,47 @@ hf_status hfi_zookeeper_inspect_done(void *memory, const char *prefix, hf_inspec
 
 /* --- taking away --- */
 
-/* With a word for its holder, if the directory is ours to write. */
-static int delete_node(struct zookeeper_session *session, const char *directory, const char *node, const char *by,
-                       hfi_time deadline_ns)
+/* With a word for its holder in the directory, if `told`; if the server refuses that, for whatever reason, without. */
+static int delete_node(struct zookeeper_session *session, const char *directory, const char *node, bool told,
+                       const char *by, hfi_time deadline_ns)
 {
     char path[2 * HFI_ZOOKEEPER_PATH_MAX], data[HFI_ZOOKEEPER_DATA_MAX];
+    int rc = ZNOTHING;
     snprintf(path, sizeof path, "%s/%s", directory, node);
     hfi_zookeeper_breaker_write(data, node, by);
-    struct zookeeper_call *removal = hfi_zookeeper_mark_and_delete(session, directory, true, data, path);
-    int rc = hfi_zookeeper_answer(removal, deadline_ns);
-    hfi_zookeeper_call_free(removal);
-    if (rc == ZNOAUTH) {
-        removal = hfi_zookeeper_delete(session, path);
+    if (told) {
+        struct zookeeper_call *both = hfi_zookeeper_mark_and_delete(session, directory, true, data, path);
+        rc = hfi_zookeeper_answer(both, deadline_ns);
+        hfi_zookeeper_call_free(both);
+    }
+    if (rc != ZOK && rc != ZNONODE && !hfi_zookeeper_is_lost(rc)) {
+        struct zookeeper_call *removal = hfi_zookeeper_delete(session, path);
         rc = hfi_zookeeper_answer(removal, deadline_ns);
         hfi_zookeeper_call_free(removal);
     }
     return rc;
 }
 
+/* Whether the data of a directory is nobody else's: none, or who broke an earlier lock. */
+static bool is_ours(const struct zookeeper_call *get)
+{
+    return get && get->rc == ZOK && (get->stat.dataLength == 0 || hfi_zookeeper_is_breaker(get->text));
+}
+
 /* Deletes the first one in line. If it has gone in the meantime, that is what was wanted: whoever comes after it holds
  * the lock rightly. */
 static int delete_first(struct zookeeper_session *session, const char *directory, const char *by, hfi_time deadline_ns)
 {
-    struct zookeeper_call *calls[2] = { hfi_zookeeper_sync(session, directory),
-                                        hfi_zookeeper_list(session, directory) };
-    hfi_zookeeper_await_calls(session->store, calls, 2, deadline_ns);
+    struct zookeeper_call *calls[3] = { hfi_zookeeper_sync(session, directory), hfi_zookeeper_list(session, directory),
+                                        hfi_zookeeper_get(session, directory, false) };
+    hfi_zookeeper_await_calls(session->store, calls, 3, deadline_ns);
     int rc = calls[0] && calls[1] ? calls[1]->rc : ZSYSTEMERROR;
     if (rc == ZOK)
         hfi_zookeeper_line_up(&calls[1]->children);
     if (rc == ZOK && calls[1]->children.count > 0)
-        rc = delete_node(session, directory, calls[1]->children.names[0], by, deadline_ns);
-    hfi_zookeeper_call_free(calls[0]);
-    hfi_zookeeper_call_free(calls[1]);
+        rc = delete_node(session, directory, calls[1]->children.names[0], is_ours(calls[2]), by, deadline_ns);
+    for (size_t i = 0; i < 3; i++)
+        hfi_zookeeper_call_free(calls[i]);
     return rc == ZNONODE ? ZOK : rc;
 }
 

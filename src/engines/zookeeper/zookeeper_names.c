@@ -154,6 +154,14 @@ const char *hfi_zookeeper_breaker_read(const char *data, const char *node)
     return same && data[length + 1] ? data + length + 1 : NULL;
 }
 
+bool hfi_zookeeper_is_breaker(const char *data)
+{
+    char node[HFI_ZOOKEEPER_DATA_MAX];
+    int32_t sequence;
+    snprintf(node, sizeof node, "%.*s", (int)strcspn(data, " "), data);
+    return hfi_zookeeper_sequence(node, &sequence) && hfi_zookeeper_breaker_read(data, node);
+}
+
 /* --- names of nodes --- */
 
 void hfi_zookeeper_node_prefix(char *out, const struct zookeeper_config *config, struct hfi_owner owner,

@@ -292,6 +292,8 @@ static hf_status read_mark(const struct errand *errand, struct zookeeper_call *c
     const hfi_time deadline = errand->request->deadline_ns;
     int rc = hfi_zookeeper_answer(call, deadline);
     errand->lock->marked = rc == ZOK;
+    if (rc == ZOK && !call->text[0]) /* forgotten */
+        return HF_OK;
     if (rc == ZOK && !now_ms) { /* our node was made long ago */
         struct zookeeper_call *time = hfi_zookeeper_ask_time(errand->lock->session);
         rc = hfi_zookeeper_answer(time, deadline);

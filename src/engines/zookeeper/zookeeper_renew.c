@@ -119,18 +119,20 @@ static void renew_groups(struct zookeeper_store *store, struct group *groups, si
     }
 }
 
-/* Of those whose node is gone. */
+/* Of those whose node is gone. Others were renewed with them, whose time may end at the deadline: half of what is left
+ * until then at most. */
 static void ask_who_broke(struct zookeeper_store *store, struct hfi_renewal *renewals, size_t count,
                           hfi_time deadline_ns)
 {
     struct zookeeper_call *calls[HFI_ZOOKEEPER_BATCH] = { NULL };
-    const hfi_time most = store->env->now_ns() + HFI_ZOOKEEPER_BREAKER_MOST;
+    const hfi_time now = store->env->now_ns(), half = (deadline_ns - now) / 2;
+    const hfi_time until = now + (half < HFI_ZOOKEEPER_BREAKER_MOST ? half : HFI_ZOOKEEPER_BREAKER_MOST);
     for (size_t i = 0; i < count; i++) {
         const struct zookeeper_lock *lock = renewals[i].lock;
         if (renewals[i].status == HF_LOST && lock->session && lock->session->connected && lock->state == ZOOKEEPER_HELD)
             calls[i] = hfi_zookeeper_ask_breaker(lock);
     }
-    hfi_zookeeper_await_calls(store, calls, count, most < deadline_ns ? most : deadline_ns);
+    hfi_zookeeper_await_calls(store, calls, count, until);
     for (size_t i = 0; i < count; i++) {
         const char *by = hfi_zookeeper_breaker_of(calls[i], renewals[i].lock);
         if (by)
