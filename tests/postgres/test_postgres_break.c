@@ -129,6 +129,37 @@ TEST_LIMIT(a_break_waits_for_no_row_of_grants, 60)
     }
 }
 
+/* While nobody can say why a lock is lost, those that were renewed with it do not run out. */
+TEST_LIMIT(a_loss_without_an_answer_takes_no_other_lock_with_it, 60)
+{
+    struct postgres_server *server = start_store("lease", "");
+    hf_client_options patient = HF_CLIENT_OPTIONS_INIT;
+    hf_client *client = NULL;
+    patient.timeout_ms = test_ms(20000);
+    REQUIRE_STATUS(HF_OK, hf_open(&client, server->url, &patient, NULL), NULL);
+    PGconn *session = PQconnectdb(server->url);
+    struct loss losses[3] = { 0 };
+    hf_lock *locks[3];
+    for (unsigned i = 0; i < 3; i++) {
+        hf_options options = HF_OPTIONS_INIT;
+        record_loss(&options, &losses[i]);
+        options.ttl_ms = test_ms(9000); /* the keeper asks after a third of it, and could wait for the rest */
+        locks[i] = must_acquire(client, numbered_name("many", i).text, &options);
+    }
+    PQclear(PQexec(session, "BEGIN"));
+    PQclear(PQexec(session, "LOCK TABLE holdfast_locks_grants IN ACCESS EXCLUSIVE MODE"));
+    REQUIRE(PQtransactionStatus(session) == PQTRANS_INTRANS);
+    postgres_server_do(server, "DELETE FROM holdfast_locks WHERE name = '%s'", numbered_name("many", 0).text);
+    gate_await(&losses[0].told, 1);
+    CHECK(strstr(losses[0].why, "the store no longer has it") != NULL);
+    CHECK_STATUS(HF_LOST, hf_release(locks[0], NULL), NULL);
+    must_release(locks[1]);
+    must_release(locks[2]);
+    CHECK_INT(0, gate_count(&losses[1].told) + gate_count(&losses[2].told));
+    PQfinish(session);
+    hf_close(client);
+}
+
 /* Of a lock that is bound to a connection the server says why it has ended that. */
 TEST_LIMIT(a_holder_is_told_why_the_server_ended_its_session, 60)
 {
