@@ -47,6 +47,37 @@ TEST_LIMIT(a_break_is_not_told_of_another_hold, 60)
     }
 }
 
+/* Where nobody can write down who broke it, the next one is served all the same. */
+TEST_LIMIT(a_break_waits_for_no_row_of_grants, 60)
+{
+    static const char *const names[] = { "lease", "version" };
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 0; i < 2; i++) {
+        hf_options options = HF_OPTIONS_INIT, waits = HF_OPTIONS_INIT;
+        struct loss loss = { 0 };
+        struct waiter waiter;
+        hf_error err = { 0 };
+        use_strategy(server, names[i]);
+        hf_client *client = open_client(), *other = open_client();
+        record_loss(&options, &loss);
+        options.ttl_ms = endless_ttl_ms();
+        hf_lock *lock = must_acquire(client, names[i], &options);
+        waits.wait_ms = test_ms(10000); /* sooner than it would look by itself */
+        waiter_start(&waiter, other, names[i], &waits);
+        await_waiters(other, names[i], 1);
+        mysql_server_do(server, "BEGIN");
+        mysql_server_do(server, "INSERT INTO holdfast_locks_grants (name) VALUES ('%s')", names[i]);
+        CHECK_STATUS(HF_OK, hf_break(other, names[i], &err), &err);
+        waiter_join(&waiter, HF_OK);
+        gate_await(&loss.told, 1);
+        mysql_server_do(server, "COMMIT");
+        CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+        must_release(waiter.lock);
+        hf_close(client);
+        hf_close(other);
+    }
+}
+
 /* It closes the connection without a word. */
 TEST_LIMIT(a_holder_is_told_that_its_connection_was_closed, 60)
 {

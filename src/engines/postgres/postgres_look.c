@@ -90,20 +90,34 @@ static hf_status end_holder(struct postgres_store *store, const struct postgres_
     }
 }
 
+/* After it was freed, so that nobody is blamed for what was not done. If it cannot be done, or not soon, the holder is
+ * told less. */
+static void blame(struct postgres_store *store, struct postgres_values *values, int64_t token, const char *by,
+                  hfi_time deadline_ns)
+{
+    static const postgres_sequence write_down = { POSTGRES_BLAME };
+    struct postgres_answer answer = { .counted = POSTGRES_END };
+    char broken[HFI_SQL_BROKEN_MAX];
+    const hfi_time until = hfi_sql_patience(store->env->now_ns(), deadline_ns);
+    hfi_sql_write_broken(broken, (uint64_t)token, by);
+    values->note = broken;
+    hfi_postgres_run(store, write_down, values, &answer, until, NULL);
+    PQclear(answer.last);
+    values->note = "";
+}
+
 /* Looks first, and ends that one hold: a request that arrives late must not end the next holder's. */
 hf_status hfi_postgres_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
     static const postgres_sequence look = { POSTGRES_HOLDER };
     struct postgres_store *store = memory;
-    char broken[HFI_SQL_BROKEN_MAX];
-    struct postgres_values values = { .name = name, .note = broken };
-    struct postgres_answer answer = { .counted = POSTGRES_END };
+    struct postgres_values values = { .name = name, .note = "" };
+    struct postgres_answer answer = { .counted = POSTGRES_EVICT };
     hf_status status = hfi_postgres_run(store, look, &values, &answer, deadline_ns, err);
     const bool held = status == HF_OK && PQntuples(answer.last) > 0;
-    hfi_postgres_put(values.backend, hfi_postgres_number(answer.last, 0, 0, 0));
     const int64_t token = hfi_postgres_number(answer.last, 0, 1, 0);
+    hfi_postgres_put(values.backend, hfi_postgres_number(answer.last, 0, 0, 0));
     hfi_postgres_put(values.version, token);
-    hfi_sql_write_broken(broken, (uint64_t)token, by);
     PQclear(answer.last);
     if (!held)
         return hfi_postgres_not_unknown(status, err);
@@ -111,5 +125,7 @@ hf_status hfi_postgres_evict(void *memory, const char *name, const char *by, hfi
         return end_holder(store, &values, deadline_ns, err);
     status = hfi_postgres_run(store, store->config.strategy->evict, &values, &answer, deadline_ns, err);
     PQclear(answer.last);
+    if (status == HF_OK && answer.changed > 0)
+        blame(store, &values, token, by, deadline_ns);
     return status;
 }

@@ -40,7 +40,8 @@ enum postgres_statement {
     POSTGRES_DONE,   /* whether it is, and by whom */
     POSTGRES_HOLDER, /* whom a forced release ends, and nobody after */
     POSTGRES_EVICT,
-    POSTGRES_BROKEN, /* what it has left for the holder */
+    POSTGRES_BLAME,  /* writes down who did that … */
+    POSTGRES_BROKEN, /* … for the holder */
     POSTGRES_INSPECT,
     POSTGRES_INSPECT_ONE,
     POSTGRES_INSPECT_DONE,

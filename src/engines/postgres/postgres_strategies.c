@@ -153,14 +153,15 @@ static const char mend[] = "UPDATE {L} l SET expires = " NOW " + " WHOLE_TIME " 
 static const char lease_free[] = LEASE_FREE;
 static const char lease_mark[] = FREE_AND_MARK(LEASE_FREE);
 
-/* Of the hold that was looked at; says so in the row of grants, which stays when the next one is served. */
-#define EVICT(freeing)                                                                                                 \
-    "WITH freed AS (" freeing                                                                                          \
-    " AND l.token = $2 AND l.client IS NOT NULL RETURNING l.name, l.token) INSERT INTO {G} AS g (name, token, note)"   \
-    " SELECT f.name, f.token, $3 FROM freed f ON CONFLICT (name) DO UPDATE SET note = excluded.note"                   \
-    " WHERE g.client IS NULL"
+/* The hold that was looked at. */
+#define EVICTED " AND l.token = $2 AND l.client IS NOT NULL"
 
-static const char lease_evict[] = EVICT(MAKE_FREE);
+static const char lease_evict[] = MAKE_FREE EVICTED;
+
+/* In the row of grants, which stays when the next one is served. A statement of its own after the other: within it this
+ * would wait for that row while it has the row of the lock, which insert locks the other way round. */
+static const char row_blame[] = "INSERT INTO {G} AS g (name, token, note) VALUES ($1, $2, $3)"
+                                " ON CONFLICT (name) DO UPDATE SET note = excluded.note WHERE g.client IS NULL";
 
 static const char row_broken[] = "SELECT g.note FROM {G} g WHERE g.name = $1 AND g.client IS NULL";
 
@@ -228,7 +229,7 @@ static const char insert_serve[] =
 static const char insert_free[] = "DELETE FROM {L} WHERE name = $1 AND client = $2 AND serial = $3";
 static const char insert_mark[] = FREE_AND_MARK("DELETE FROM {L} l WHERE l.name = $1 AND " IS_MINE);
 
-static const char insert_evict[] = EVICT("DELETE FROM {L} l WHERE l.name = $1");
+static const char insert_evict[] = "DELETE FROM {L} l WHERE l.name = $1" EVICTED;
 
 /* --- bound to a connection: who holds it, and its token, is in the row of grants --- */
 
@@ -361,7 +362,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_FREE] = { lease_free, "ncs" },
                [POSTGRES_MARK] = { lease_mark, "ncst" },
                [POSTGRES_HOLDER] = { row_holder, "n" },
-               [POSTGRES_EVICT] = { lease_evict, "nvk" },
+               [POSTGRES_EVICT] = { lease_evict, "nv" },
+               [POSTGRES_BLAME] = { row_blame, "nvk" },
                [POSTGRES_BROKEN] = { row_broken, "n" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
                [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
@@ -393,7 +395,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_FREE] = { lease_free, "ncs" },
                [POSTGRES_MARK] = { lease_mark, "ncst" },
                [POSTGRES_HOLDER] = { row_holder, "n" },
-               [POSTGRES_EVICT] = { lease_evict, "nvk" },
+               [POSTGRES_EVICT] = { lease_evict, "nv" },
+               [POSTGRES_BLAME] = { row_blame, "nvk" },
                [POSTGRES_BROKEN] = { row_broken, "n" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
                [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
@@ -424,7 +427,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_FREE] = { insert_free, "ncs" },
                [POSTGRES_MARK] = { insert_mark, "ncst" },
                [POSTGRES_HOLDER] = { row_holder, "n" },
-               [POSTGRES_EVICT] = { insert_evict, "nvk" },
+               [POSTGRES_EVICT] = { insert_evict, "nv" },
+               [POSTGRES_BLAME] = { row_blame, "nvk" },
                [POSTGRES_BROKEN] = { row_broken, "n" },
                [POSTGRES_INSPECT] = { row_inspect, "n" },
                [POSTGRES_INSPECT_ONE] = { row_inspect_one, "n" },
