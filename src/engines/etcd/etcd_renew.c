@@ -247,7 +247,7 @@ static void explain_losses(struct etcd_store *store, struct renewal *all, struct
     const hfi_time now = store->env->now_ns(), half = (deadline_ns - now) / 2;
     const hfi_time until = now + (half < HFI_SECOND ? half : HFI_SECOND);
     for (size_t done = 0; done < count && store->env->now_ns() < until;)
-        done += explain_some(store, all, renewals + done, count - done, until);
+        done += renewals[done].status == HF_LOST ? explain_some(store, all, renewals + done, count - done, until) : 1;
 }
 
 hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err)
