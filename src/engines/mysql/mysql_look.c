@@ -173,7 +173,7 @@ static hf_status end_holder(struct mysql_store *store, const struct mysql_values
 
 /* After the row was freed, so that nobody is blamed for what was not done, and before its holder's connection is ended,
  * as the holder asks for it then. If it cannot be done within a second, the holder is told less: those who wait for the
- * lock wait for this as well, since the bell is that connection's. (A busy server may need a quarter of one and more.) */
+ * lock wait for this as well, since the bell is that connection's. A busy server may need some of it. */
 static void blame(struct mysql_store *store, struct mysql_values *values, const struct holder *holder, const char *by,
                   hfi_time deadline_ns)
 {
