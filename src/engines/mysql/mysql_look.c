@@ -13,9 +13,6 @@
 /* How often it is looked whether a connection that was told to end has done so. */
 #define END_PAUSE_MS 5
 
-/* How long a break that is done waits until it is written down who did it. */
-#define BLAME_MOST (250 * HFI_MS)
-
 /* Who waits for less is not worth the time that it takes to say so. */
 #define WORTH_A_LINE (100 * HFI_MS)
 
@@ -175,16 +172,13 @@ static hf_status end_holder(struct mysql_store *store, const struct mysql_values
 }
 
 /* After the row was freed, so that nobody is blamed for what was not done, and before its holder's connection is ended,
- * as the holder asks for it then. If it cannot be done, or not soon, the holder is told less: those who wait for the lock
- * wait for this as well, since the bell is that connection's. */
+ * as the holder asks for it then. If it cannot be done within a second, the holder is told less: those who wait for the
+ * lock wait for this as well, since the bell is that connection's. A busy server may need some of it. */
 static void blame(struct mysql_store *store, struct mysql_values *values, const struct holder *holder, const char *by,
                   hfi_time deadline_ns)
 {
     char broken[HFI_SQL_BROKEN_MAX];
-    const hfi_time now = store->env->now_ns();
-    hfi_time until = hfi_sql_patience(now, deadline_ns);
-    if (until > now + BLAME_MOST)
-        until = now + BLAME_MOST;
+    const hfi_time until = hfi_sql_patience(store->env->now_ns(), deadline_ns);
     hfi_sql_write_broken(broken, holder->token, by);
     values->note = broken;
     hfi_mysql_ask(store, SQL_BLAME, values, NULL, until, NULL);
