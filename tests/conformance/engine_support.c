@@ -161,6 +161,30 @@ void check_broken_is_told_with_others(uint32_t ttl_ms)
     hf_close(other);
 }
 
+void check_broken_is_not_told_of_others(const char *name, void *server, int64_t (*notes)(void *server),
+                                        void (*remove)(void *server, const char *name))
+{
+    hf_client *client = open_client(), *other = open_client();
+    const hf_options options = with_ttl(endless_ttl_ms());
+    hf_error err = { 0 };
+    const int64_t before = notes(server);
+    must_release(must_acquire(client, name, &options));
+    CHECK_STATUS(HF_OK, hf_break(other, name, NULL), NULL);
+    CHECK_INT(before, notes(server));
+    hf_lock *lock = must_acquire(client, name, &options);
+    CHECK_STATUS(HF_OK, hf_break(other, name, NULL), NULL);
+    CHECK_INT(before + 1, notes(server));
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, NULL), NULL);
+    hf_release(lock, NULL);
+    lock = must_acquire(client, name, &options);
+    remove(server, name);
+    CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
+    CHECK(strstr(err.message, "the store no longer has it") != NULL);
+    hf_release(lock, NULL);
+    hf_close(client);
+    hf_close(other);
+}
+
 void check_rests(void)
 {
     struct timespec before, after;

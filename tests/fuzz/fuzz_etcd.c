@@ -149,7 +149,8 @@ static void ask_and_wait(struct engine *engine, bool queue)
         hf_error err = { 0 };
         struct hfi_request request = request_of(engine, queue);
         hf_status status = hfi_module_engine.attempt(engine->store, &engine->lock, &request, &grant, &err);
-        fuzz_check_answer(status, &err);
+        if (!engine->once || status != HF_DONE)
+            fuzz_check_answer(status, &err);
         FUZZ_REQUIRE(status != HF_OK || grant.counted_from_ns <= hfi_now_ns());
         FUZZ_REQUIRE(memchr(grant.holder, 0, sizeof grant.holder));
         if (status != HF_BUSY || !queue)

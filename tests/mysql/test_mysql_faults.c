@@ -25,7 +25,7 @@ static void check_restart(const char *strategy)
 {
     struct mysql_server *server = start_store(strategy, "");
     struct scene scene;
-    scene_begin(&scene, "x", endless_ttl_ms());
+    scene_begin(&scene, "x", 20000);
     mysql_server_kill(server);
     mysql_server_restart(server);
     check_after(&scene, strategy);

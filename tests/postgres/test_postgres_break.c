@@ -20,32 +20,22 @@ TEST_LIMIT(a_holder_is_told_who_breaks_its_lock, 90)
     check_broken_is_told_with_others(test_ms(9000)); /* the keeper asks after a third of it */
 }
 
-/* What an earlier break has left says nothing about another hold, and a break that came to nothing leaves nothing. */
+static int64_t notes(void *server)
+{
+    return postgres_server_number(server, "%s", MARKS);
+}
+
+static void remove_row(void *server, const char *name)
+{
+    postgres_server_do(server, "DELETE FROM holdfast_locks WHERE name = '%s'", name);
+}
+
 TEST_LIMIT(a_break_is_not_told_of_another_hold, 60)
 {
     struct postgres_server *server = start_store("lease", "");
     for (size_t i = 0; i < STRATEGIES && !is_bound(strategy_names[i]); i++) {
-        const char *name = strategy_names[i];
-        hf_options options = HF_OPTIONS_INIT;
-        hf_error err = { 0 };
-        use_strategy(server, name);
-        hf_client *client = open_client(), *other = open_client();
-        options.ttl_ms = endless_ttl_ms();
-        must_release(must_acquire(client, name, &options));
-        CHECK_STATUS(HF_OK, hf_break(other, name, NULL), NULL);
-        CHECK_INT((int64_t)i, postgres_server_number(server, "%s", MARKS));
-        hf_lock *lock = must_acquire(client, name, &options);
-        CHECK_STATUS(HF_OK, hf_break(other, name, NULL), NULL);
-        CHECK_INT((int64_t)i + 1, postgres_server_number(server, "%s", MARKS));
-        CHECK_STATUS(HF_LOST, hf_renew(lock, 0, NULL), NULL);
-        hf_release(lock, NULL);
-        lock = must_acquire(client, name, &options);
-        postgres_server_do(server, "DELETE FROM holdfast_locks WHERE name = '%s'", name);
-        CHECK_STATUS(HF_LOST, hf_renew(lock, 0, &err), &err);
-        CHECK(strstr(err.message, "the store no longer has it") != NULL);
-        hf_release(lock, NULL);
-        hf_close(client);
-        hf_close(other);
+        use_strategy(server, strategy_names[i]);
+        check_broken_is_not_told_of_others(strategy_names[i], server, notes, remove_row);
     }
 }
 

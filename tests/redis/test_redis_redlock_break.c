@@ -10,10 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define NAME "the-lock"
-#define SECOND_NS 1000000000LL
 
 static struct redis_group *start_masters(int count)
 {
@@ -85,6 +83,15 @@ static void channel_of(struct redis_group *group, char *channel, size_t size)
 
 /* --- at once --- */
 
+/* It is broken, which its holder is told at once, and by whom. */
+static void check_told_at_once(struct held *held, hf_client *other)
+{
+    break_of(other, NAME);
+    await_prompt_loss(held);
+    check_we_broke_it(held->why);
+    held_finish(held, HF_LOST);
+}
+
 static void check_break_is_told(struct redis_group *group, const char *options, const char *name)
 {
     hf_client *client = open_url("%s%s", group->url, options), *other = open_url("%s%s", group->url, options);
@@ -130,10 +137,7 @@ TEST(a_break_that_reaches_few_who_had_voted_is_told_at_once)
         await_a_moment();
     redis_server_restart(group->server[2], false, "");
     redis_server_kill(group->server[1]);
-    break_of(other, NAME);
-    await_prompt_loss(held);
-    check_we_broke_it(held->why);
-    held_finish(held, HF_LOST);
+    check_told_at_once(held, other);
     hf_close(client);
     hf_close(other);
 }
@@ -152,15 +156,12 @@ TEST(who_cannot_hear_any_more_listens_to_another_master)
         renew(held);
         await_a_moment();
     }
-    break_of(other, NAME);
-    await_prompt_loss(held);
-    check_we_broke_it(held->why);
-    held_finish(held, HF_LOST);
+    check_told_at_once(held, other);
     hf_close(client);
     hf_close(other);
 }
 
-/* The other locks of the client are asked about with it, and stay. */
+/* The other locks of the client stay, and are not asked about. */
 TEST(the_other_locks_of_a_client_stay)
 {
     struct redis_group *group = start_masters(3);
@@ -169,10 +170,7 @@ TEST(the_other_locks_of_a_client_stay)
     renew(first);
     await_listeners(group, 1);
     struct held *broken = hold(client, NAME, LONG_TTL_MS), *last = hold(client, "last", LONG_TTL_MS);
-    break_of(other, NAME);
-    await_prompt_loss(broken);
-    check_we_broke_it(broken->why);
-    held_finish(broken, HF_LOST);
+    check_told_at_once(broken, other);
     held_finish(first, HF_OK);
     held_finish(last, HF_OK);
     hf_close(client);

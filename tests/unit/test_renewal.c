@@ -343,3 +343,46 @@ TEST_LIMIT(the_price_of_a_renewal_does_not_grow_with_the_number_of_locks, 60)
     test_note("%lld ns each for few, %lld ns for 25 times as many", (long long)few, (long long)many);
     CHECK(many < 8 * few); /* what does not fit into the caches costs more */
 }
+
+/* The two are the first and the second hold of their client. */
+TEST(a_recheck_of_one_lock_asks_about_no_other)
+{
+    hf_client *client = scripted_client(0);
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *first = take_for(60000, client, &options), *second = NULL;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&second, client, "y", &options, NULL), NULL);
+    atomic_store(&script_forgotten, 1);
+    hfi_keeper_recheck(client, 3); /* of none */
+    hfi_keeper_recheck(client, 2);
+    await_at_least(&script_renewed, 1);
+    CHECK_INT(0, gate_count(&lost));
+    hfi_keeper_recheck(client, 1);
+    gate_await(&lost, 1);
+    CHECK_INT(2, atomic_load(&script_renewed));
+    CHECK_STATUS(HF_LOST, hf_release(first, NULL), NULL);
+    CHECK_STATUS(HF_OK, hf_release(second, NULL), NULL);
+    hf_close(client);
+}
+
+static void *acquire_slowly(void *client)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    return take_for(60000, client, &options);
+}
+
+/* What is said of it while the store's answer is on its way is not forgotten. */
+TEST(a_recheck_of_a_lock_that_is_asked_for_is_made_when_it_is_held)
+{
+    pthread_t thread;
+    hf_client *client = scripted_client(0);
+    void *lock = NULL;
+    const int asked = atomic_load(&script_attempt.calls);
+    atomic_store(&script_attempt.delay_ns, 100 * HFI_MS);
+    REQUIRE_INT(0, pthread_create(&thread, NULL, acquire_slowly, client));
+    await_at_least(&script_attempt.calls, asked + 1);
+    hfi_keeper_recheck(client, 1);
+    pthread_join(thread, &lock);
+    await_at_least(&script_renewed, 1);
+    CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}

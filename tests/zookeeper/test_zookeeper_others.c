@@ -183,17 +183,13 @@ TEST_LIMIT(a_write_lock_that_becomes_a_read_lock_is_still_before_us, 60)
     raw_close(raw);
 }
 
-/* One transaction may delete all nodes, the holder's first: its successor then believes, if only for a moment. The next
- * renewal is after the end of this test. */
-TEST_LIMIT(a_holder_that_has_waited_is_told_at_once_that_its_node_is_gone, 30)
+/* A holder that watches its node, since it has waited, is told at once that its lock was broken. The next renewal is
+ * after the end of the test. */
+static void wait_and_be_broken(struct zookeeper_server *server, hf_client *client, hf_client *other, struct loss *loss)
 {
-    struct zookeeper_server *server = serve("");
-    struct raw *raw = raw_open(server, NULL, NULL);
-    hf_client *client = open_client(), *other = open_client();
     hf_options options = with_ttl(300000);
     struct waiter waiter;
-    struct loss loss = { 0 };
-    record_loss(&options, &loss);
+    record_loss(&options, loss);
     hf_lock *lock = must_acquire(other, "x", NULL);
     waiter_start(&waiter, client, "x", &options);
     await_waiters(other, "x", 1);
@@ -201,9 +197,19 @@ TEST_LIMIT(a_holder_that_has_waited_is_told_at_once_that_its_node_is_gone, 30)
     must_release(lock);
     waiter_join(&waiter, HF_OK);
     REQUIRE_STATUS(HF_OK, hf_break(other, "x", NULL), NULL);
-    gate_await(&loss.told, 1);
+    gate_await(&loss->told, 1);
     CHECK(hf_remaining_ms(waiter.lock) <= 0);
     CHECK_STATUS(HF_LOST, hf_release(waiter.lock, NULL), NULL);
+}
+
+/* One transaction may delete all nodes, the holder's first: its successor then believes, if only for a moment. */
+TEST_LIMIT(a_holder_that_has_waited_is_told_at_once_that_its_node_is_gone, 30)
+{
+    struct zookeeper_server *server = serve("");
+    struct raw *raw = raw_open(server, NULL, NULL);
+    hf_client *client = open_client(), *other = open_client();
+    struct loss loss = { 0 };
+    wait_and_be_broken(server, client, other, &loss);
     check_free(other, "x");
     hf_close(client);
     hf_close(other);
@@ -231,19 +237,8 @@ static hf_lock *acquire_and_break(hf_client *client, hf_client *other)
 /* Of a holder that watches its node, since it has waited. */
 static bool is_told_by_watch(struct zookeeper_server *server, hf_client *client, hf_client *other)
 {
-    hf_options options = with_ttl(300000);
-    struct waiter waiter;
     struct loss loss = { 0 };
-    record_loss(&options, &loss);
-    hf_lock *lock = must_acquire(other, "x", NULL);
-    waiter_start(&waiter, client, "x", &options);
-    await_waiters(other, "x", 1);
-    await_watch(server);
-    must_release(lock);
-    waiter_join(&waiter, HF_OK);
-    REQUIRE_STATUS(HF_OK, hf_break(other, "x", NULL), NULL);
-    gate_await(&loss.told, 1);
-    CHECK_STATUS(HF_LOST, hf_release(waiter.lock, NULL), NULL);
+    wait_and_be_broken(server, client, other, &loss);
     if (strcmp(loss.why, "its node was deleted") == 0)
         return false;
     check_we_broke_it(loss.why);

@@ -196,11 +196,13 @@ hf_status hfi_etcd_await_turn(struct etcd_store *store, struct etcd_lock *lock, 
             ear->on_duty = false;
         if (duty && socket.revents)
             hfi_etcd_ear_pump(store);
+        /* Whoever was on duty may have heard meanwhile that the watch has begun: then there is no need to ask yet. */
+        in_time = in_time || earlier(lock->ask_again_ns, request->deadline_ns) > until;
     }
     lock->waker = NULL;
     if (!ear->on_duty)
         pass_duty_on(ear);
-    /* Not by ask_again_ns: that may have moved while this slept. */
+    /* Not by ask_again_ns: that may have moved since. */
     const bool news = in_time || lock->called || until < request->deadline_ns;
     pthread_mutex_unlock(&store->mutex);
     hfi_etcd_tell_losses(store);
