@@ -16,7 +16,7 @@
  * A gift is not an answer to a request: a waiter that was paused may read it long after it has ended. How far the gift
  * is to be trusted is reckoned from the last answered request, see is_fresh(); in doubt the waiter asks.
  */
-#include "redis.h"
+#include "redis_wire.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -39,7 +39,6 @@ static hfi_time earlier(hfi_time a, hfi_time b)
 static hf_status connect_first(struct redis_store *store, hf_error *err)
 {
     const hfi_time deadline = store->env->now_ns() + store->env->timeout_ns;
-    struct redis_connection *connection = NULL;
     struct redis_node *node = NULL;
     hf_status status = HF_OK;
     if (store->config.kind == REDIS_CLUSTER)
@@ -47,11 +46,7 @@ static hf_status connect_first(struct redis_store *store, hf_error *err)
     if (status == HF_OK)
         status = hfi_redis_find(store, "", &node, deadline, err);
     if (status == HF_OK)
-        status = hfi_redis_borrow(store, node, &connection, deadline, err);
-    if (status == HF_OK) {
-        connection->used_ns = store->env->now_ns();
-        hfi_redis_give_back(store, node, connection);
-    }
+        status = hfi_redis_ask_open(store, node, deadline, err);
     if (status == HF_OK && store->config.dialect->strangers)
         status = hfi_redis_plain_open(store, deadline, err);
     return status;
@@ -61,7 +56,8 @@ static hf_status redis_open(void *memory, const struct hfi_url *url, const struc
                             struct hfi_opened *opened, hf_error *err)
 {
     struct redis_store *store = memory;
-    if (!hfi_redis_watch_open(store))
+    const bool watches = hfi_redis_watch_open(store);
+    if (!hfi_loop_open(&store->loop) || !watches)
         return hfi_fail_errno(err, errno, "make", "a client");
     hf_status status = hfi_redis_store_init(store, url, env, err);
     if (status == HF_OK)
@@ -82,6 +78,7 @@ static void redis_close(void *memory)
     hfi_redis_disconnect(store->sentinel.connection);
     hfi_redis_cluster_close(store);
     hfi_redis_store_free(store);
+    hfi_loop_close(&store->loop);
 }
 
 /* --- asking --- */
@@ -303,19 +300,10 @@ static hf_status redis_wait(void *memory, void *lock_memory, const struct hfi_re
 /* The answer to a release that needs no second one is in: the latch may go, and nobody waits for that. */
 static void drop_latch(struct redis_store *store, struct redis_node *node, const char *latch)
 {
-    struct redis_connection *connection = hfi_redis_idle(store, node);
     struct redis_command command = { REDIS_ROOM(2) };
     hfi_redis_add(&command, "DEL");
     hfi_redis_add(&command, latch);
-    if (!connection)
-        return;
-    if (connection->phase != REDIS_READY ||
-        hfi_redis_send(connection, &command, 1, hfi_redis_now_ns(), NULL) != HF_OK) {
-        hfi_redis_disconnect(connection);
-        return;
-    }
-    connection->owed++;
-    hfi_redis_give_back(store, node, connection);
+    hfi_redis_wire_tell(store, node, &command);
 }
 
 /* What is recorded as done must be as safe as a grant. */

@@ -7,6 +7,7 @@
  *   redis_subscription.c  hearing that it is worth asking again; redis_watch.c: hearing that a lock was broken
  *   redis_renew.c         keeping locks; redis_look.c: who holds what; redis_guard.c: fencing; redis_once.c: once
  *   redis_ask.c           one exchange, with whoever has the key: one server, redis_sentinel.c or redis_cluster.c
+ *   redis_wire.c          the connection to a server that all threads share
  *   redis_node.c          a server and the idle connections to it
  *   redis_connect.c       socket, TLS, log-in; redis_connection.c: commands and replies
  *   redis_store.c, redis_url.c, redis_answer.c
@@ -16,6 +17,7 @@
 
 #include "engine.h"
 #include "engines/dial.h"
+#include "loop/loop.h"
 #include <hiredis/hiredis.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
@@ -148,6 +150,9 @@ hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct re
                                   const struct redis_access *access, hf_error *err);
 hf_status hfi_redis_connect_step(struct redis_connection *connection, const struct redis_address *address,
                                  const struct redis_access *access, hf_error *err);
+/* The sentence and the status of one that is not ready in time. */
+hf_status hfi_redis_connect_late(const struct redis_connection *connection, const struct redis_address *address,
+                                 hf_error *err);
 void hfi_redis_disconnect(struct redis_connection *connection);
 
 /* --- redis_answer.c --- */
@@ -189,6 +194,7 @@ struct redis_node {
     struct redis_connection *idle;
     size_t idle_count;
     struct redis_connection *asked; /* on which somebody waits for an answer */
+    struct redis_wire *wire;        /* that all share; NULL: there is none. With the loop's mutex */
     struct redis_ear ear;
     bool demoted; /* it has said that it is a replica, and nobody has seen a master here since */
     /* for those who must not wait for a server that is down */
@@ -225,14 +231,20 @@ struct redis_question {
     struct redis_command *commands;
     size_t count;
     hfi_time deadline_ns;
+    bool renews;             /* it must not wait behind anything else */
     struct redis_node *node; /* set: who was asked */
     hfi_time sent_ns;        /* set: when it was sent */
 };
 
-/* Asks on an idle connection; scripts go by their hash, and again with their text if the server does not know them. On
+/* Asks on the connection that all share; or on one of its own if it must not wait for others, or others for it. Scripts
+ * go by their hash, and again with their text if the server does not know them. On
  * HF_OK all replies are there, errors among them, and each must be freed. HF_UNKNOWN: sent, but not answered. */
 hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *question, redisReply **replies,
                         hf_error *err);
+/* And forgets them: whoever asked may free what it finds there after a failure too. */
+void hfi_redis_free_replies(redisReply **replies, size_t count);
+/* The first connection to `node`. */
+hf_status hfi_redis_ask_open(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err);
 /* Whether a failure is one of a read, of which nothing is unknown. */
 hf_status hfi_redis_only_read(hf_status status, hf_error *err);
 /* Who has `key`, as far as we know. */
@@ -390,6 +402,7 @@ struct redis_store {
     bool sharded;     /* SPUBLISH and SSUBSCRIBE */
     enum redis_verb verb;
 
+    struct hfi_loop loop; /* of the shared connections */
     pthread_mutex_t mutex;
     struct redis_node *nodes;
     struct redis_sentinel sentinel;

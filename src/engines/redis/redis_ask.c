@@ -3,7 +3,7 @@
  * redis_ask.c: one exchange: the commands go to whoever has the key, scripts by their hash; and to somebody else if the
  * server says that it has the key no longer.
  */
-#include "redis.h"
+#include "redis_wire.h"
 #include <string.h>
 
 /* How often a request may be sent from one server to the next. */
@@ -12,8 +12,7 @@
 #define MOMENT (5 * HFI_MS)
 #define MOMENTS_MOST 200
 
-/* And forgets them: whoever asked may free what it finds there after a failure too. */
-static void free_replies(redisReply **replies, size_t count)
+void hfi_redis_free_replies(redisReply **replies, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         freeReplyObject(replies[i]);
@@ -28,7 +27,7 @@ static hf_status receive_all(struct redis_connection *connection, redisReply **r
     for (size_t i = first; i < count; i++) {
         const hf_status status = hfi_redis_receive(connection, &replies[i], deadline_ns, err);
         if (status != HF_OK) {
-            free_replies(replies, i);
+            hfi_redis_free_replies(replies, i);
             if (err)
                 err->status = HF_UNKNOWN; /* HF_TIMEOUT too: it was sent */
             return HF_UNKNOWN;
@@ -43,14 +42,14 @@ static hf_status send_text(struct redis_connection *connection, const struct red
                            redisReply **replies, size_t first, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_command *command = &question->commands[first];
-    free_replies(replies + first, question->count - first);
+    hfi_redis_free_replies(replies + first, question->count - first);
     command->text[0] = "EVAL";
     command->text[1] = command->script->text;
     hf_status status = hfi_redis_send(connection, command, question->count - first, deadline_ns, err);
     if (status == HF_OK)
         status = receive_all(connection, replies, first, question->count, deadline_ns, err);
     else
-        free_replies(replies, first);
+        hfi_redis_free_replies(replies, first);
     command->text[0] = "EVALSHA";
     command->text[1] = command->script->hash;
     return status;
@@ -65,8 +64,8 @@ static hf_status say_asking(struct redis_connection *connection, hfi_time deadli
     return status;
 }
 
-static hf_status ask_node(struct redis_store *store, struct redis_question *question, bool asking, redisReply **replies,
-                          hfi_time deadline_ns, hf_error *err)
+static hf_status ask_apart(struct redis_store *store, struct redis_question *question, bool asking,
+                           redisReply **replies, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_connection *connection;
     hf_status status = hfi_redis_borrow(store, question->node, &connection, deadline_ns, err);
@@ -86,7 +85,7 @@ static hf_status ask_node(struct redis_store *store, struct redis_question *ques
         if (!question->commands[i].script || !hfi_redis_is_error(replies[i], "NOSCRIPT"))
             continue;
         if (asking && (status = say_asking(connection, deadline_ns, err)) != HF_OK) {
-            free_replies(replies, question->count);
+            hfi_redis_free_replies(replies, question->count);
             break;
         }
         status = send_text(connection, question, replies, i, deadline_ns, err);
@@ -101,6 +100,36 @@ static hf_status ask_node(struct redis_store *store, struct redis_question *ques
     connection->used_ns = question->sent_ns;
     hfi_redis_give_back(store, question->node, connection);
     return HF_OK;
+}
+
+/* A server that waits for its replicas keeps everything else on that connection waiting. */
+static bool waits_for_replicas(const struct redis_store *store)
+{
+    return store->config.replicas || store->config.fsync;
+}
+
+static hf_status ask_node(struct redis_store *store, struct redis_question *question, bool asking, redisReply **replies,
+                          hfi_time deadline_ns, hf_error *err)
+{
+    if (waits_for_replicas(store) || (question->renews && hfi_redis_wire_is_busy(store, question->node)))
+        return ask_apart(store, question, asking, replies, deadline_ns, err);
+    const hf_status status = hfi_redis_wire_ask(store, question, asking, replies, deadline_ns, err);
+    if (status != HF_OK)
+        hfi_redis_drop_old(store, question->node);
+    return status;
+}
+
+hf_status hfi_redis_ask_open(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_connection *connection;
+    if (!waits_for_replicas(store))
+        return hfi_redis_wire_open(store, node, deadline_ns, err);
+    const hf_status status = hfi_redis_borrow(store, node, &connection, deadline_ns, err);
+    if (status == HF_OK) {
+        connection->used_ns = store->env->now_ns();
+        hfi_redis_give_back(store, node, connection);
+    }
+    return status;
 }
 
 hf_status hfi_redis_find(struct redis_store *store, const char *key, struct redis_node **out, hfi_time deadline_ns,
@@ -147,7 +176,7 @@ static hf_status give_up(const struct redis_question *question, redisReply **rep
     const hf_status status =
         hfi_fail(err, HF_UNAVAILABLE, 0, "the servers of the cluster do not agree on who has key %.60s: %.80s",
                  question->key, replies[0]->str);
-    free_replies(replies, question->count);
+    hfi_redis_free_replies(replies, question->count);
     return status;
 }
 
@@ -172,7 +201,7 @@ hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *questi
         /* A master that stood still while another took its place: what it grants is not ours. */
         if (status == HF_OK && store->config.kind == REDIS_SENTINEL && question->key &&
             hfi_redis_sentinel_replaced(store, question->node)) {
-            free_replies(replies, question->count);
+            hfi_redis_free_replies(replies, question->count);
             status = hfi_fail(err, HF_UNKNOWN, 0, "the master was replaced before it answered");
         }
         if (!question->key)
@@ -183,7 +212,7 @@ hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *questi
         if (verdict == REDIS_FINAL)
             return is_sent_on(store, status, replies[0]) ? give_up(question, replies, err) : status;
         if (status == HF_OK)
-            free_replies(replies, question->count);
+            hfi_redis_free_replies(replies, question->count);
         if (!patient || store->env->now_ns() + MOMENT >= deadline)
             return hfi_fail(err, HF_UNAVAILABLE, 0, "the lock is just being moved from one server to another");
         if (verdict == REDIS_LATER) {

@@ -165,6 +165,16 @@ hf_status hfi_redis_connect_step(struct redis_connection *connection, const stru
     return status;
 }
 
+hf_status hfi_redis_connect_late(const struct redis_connection *connection, const struct redis_address *address,
+                                 hf_error *err)
+{
+    if (connection->phase == REDIS_SHAKING_HANDS)
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.100s: no answer in time", address->host);
+    if (connection->phase == REDIS_LOGGING_IN)
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "the server did not answer in time");
+    return hfi_dial_late(&connection->dial, address->host, address->port, err);
+}
+
 hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_address *address,
                             const struct redis_access *access, hfi_time deadline_ns, hf_error *err)
 {
@@ -181,11 +191,7 @@ hf_status hfi_redis_connect(struct redis_connection **out, const struct redis_ad
         const bool ready = !last && hfi_redis_ready_by(connection->fd, connection->wants, deadline_ns);
         last = hfi_redis_now_ns() >= deadline_ns;
         if (!ready) {
-            status = connection->phase == REDIS_SHAKING_HANDS
-                         ? hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.100s: no answer in time", address->host)
-                     : connection->phase == REDIS_LOGGING_IN
-                         ? hfi_fail(err, HF_UNAVAILABLE, 0, "the server did not answer in time")
-                         : hfi_dial_late(&connection->dial, address->host, address->port, err);
+            status = hfi_redis_connect_late(connection, address, err);
             break;
         }
     }

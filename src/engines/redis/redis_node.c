@@ -2,7 +2,7 @@
  *
  * redis_node.c: the servers that a store knows, and the idle connections to each.
  */
-#include "redis.h"
+#include "redis_wire.h"
 #include <string.h>
 #include <sys/socket.h>
 
@@ -44,6 +44,8 @@ void hfi_redis_nodes_free(struct redis_store *store)
         next = node->next;
         hfi_redis_disconnect(node->ear.connection);
         hfi_redis_forget_channels(&node->ear);
+        if (node->wire)
+            hfi_redis_wire_break(store, node);
         disconnect_all(node->idle);
         hfi_free(node);
     }
@@ -79,6 +81,7 @@ void hfi_redis_drop_node(struct redis_store *store, struct redis_node *node)
     hfi_redis_watch_anew(store, node);
     pthread_mutex_unlock(&store->mutex);
     disconnect_all(all);
+    hfi_redis_wire_break(store, node);
 }
 
 void hfi_redis_drop_old(struct redis_store *store, struct redis_node *node)
@@ -99,6 +102,7 @@ void hfi_redis_drop_old(struct redis_store *store, struct redis_node *node)
     }
     pthread_mutex_unlock(&store->mutex);
     disconnect_all(old);
+    hfi_redis_wire_drop_old(store, node);
 }
 
 struct redis_connection *hfi_redis_idle(struct redis_store *store, struct redis_node *node)

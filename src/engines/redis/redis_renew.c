@@ -113,7 +113,7 @@ static hf_status renew_together(struct redis_store *store, struct hfi_renewal *r
     const bool wait =
         hfi_redis_add_replication(&commands[1], replicas, patience, &store->config, deadline_ns - store->env->now_ns());
     struct redis_question question = {
-        .key = words[0].key, .commands = commands, .count = wait ? 2 : 1, .deadline_ns = deadline_ns
+        .key = words[0].key, .commands = commands, .count = wait ? 2 : 1, .deadline_ns = deadline_ns, .renews = true
     };
     hf_status status = hfi_redis_ask(store, &question, replies, err);
     if (status != HF_OK)
@@ -165,7 +165,7 @@ static void renew_alone(struct redis_store *store, struct hfi_renewal *renewal, 
     const bool wait =
         hfi_redis_add_replication(&commands[1], replicas, patience, &store->config, deadline_ns - store->env->now_ns());
     struct redis_question question = {
-        .key = words->key, .commands = commands, .count = wait ? 2 : 1, .deadline_ns = deadline_ns
+        .key = words->key, .commands = commands, .count = wait ? 2 : 1, .deadline_ns = deadline_ns, .renews = true
     };
     renewal->status = hfi_redis_ask(store, &question, replies, err);
     if (renewal->status != HF_OK)
@@ -230,9 +230,11 @@ static void renew_group(const struct batch *batch, const struct group *group, bo
     commands[group->count] = (struct redis_command){ .room = 4, .text = wait_texts };
     const bool wait = hfi_redis_add_replication(&commands[group->count], replicas, patience, &store->config,
                                                 deadline_ns - store->env->now_ns());
-    struct redis_question question = {
-        .commands = commands, .count = group->count + (wait ? 1 : 0), .deadline_ns = deadline_ns, .node = group->node
-    };
+    struct redis_question question = { .commands = commands,
+                                       .count = group->count + (wait ? 1 : 0),
+                                       .deadline_ns = deadline_ns,
+                                       .renews = true,
+                                       .node = group->node };
     const hf_status status = hfi_redis_ask(store, &question, replies, err);
     const bool safe = status == HF_OK && (!wait || hfi_redis_is_confirmed(replies[group->count], &store->config, err));
     for (size_t i = 0; i < group->count; i++) {

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * redis_wire.c: see redis_wire.h.
+ */
+#include "redis_wire.h"
+#include "loop/await.h"
+#include "loop/loop.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/err.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+/* A connection that was idle for longer may have been closed by the server in the meantime: better looked at than used
+ * and the outcome unknown. */
+#define TRUSTED_FOR (200 * HFI_MS)
+#define FIRST_ROOM 16
+
+struct redis_wire {
+    struct hfi_source source;
+    struct redis_store *store;
+    struct redis_node *node;
+    struct redis_connection *connection;
+    struct hfi_op_list connecting; /* those who wait until it is ready */
+    /* Who waits for which answer, in a ring of `room`, a power of two: numbers from `answered` to `said`. NULL: nobody
+     * any more. */
+    struct redis_call **calls;
+    size_t room;
+    uint64_t said, answered;
+    unsigned waiting; /* calls that wait for it to be ready, or for answers */
+    hfi_time used_ns;
+    struct hfi_bytes plain; /* with TLS: what is to be encrypted */
+    BIO *inward, *outward;  /* and where OpenSSL finds what was read and leaves what is to be sent */
+};
+
+/* One question, on the stack of whoever asks. */
+struct redis_call {
+    struct hfi_op op;
+    struct redis_store *store;
+    struct redis_question *question; /* NULL: the connection is all that is wanted */
+    bool asking;
+    redisReply **replies;
+    size_t first; /* of the question's commands that is sent: not 0 if it goes again with its text */
+    size_t got;   /* replies that are there */
+    size_t known; /* commands whose scripts the server knows, or has been told */
+    struct redis_node *node;
+    struct redis_wire *wire; /* while it waits */
+    hfi_time deadline_ns;
+    hf_error *err;
+};
+
+/* Each is the first in its struct. */
+static struct redis_wire *wire_of(struct hfi_source *source)
+{
+    return (struct redis_wire *)source;
+}
+
+static struct redis_call *call_of(struct hfi_op *op)
+{
+    return (struct redis_call *)op;
+}
+
+/* --- its end --- */
+
+static void gone(struct hfi_source *source)
+{
+    struct redis_wire *wire = wire_of(source);
+    if (wire->said != wire->answered)
+        hfi_dial_reset(wire->connection->fd); /* what was not delivered yet must not be */
+    hfi_redis_disconnect(wire->connection);
+    hfi_free(wire->plain.data);
+    hfi_free(wire->calls);
+    hfi_free(wire);
+}
+
+/* Nothing more is said on it. */
+static void leave(struct redis_wire *wire)
+{
+    if (wire->node->wire == wire)
+        wire->node->wire = NULL;
+    if (wire->waiting == 0)
+        hfi_source_remove(&wire->store->loop, &wire->source);
+}
+
+static void stop_waiting(struct redis_call *call, hf_status how)
+{
+    call->wire->waiting--;
+    call->wire = NULL;
+    hfi_op_wake(&call->op, how);
+}
+
+/* It is broken: `err` says how to those who wait for it to be ready. */
+static void break_wire(struct redis_wire *wire, const hf_error *err)
+{
+    struct hfi_op *op;
+    while ((op = wire->connecting.first) != NULL) {
+        struct redis_call *call = call_of(op);
+        hfi_op_list_remove(&wire->connecting, op);
+        if (call->err)
+            *call->err = *err;
+        stop_waiting(call, err->status);
+    }
+    for (uint64_t i = wire->answered; i < wire->said; i++) {
+        struct redis_call *call = wire->calls[i & (wire->room - 1)];
+        if (!call || !call->wire)
+            continue;
+        hfi_fail(call->err, HF_UNKNOWN, err->native, "%.200s", err->message);
+        stop_waiting(call, HF_UNKNOWN);
+    }
+    leave(wire);
+}
+
+/* --- bytes --- */
+
+/* False: the answers make no sense, or nobody asked for this. */
+static bool take_replies(struct redis_wire *wire, hf_error *err)
+{
+    for (;;) {
+        void *reply = NULL;
+        if (redisReaderGetReply(wire->connection->reader, &reply) != REDIS_OK) {
+            hfi_fail(err, HF_UNKNOWN, 0, "the server's reply is no Redis protocol (%.60s)",
+                     wire->connection->reader->errstr);
+            return false;
+        }
+        if (!reply)
+            return true;
+        if (wire->answered == wire->said) {
+            freeReplyObject(reply);
+            hfi_fail(err, HF_UNKNOWN, 0, "the server answered what nobody had asked");
+            return false;
+        }
+        struct redis_call *call = wire->calls[wire->answered++ & (wire->room - 1)];
+        if (!call) { /* nobody waits for it any more */
+            freeReplyObject(reply);
+            continue;
+        }
+        call->replies[call->got++] = reply;
+        if (call->got == call->question->count)
+            stop_waiting(call, HF_OK);
+    }
+}
+
+/* Bytes that were read are decrypted, if need be, and parsed. */
+static bool feed(struct redis_wire *wire, const void *bytes, size_t length)
+{
+    char clear[4096];
+    int got;
+    if (!wire->inward)
+        return redisReaderFeed(wire->connection->reader, bytes, length) == REDIS_OK;
+    if (BIO_write(wire->inward, bytes, (int)length) != (int)length)
+        return false;
+    ERR_clear_error();
+    while ((got = SSL_read(wire->connection->tls, clear, sizeof clear)) > 0) {
+        if (redisReaderFeed(wire->connection->reader, clear, (size_t)got) != REDIS_OK)
+            return false;
+    }
+    if (BIO_pending(wire->outward))
+        hfi_source_say(&wire->store->loop, &wire->source);
+    return SSL_get_error(wire->connection->tls, got) == SSL_ERROR_WANT_READ;
+}
+
+static void take(struct hfi_source *source, const void *buffer, ssize_t got)
+{
+    struct redis_wire *wire = wire_of(source);
+    hf_error err = { .status = HF_UNKNOWN };
+    if (got <= 0)
+        hfi_fail(&err, HF_UNKNOWN, got < 0 ? errno : 0, "the server closed the connection before it answered");
+    else if (!feed(wire, buffer, (size_t)got))
+        hfi_fail(&err, HF_UNKNOWN, 0, "no memory for the server's reply, or no TLS");
+    else if (take_replies(wire, &err)) {
+        wire->used_ns = hfi_loop_now_ns();
+        if (wire->node->wire != wire && wire->waiting == 0)
+            leave(wire);
+        return;
+    }
+    break_wire(wire, &err);
+}
+
+/* With TLS: what was said is encrypted. */
+static bool fill(struct hfi_source *source)
+{
+    struct redis_wire *wire = wire_of(source);
+    ERR_clear_error();
+    if (wire->plain.used && SSL_write(wire->connection->tls, wire->plain.data, (int)wire->plain.used) <= 0)
+        return false;
+    wire->plain.used = 0;
+    const size_t more = BIO_ctrl_pending(wire->outward);
+    if (!hfi_bytes_reserve(&source->out, more))
+        return false;
+    if (more)
+        source->out.used += (size_t)BIO_read(wire->outward, source->out.data + source->out.used, (int)more);
+    return true;
+}
+
+/* --- connecting --- */
+
+/* Two threads may read and write at once: OpenSSL gets its bytes from memory, under the mutex, and not from the socket. */
+static bool prepare_tls(struct redis_wire *wire)
+{
+    BIO *inward = BIO_new(BIO_s_mem()), *outward = BIO_new(BIO_s_mem());
+    if (!inward || !outward) {
+        BIO_free(inward);
+        BIO_free(outward);
+        return false;
+    }
+    SSL_set_bio(wire->connection->tls, inward, outward);
+    wire->inward = inward;
+    wire->outward = outward;
+    wire->source.fill = fill;
+    return fcntl(wire->connection->fd, F_SETFL, fcntl(wire->connection->fd, F_GETFL) & ~O_NONBLOCK) == 0;
+}
+
+static void step(struct hfi_source *source)
+{
+    struct redis_wire *wire = wire_of(source);
+    struct redis_connection *connection = wire->connection;
+    hf_error err = { .status = HF_OK };
+    struct hfi_op *op;
+    hf_status status = hfi_redis_connect_step(connection, &wire->node->address, &wire->store->config.access, &err);
+    hfi_source_changed(source, connection->fd);
+    source->events = (connection->wants & POLLIN ? EPOLLIN : 0u) | (connection->wants & POLLOUT ? EPOLLOUT : 0u);
+    if (status == HF_TIMEOUT)
+        return;
+    if (status == HF_OK && connection->tls && !prepare_tls(wire))
+        status = hfi_fail(&err, HF_NOMEM, 0, "no memory for a connection");
+    if (status != HF_OK) {
+        break_wire(wire, &err);
+        return;
+    }
+    source->connected = true;
+    source->events = EPOLLIN;
+    wire->used_ns = hfi_loop_now_ns();
+    while ((op = wire->connecting.first) != NULL) {
+        hfi_op_list_remove(&wire->connecting, op);
+        stop_waiting(call_of(op), HF_OK);
+    }
+}
+
+static struct redis_wire *connect_wire(struct redis_store *store, struct redis_node *node, hf_error *err)
+{
+    struct redis_wire *wire = hfi_alloc(sizeof *wire);
+    struct redis_call **calls = hfi_alloc(FIRST_ROOM * sizeof(struct redis_call *));
+    if (!wire || !calls)
+        hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");
+    else if (hfi_redis_connect_begin(&wire->connection, &node->address, &store->config.access, err) == HF_OK) {
+        wire->store = store;
+        wire->node = node;
+        wire->calls = calls;
+        wire->room = FIRST_ROOM;
+        wire->source.fd = wire->connection->fd;
+        wire->source.events = EPOLLIN | EPOLLOUT;
+        wire->source.take = take;
+        wire->source.step = step;
+        wire->source.gone = gone;
+        hfi_source_add(&store->loop, &wire->source);
+        node->wire = wire;
+        return wire;
+    }
+    hfi_free(calls);
+    hfi_free(wire);
+    return NULL;
+}
+
+static hf_status withdraw_from_connecting(struct hfi_op *op)
+{
+    struct redis_call *call = call_of(op);
+    struct redis_wire *wire = call->wire;
+    hfi_op_list_remove(&wire->connecting, op);
+    const hf_status status = hfi_redis_connect_late(wire->connection, &wire->node->address, call->err);
+    wire->waiting--;
+    call->wire = NULL;
+    if (wire->waiting == 0)
+        leave(wire);
+    return status;
+}
+
+/* An idle connection must have nothing to say. */
+static bool still_stands(struct redis_wire *wire)
+{
+    char byte;
+    const hfi_time now = hfi_loop_now_ns();
+    if (!wire->source.connected || wire->said != wire->answered || now - wire->used_ns < TRUSTED_FOR)
+        return true;
+    wire->used_ns = now;
+    return recv(wire->source.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
+/* Awaits that there is a connection. */
+static bool start_ready(struct redis_call *call)
+{
+    struct redis_wire *wire = call->node->wire;
+    call->op.woken = call->op.over ? HF_UNAVAILABLE : HF_OK;
+    if (wire && !still_stands(wire)) {
+        leave(wire);
+        wire = NULL;
+    }
+    if (call->op.over || (wire && wire->source.connected))
+        return false;
+    hf_error trouble = { .status = HF_NOMEM };
+    if (!wire && !(wire = connect_wire(call->store, call->node, &trouble))) {
+        if (call->err)
+            *call->err = trouble;
+        call->op.woken = trouble.status;
+        return false;
+    }
+    const hfi_time most = call->store->config.access.connect_ns;
+    if (most && hfi_loop_now_ns() + most < call->deadline_ns)
+        hfi_op_limit(&call->op, hfi_loop_now_ns() + most);
+    call->wire = wire;
+    wire->waiting++;
+    hfi_op_list_add(&wire->connecting, &call->op);
+    hfi_op_park(&call->op, NULL, withdraw_from_connecting);
+    return true;
+}
+
+/* --- calls --- */
+
+static bool reserve_answers(struct redis_wire *wire, size_t more)
+{
+    while (wire->said - wire->answered + more > wire->room) {
+        struct redis_call **larger = hfi_alloc(2 * wire->room * sizeof(struct redis_call *));
+        if (!larger)
+            return false;
+        for (uint64_t i = wire->answered; i < wire->said; i++)
+            larger[i & (2 * wire->room - 1)] = wire->calls[i & (wire->room - 1)];
+        hfi_free(wire->calls);
+        wire->calls = larger;
+        wire->room *= 2;
+    }
+    return true;
+}
+
+static char *add_number(char *at, char kind, size_t number)
+{
+    char digits[24];
+    size_t length = 0;
+    do
+        digits[length++] = (char)('0' + number % 10);
+    while ((number /= 10) != 0);
+    *at++ = kind;
+    while (length > 0)
+        *at++ = digits[--length];
+    *at++ = '\r';
+    *at++ = '\n';
+    return at;
+}
+
+#define NUMBER_MOST 24
+
+/* The command as it goes over the wire; false: no memory. */
+static bool add_command(struct hfi_bytes *out, const struct redis_command *command)
+{
+    size_t all = NUMBER_MOST;
+    for (int i = 0; i < command->count; i++)
+        all += NUMBER_MOST + strlen(command->text[i]) + 2;
+    if (!hfi_bytes_reserve(out, all))
+        return false;
+    char *at = add_number(out->data + out->used, '*', (size_t)command->count);
+    for (int i = 0; i < command->count; i++) {
+        const size_t length = strlen(command->text[i]);
+        at = add_number(at, '$', length);
+        memcpy(at, command->text[i], length);
+        at += length;
+        *at++ = '\r';
+        *at++ = '\n';
+    }
+    out->used = (size_t)(at - out->data);
+    return true;
+}
+
+/* ASKING, if need be, and the commands go out in this order; `call` gets the answers. False: no memory, nothing is
+ * said. */
+static bool say(struct redis_wire *wire, const struct redis_command *commands, size_t count, bool asking,
+                struct redis_call *call)
+{
+    struct redis_command permission = { REDIS_ROOM(1) };
+    struct hfi_bytes *out = wire->inward ? &wire->plain : &wire->source.out;
+    const size_t before = out->used;
+    hfi_redis_add(&permission, "ASKING");
+    bool room = reserve_answers(wire, count + asking) && (!asking || add_command(out, &permission));
+    for (size_t i = 0; i < count && room; i++)
+        room = add_command(out, &commands[i]);
+    if (!room) {
+        out->used = before;
+        return false;
+    }
+    if (asking)
+        wire->calls[wire->said++ & (wire->room - 1)] = NULL;
+    for (size_t i = 0; i < count; i++)
+        wire->calls[wire->said++ & (wire->room - 1)] = call;
+    hfi_source_say(&wire->store->loop, &wire->source);
+    return true;
+}
+
+/* Its time is over. The answers may come yet, and are thrown away; whoever asks next does so on another connection. */
+static hf_status withdraw_from_call(struct hfi_op *op)
+{
+    struct redis_call *call = call_of(op);
+    struct redis_wire *wire = call->wire;
+    for (uint64_t i = wire->answered; i < wire->said; i++) {
+        if (wire->calls[i & (wire->room - 1)] == call)
+            wire->calls[i & (wire->room - 1)] = NULL;
+    }
+    hfi_fail(call->err, HF_UNKNOWN, 0, "the server did not answer in time");
+    wire->waiting--;
+    call->wire = NULL;
+    leave(wire);
+    return HF_UNKNOWN;
+}
+
+/* Awaits the answers to the question's commands from call->first on. */
+static bool start_call(struct redis_call *call)
+{
+    struct redis_wire *wire = call->node->wire;
+    const struct redis_question *question = call->question;
+    if (call->op.over || !wire || !wire->source.connected) {
+        call->op.woken = hfi_fail(call->err, HF_UNAVAILABLE, 0, "the connection broke before anything was said");
+        return false;
+    }
+    if (call->question->sent_ns == 0)
+        call->question->sent_ns = call->store->env->now_ns();
+    if (!say(wire, question->commands + call->first, question->count - call->first, call->asking, call)) {
+        call->op.woken = hfi_fail(call->err, HF_NOMEM, 0, "no memory for a command");
+        return false;
+    }
+    call->wire = wire;
+    wire->waiting++;
+    hfi_op_park(&call->op, &wire->source, withdraw_from_call);
+    return true;
+}
+
+/* The server was restarted, or its scripts flushed: the first script that it did not know goes again, with its text, and
+ * whatever came behind it. */
+static bool goes_again(struct redis_call *call)
+{
+    const struct redis_question *question = call->question;
+    size_t i = call->known;
+    while (i < question->count && (!question->commands[i].script || !hfi_redis_is_error(call->replies[i], "NOSCRIPT")))
+        i++;
+    if (i == question->count)
+        return false;
+    question->commands[i].text[0] = "EVAL";
+    question->commands[i].text[1] = question->commands[i].script->text;
+    hfi_redis_free_replies(call->replies + i, question->count - i);
+    call->first = call->got = i;
+    call->known = i + 1;
+    return true;
+}
+
+static int ask(struct hfi_op *op)
+{
+    struct redis_call *const call = call_of(op);
+    BEGIN(op->line);
+    AWAIT(start_ready(call));
+    if (op->woken == HF_OK && call->question) {
+        hfi_op_limit(op, call->deadline_ns);
+        AWAIT(start_call(call));
+        while (op->woken == HF_OK && goes_again(call))
+            AWAIT(start_call(call));
+    }
+    END;
+    return (int)op->woken;
+}
+
+/* --- what others see --- */
+
+hf_status hfi_redis_wire_open(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_call call = { .op = { .run = ask, .deadline_ns = deadline_ns },
+                               .store = store,
+                               .node = node,
+                               .deadline_ns = deadline_ns,
+                               .err = err };
+    return hfi_loop_run(&store->loop, &call.op);
+}
+
+hf_status hfi_redis_wire_ask(struct redis_store *store, struct redis_question *question, bool asking,
+                             redisReply **replies, hfi_time deadline_ns, hf_error *err)
+{
+    struct redis_call call = { .op = { .run = ask, .deadline_ns = deadline_ns },
+                               .store = store,
+                               .node = question->node,
+                               .question = question,
+                               .asking = asking,
+                               .replies = replies,
+                               .deadline_ns = deadline_ns,
+                               .err = err };
+    question->sent_ns = 0;
+    const hf_status status = hfi_loop_run(&store->loop, &call.op);
+    if (status != HF_OK)
+        hfi_redis_free_replies(replies, call.got);
+    for (size_t i = 0; i < call.known; i++) {
+        if (question->commands[i].script) {
+            question->commands[i].text[0] = "EVALSHA";
+            question->commands[i].text[1] = question->commands[i].script->hash;
+        }
+    }
+    return status;
+}
+
+void hfi_redis_wire_tell(struct redis_store *store, struct redis_node *node, const struct redis_command *command)
+{
+    hfi_loop_enter(&store->loop);
+    if (node->wire && node->wire->source.connected)
+        say(node->wire, command, 1, false, NULL);
+    hfi_loop_leave(&store->loop);
+}
+
+bool hfi_redis_wire_is_busy(struct redis_store *store, const struct redis_node *node)
+{
+    hfi_loop_enter(&store->loop);
+    const bool busy = node->wire && node->wire->waiting > 0;
+    hfi_loop_leave(&store->loop);
+    return busy;
+}
+
+void hfi_redis_wire_break(struct redis_store *store, struct redis_node *node)
+{
+    hf_error err;
+    hfi_fail(&err, HF_UNAVAILABLE, 0, "the connection was given up, since another server took this one's place");
+    hfi_loop_enter(&store->loop);
+    if (node->wire)
+        break_wire(node->wire, &err);
+    hfi_loop_leave(&store->loop);
+}
+
+void hfi_redis_wire_drop_old(struct redis_store *store, struct redis_node *node)
+{
+    hfi_loop_enter(&store->loop);
+    if (node->wire && node->wire->waiting == 0 && hfi_loop_now_ns() - node->wire->used_ns >= TRUSTED_FOR)
+        leave(node->wire);
+    hfi_loop_leave(&store->loop);
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * loop.c: see loop.h.
+ */
+#include "loop/sleep.h"
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#define EVENTS 16
+#define BUFFER 16384
+/* A thread that sends for others leaves it to one of them after so many writes. */
+#define WRITES_MOST 16
+
+hfi_time hfi_loop_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return now.tv_sec * HFI_SECOND + now.tv_nsec;
+}
+
+bool hfi_loop_open(struct hfi_loop *loop)
+{
+    *loop = (struct hfi_loop){ .epoll = HFI_FD(epoll_create1(EPOLL_CLOEXEC)) };
+    pthread_mutex_init(&loop->mutex, NULL);
+    return loop->epoll >= 0;
+}
+
+void hfi_loop_close(struct hfi_loop *loop)
+{
+    assert(loop->op_count == 0 && !loop->sources);
+    hfi_fd_close(loop->epoll);
+    hfi_timers_free(&loop->timers);
+    pthread_mutex_destroy(&loop->mutex);
+}
+
+/* --- sources --- */
+
+void hfi_source_add(struct hfi_loop *loop, struct hfi_source *source)
+{
+    source->next = loop->sources;
+    loop->sources = source;
+}
+
+static void let_go(struct hfi_source *source)
+{
+    hfi_free(source->out.data);
+    hfi_free(source->spare.data);
+    source->gone(source);
+}
+
+void hfi_source_remove(struct hfi_loop *loop, struct hfi_source *source)
+{
+    struct hfi_source **link = &loop->sources;
+    while (*link != source)
+        link = &(*link)->next;
+    *link = source->next;
+    for (link = &loop->dirty; *link && *link != source;)
+        link = &(*link)->next_dirty;
+    if (*link)
+        *link = source->next_dirty;
+    while (source->sleepers.first)
+        hfi_sleeper_wake(loop, source->sleepers.first, HFI_MOVED);
+    if (source->armed)
+        epoll_ctl(loop->epoll, EPOLL_CTL_DEL, source->fd, NULL);
+    source->removed = true;
+    if (source->read)
+        shutdown(source->fd, SHUT_RD); /* whoever reads it comes back; to the other side it says nothing */
+    if (!source->read && !source->sending)
+        let_go(source);
+}
+
+void hfi_source_changed(struct hfi_source *source, int fd)
+{
+    source->fd = fd;
+    source->armed = 0;
+}
+
+void hfi_source_say(struct hfi_loop *loop, struct hfi_source *source)
+{
+    if (source->dirty)
+        return;
+    source->dirty = true;
+    source->next_dirty = loop->dirty;
+    loop->dirty = source;
+}
+
+bool hfi_bytes_reserve(struct hfi_bytes *bytes, size_t more)
+{
+    if (bytes->used + more <= bytes->room)
+        return true;
+    char *larger = hfi_alloc(2 * (bytes->used + more));
+    if (!larger)
+        return false;
+    if (bytes->used)
+        memcpy(larger, bytes->data, bytes->used);
+    hfi_free(bytes->data);
+    bytes->data = larger;
+    bytes->room = 2 * (bytes->used + more);
+    return true;
+}
+
+/* --- sending --- */
+
+/* What the socket had no room for goes in front of what came since. */
+static bool put_back(struct hfi_source *source, const struct hfi_bytes *rest, size_t sent)
+{
+    const size_t left = rest->used - sent;
+    if (!hfi_bytes_reserve(&source->out, left))
+        return false;
+    memmove(source->out.data + left, source->out.data, source->out.used);
+    memcpy(source->out.data, rest->data + sent, left);
+    source->out.used += left;
+    return true;
+}
+
+/* Lets go of the mutex while it sends. A connection that breaks is ended by whoever reads it. */
+static void send_once(struct hfi_loop *loop, struct hfi_source *source)
+{
+    struct hfi_bytes batch = source->out;
+    source->out = source->spare;
+    source->out.used = 0;
+    source->spare = (struct hfi_bytes){ NULL, 0, 0 };
+    source->sending = true;
+    hfi_unlock_and_wake(loop);
+    ssize_t sent;
+    do
+        sent = batch.used ? send(source->fd, batch.data, batch.used, MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
+    while (sent < 0 && errno == EINTR);
+    const bool full = sent < 0 && errno == EAGAIN;
+    pthread_mutex_lock(&loop->mutex);
+    const size_t done = sent > 0 ? (size_t)sent : 0;
+    source->sending = false;
+    source->spare = batch;
+    if (source->removed) {
+        if (!source->read)
+            let_go(source);
+    } else if ((sent < 0 && !full) || (done < batch.used && !put_back(source, &batch, done))) {
+        shutdown(source->fd, SHUT_RD);
+    } else { /* the rest when there is room for it */
+        source->events = done < batch.used ? EPOLLIN | EPOLLOUT : EPOLLIN;
+    }
+}
+
+/* True: something was sent, and the mutex was let go of meanwhile. */
+static bool send_all(struct hfi_loop *loop)
+{
+    unsigned writes = 0;
+    struct hfi_source **link = &loop->dirty, *source;
+    while ((source = *link) != NULL) {
+        if (writes >= WRITES_MOST && source->sleepers.first) {
+            hfi_sleeper_wake(loop, source->sleepers.first, HFI_MOVED);
+            break;
+        }
+        if (source->sending) { /* whoever does so goes on with it */
+            link = &source->next_dirty;
+            continue;
+        }
+        *link = source->next_dirty;
+        source->dirty = false;
+        if (source->fill && !source->fill(source))
+            shutdown(source->fd, SHUT_RD);
+        send_once(loop, source);
+        writes++;
+        link = &loop->dirty;
+    }
+    return writes > 0;
+}
+
+/* --- reading --- */
+
+static int milliseconds(hfi_time until_ns)
+{
+    const hfi_time left = until_ns == HFI_NEVER ? HFI_NEVER : until_ns - hfi_loop_now_ns();
+    return left <= 0 ? 0 : left > 1000 * HFI_SECOND ? 1000000 : (int)((left + HFI_MS - 1) / HFI_MS);
+}
+
+/* It is enough to wait for bytes from it. */
+static bool can_be_read(const struct hfi_source *source)
+{
+    return source->connected && source->events == EPOLLIN;
+}
+
+/* By one thread, which blocks. Lets go of the mutex. */
+static void read_source(struct hfi_loop *loop, struct hfi_source *source, hfi_time until_ns)
+{
+    char buffer[BUFFER];
+    const bool near = until_ns != HFI_NEVER && until_ns - hfi_loop_now_ns() < HFI_LOOP_BLOCK_NS;
+    ssize_t got = -1;
+    source->read = true;
+    hfi_unlock_and_wake(loop);
+    errno = EAGAIN;
+    struct pollfd one = { .fd = source->fd, .events = POLLIN };
+    if (!near || poll(&one, 1, milliseconds(until_ns)) > 0)
+        got = recv(source->fd, buffer, sizeof buffer, near ? MSG_DONTWAIT : 0);
+    const bool nothing = got < 0 && (errno == EAGAIN || errno == EINTR);
+    pthread_mutex_lock(&loop->mutex);
+    source->read = false;
+    if (source->removed && !source->sending)
+        let_go(source);
+    else if (!source->removed && !nothing)
+        source->take(source, buffer, got);
+}
+
+/* Of sources that a thread reads epoll knows nothing. Takes effect for a thread that sits in epoll_wait(), too. */
+static void arm(struct hfi_loop *loop)
+{
+    for (struct hfi_source *source = loop->sources; source; source = source->next) {
+        const uint32_t wanted = source->read ? 0 : source->events;
+        if (source->armed == wanted)
+            continue;
+        struct epoll_event event = { .events = wanted, .data.ptr = source };
+        const int how = source->armed ? wanted ? EPOLL_CTL_MOD : EPOLL_CTL_DEL : EPOLL_CTL_ADD;
+        if (epoll_ctl(loop->epoll, how, source->fd, &event) != 0 && errno == EEXIST)
+            epoll_ctl(loop->epoll, EPOLL_CTL_MOD, source->fd, &event);
+        source->armed = wanted;
+    }
+}
+
+static bool is_there(const struct hfi_loop *loop, const struct hfi_source *wanted)
+{
+    const struct hfi_source *source = loop->sources;
+    while (source && source != wanted)
+        source = source->next;
+    return source != NULL;
+}
+
+static void take_event(struct hfi_loop *loop, const struct epoll_event *event)
+{
+    char buffer[BUFFER];
+    struct hfi_source *source = event->data.ptr;
+    if (!is_there(loop, source) || source->read) /* an event before this one has closed it, or a thread reads it now */
+        return;
+    if (!source->connected) {
+        source->step(source);
+        return;
+    }
+    if (event->events & EPOLLOUT)
+        hfi_source_say(loop, source);
+    if (!(event->events & ~(uint32_t)EPOLLOUT))
+        return;
+    const ssize_t got = recv(source->fd, buffer, sizeof buffer, MSG_DONTWAIT);
+    if (got >= 0 || (errno != EAGAIN && errno != EINTR))
+        source->take(source, buffer, got);
+}
+
+static void poll_all(struct hfi_loop *loop, hfi_time until_ns)
+{
+    struct epoll_event events[EVENTS];
+    arm(loop);
+    loop->driven = true;
+    hfi_unlock_and_wake(loop);
+    const int count = epoll_wait(loop->epoll, events, EVENTS, milliseconds(until_ns));
+    pthread_mutex_lock(&loop->mutex);
+    loop->driven = false;
+    for (int i = 0; i < count; i++)
+        take_event(loop, &events[i]);
+}
+
+/* --- threads that wait --- */
+
+/* True: something was sent, or some operation went on; then there may be more to do. */
+static bool advance(struct hfi_loop *loop)
+{
+    const bool sent = send_all(loop);
+    const bool goes_on = loop->ready.first != NULL;
+    hfi_op_go_on_all(loop);
+    return sent || goes_on;
+}
+
+/* What is to be done before anything is waited for; true: something was. */
+static bool prepare(struct hfi_loop *loop)
+{
+    hfi_op_interrupt_due(loop);
+    return advance(loop);
+}
+
+static void drive(struct hfi_loop *loop)
+{
+    if (prepare(loop))
+        return;
+    const struct hfi_timer *first = hfi_timers_first(&loop->timers);
+    poll_all(loop, first ? first->at_ns : HFI_NEVER);
+    hfi_op_go_on_all(loop);
+}
+
+/* Somebody sees to it that the operation goes on. */
+static bool is_covered(const struct hfi_loop *loop, const struct hfi_source *source)
+{
+    return source ? source->read || (loop->driven && source->armed) : loop->driven;
+}
+
+/* Whoever stops to read, or to drive, sees to it that somebody does so for those who need it. */
+static void hand_over(struct hfi_loop *loop)
+{
+    if (loop->driven)
+        arm(loop);
+    else if (loop->sleepers.first)
+        hfi_sleeper_wake(loop, loop->sleepers.first, HFI_MOVED);
+    for (struct hfi_source *source = loop->sources; source; source = source->next) {
+        if (source->sleepers.first && !is_covered(loop, source))
+            hfi_sleeper_wake(loop, source->sleepers.first, HFI_MOVED);
+    }
+}
+
+/* What a thread does for its operation while others do the rest. False: it is done, and the mutex is given up. */
+static bool sleep_while_covered(struct hfi_loop *loop, struct hfi_op *op)
+{
+    if (loop->driven)
+        arm(loop); /* there may be a new source */
+    if (send_all(loop))
+        return true; /* things may have changed meanwhile */
+    const enum hfi_waking why = hfi_sleep_for(loop, op);
+    if (why == HFI_FINISHED)
+        return false;
+    pthread_mutex_lock(&loop->mutex);
+    if (why == HFI_TIME_IS_OVER && hfi_loop_now_ns() >= op->deadline_ns)
+        hfi_op_interrupt(op);
+    hfi_op_go_on_all(loop);
+    return true;
+}
+
+hf_status hfi_loop_run(struct hfi_loop *loop, struct hfi_op *op)
+{
+    pthread_mutex_lock(&loop->mutex);
+    hfi_op_begin(loop, op);
+    while (!op->finished) {
+        if (loop->ready.first) {
+            hfi_op_go_on_all(loop);
+        } else if (is_covered(loop, op->source)) {
+            if (!sleep_while_covered(loop, op))
+                return op->status;
+        } else if (!op->source || !can_be_read(op->source)) {
+            drive(loop);
+        } else if (!prepare(loop)) {
+            read_source(loop, op->source, op->deadline_ns);
+            hfi_op_go_on_all(loop);
+        }
+    }
+    hfi_loop_leave(loop);
+    return op->status;
+}
+
+void hfi_loop_enter(struct hfi_loop *loop)
+{
+    pthread_mutex_lock(&loop->mutex);
+}
+
+void hfi_loop_leave(struct hfi_loop *loop)
+{
+    while (advance(loop))
+        ; /* until there is nothing left to send */
+    hand_over(loop);
+    hfi_unlock_and_wake(loop);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * loop.h: connections that threads share, driven by whoever waits. No thread of its own.
+ *
+ * An operation awaits an answer from one source, or something that only the loop brings about: that a connection is
+ * made, say. A thread that waits for it reads that source, and blocks in the read: a lone operation costs a send and a
+ * recv, and nothing else. If another thread reads the source already, it sleeps: whoever reads does so for all. For
+ * everything else one thread drives the loop, by epoll, over the sources that nobody reads. Whoever stops reading, or
+ * driving, wakes the next one that needs it.
+ *
+ * One thread at a time sends to a source, without the mutex. What others want to send meanwhile it sends next, in one
+ * write: nobody's request waits for anybody's answer, and those of threads that are in each other's way go together.
+ */
+#ifndef HFI_LOOP_H
+#define HFI_LOOP_H
+
+#include "loop/op.h"
+#include <pthread.h>
+#include <sys/types.h>
+
+/* A read that blocks lasts so long at most: the sockets' SO_RCVTIMEO. With a nearer deadline there is a poll before. */
+#define HFI_LOOP_BLOCK_NS HFI_SECOND
+
+struct hfi_sleepers {
+    struct hfi_sleeper *first, *last;
+};
+
+struct hfi_bytes {
+    char *data;
+    size_t used, room;
+};
+
+/* A descriptor that the loop looks after. Zeroed but for the functions, `fd` and `events`. */
+struct hfi_source {
+    struct hfi_source *next, *next_dirty;
+    int fd;
+    uint32_t events; /* EPOLLIN, EPOLLOUT */
+    uint32_t armed;  /* what epoll knows; one that a thread reads needs none */
+    bool connected;  /* it blocks, and may be read; until then step() is called when it is ready */
+    bool removed;    /* it goes as soon as no thread uses it */
+    bool dirty;      /* there is something to send */
+    bool sending;    /* a thread is at it, and goes on until there is nothing left */
+    bool read;       /* a thread sits in a read of it */
+    struct hfi_bytes out, spare;
+    struct hfi_sleepers sleepers; /* threads whose operations await it */
+    /* NULL, or puts more into `out`; false: it is of no use any more. */
+    bool (*fill)(struct hfi_source *source);
+    /* Bytes have come; or, with `got` 0 or less, it is broken. Both may remove it. */
+    void (*take)(struct hfi_source *source, const void *buffer, ssize_t got);
+    void (*step)(struct hfi_source *source);
+    /* It was removed, and nobody uses it any more: closes it, and may free it. */
+    void (*gone)(struct hfi_source *source);
+};
+
+struct hfi_loop {
+    pthread_mutex_t mutex;
+    int epoll;
+    struct hfi_source *sources, *dirty;
+    struct hfi_timers timers;
+    size_t op_count;
+    struct hfi_op_list ready;     /* operations that can go on */
+    struct hfi_sleepers sleepers; /* threads whose operations await no source */
+    struct hfi_sleeper *to_wake;
+    bool driven;                         /* a thread waits for all sources that nobody reads */
+    void (*on_await)(struct hfi_op *op); /* for tests: an operation has come to an await */
+};
+
+bool hfi_loop_open(struct hfi_loop *loop); /* false, with errno: no descriptor left */
+void hfi_loop_close(struct hfi_loop *loop);
+hfi_time hfi_loop_now_ns(void);
+
+/* Runs an operation until it is finished, on this thread, and for others meanwhile; without the mutex. */
+hf_status hfi_loop_run(struct hfi_loop *loop, struct hfi_op *op);
+/* Around anything else that is done to sources; hfi_loop_leave() sends what there is to send, and wakes whom it
+ * concerns. */
+void hfi_loop_enter(struct hfi_loop *loop);
+void hfi_loop_leave(struct hfi_loop *loop);
+
+/* --- for the engines' side, with the mutex --- */
+
+void hfi_source_add(struct hfi_loop *loop, struct hfi_source *source);
+/* Whoever awaits it must have been woken. */
+void hfi_source_remove(struct hfi_loop *loop, struct hfi_source *source);
+/* Its descriptor is another one, which may have the same number. */
+void hfi_source_changed(struct hfi_source *source, int fd);
+/* There is something in `out`, or for fill(). */
+void hfi_source_say(struct hfi_loop *loop, struct hfi_source *source);
+bool hfi_bytes_reserve(struct hfi_bytes *bytes, size_t more); /* false: no memory */
+
+#endif
