@@ -13,8 +13,8 @@
  *       return op->woken;
  *   }
  *
- * No await inside of a switch and one for each line of the source: the compiler refuses others. A variable that is given
- * a value in front of BEGIN is const. Between BEGIN and END there is no return.
+ * No await inside of a switch, and one for each line of the source: the compiler refuses others. A variable that is
+ * given a value in front of BEGIN is const, and between BEGIN and END there is no return: tools/tidy looks.
  */
 #ifndef HFI_AWAIT_H
 #define HFI_AWAIT_H

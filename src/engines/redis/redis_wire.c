@@ -199,7 +199,7 @@ static bool fill(struct hfi_source *source)
 
 /* --- connecting --- */
 
-/* Two threads may read and write at once: OpenSSL gets its bytes from memory, under the mutex, and not from the socket. */
+/* Two threads may read and write at once: OpenSSL works on memory, with the mutex, and not on the socket. */
 static bool prepare_tls(struct redis_wire *wire)
 {
     BIO *inward = BIO_new(BIO_s_mem()), *outward = BIO_new(BIO_s_mem());
@@ -434,8 +434,8 @@ static bool start_call(struct redis_call *call)
     return true;
 }
 
-/* The server was restarted, or its scripts flushed: the first script that it did not know goes again, with its text, and
- * whatever came behind it. */
+/* The server was restarted, or its scripts flushed: the first script that it did not know goes again, with its text,
+ * and whatever came behind it. */
 static bool goes_again(struct redis_call *call)
 {
     const struct redis_question *question = call->question;
