@@ -235,6 +235,22 @@ TEST(a_minority_of_another_client_is_no_lock_and_stays)
     hf_close(client);
 }
 
+/* Whoever waits asks the usher first; but where that has it for a stranger, who may have it nowhere else any more, the
+ * others as well. */
+TEST(a_minority_of_another_client_that_the_usher_is_part_of_keeps_nobody_waiting)
+{
+    struct redis_group *group = start_masters(5, NULL);
+    struct waiter waiter;
+    hf_client *client = open_client();
+    CHECK(foreign_take(group, 3));
+    waiter_start(&waiter, client, NAME, NULL);
+    await_line(group->server[0], 1);
+    redis_server_do(group->server[2], "DEL %s", NAME);
+    waiter_join(&waiter, HF_OK);
+    must_release(waiter.lock);
+    hf_close(client);
+}
+
 /* Nobody calls those who wait for a stranger: they ask now and then. */
 TEST(a_waiter_outwaits_another_client)
 {

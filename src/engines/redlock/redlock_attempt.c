@@ -378,6 +378,13 @@ static void add_acquire(struct redis_command *command, const struct redlock_stor
     hfi_redis_add(command, ""); /* or a mark: see redlock_round.c */
 }
 
+/* It is held there by another program, which calls nobody, and may have it nowhere else any more. */
+static bool says_stranger(const struct redlock_leg *leg)
+{
+    return leg->reply->elements == 6 && leg->reply->element[5]->type == REDIS_REPLY_STRING &&
+           leg->reply->element[5]->len == 0;
+}
+
 /* Asks all masters at once; but where others are in the way the usher first, so that those who wait do not take each
  * other's votes. */
 static void ask_masters(struct redlock_round *round, struct redlock_lock *lock, const struct hfi_request *request,
@@ -395,8 +402,8 @@ static void ask_masters(struct redlock_round *round, struct redlock_lock *lock, 
         round->legs[tally->usher].command = &commands[1];
         hfi_redlock_ask(round, hfi_redlock_all_answered, deadline);
         count_votes(tally, round, lock, guess);
-        if (tally->answered && !tally->granted) /* it says who is in the way */
-            return;
+        if (tally->answered && !tally->granted && !says_stranger(&round->legs[tally->usher]))
+            return; /* it says who is in the way */
     }
     for (size_t i = 0; i < store->count; i++)
         round->legs[i].command = &commands[i == tally->usher];

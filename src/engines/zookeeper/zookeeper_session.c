@@ -308,6 +308,11 @@ static zhandle_t *start(struct zookeeper_session *session)
     zhandle_t *zh = zookeeper_init2(store->addresses, hear_library, session->asked_ms, NULL, session,
                                     ZOO_NO_LOG_CLIENTENV, say_nothing);
     zoo_deterministic_conn_order(0);
+#ifdef HFI_ZOOKEEPER_RESOLVES
+    /* It would look up the addresses before each exchange: a netlink socket and four system calls for numbers. */
+    if (zh)
+        zoo_set_servers_resolution_delay(zh, -1);
+#endif
     if (zh && credentials)
         zoo_add_auth(zh, "digest", credentials, (int)strlen(credentials), NULL, NULL);
     hfi_fd_end(-1);
