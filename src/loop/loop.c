@@ -212,27 +212,6 @@ static bool can_be_read(const struct hfi_source *source)
     return source->connected && source->events == EPOLLIN;
 }
 
-/* By one thread, which blocks. Lets go of the mutex. */
-static void read_source(struct hfi_loop *loop, struct hfi_source *source, hfi_time until_ns)
-{
-    char buffer[BUFFER];
-    const bool near = until_ns != HFI_NEVER && until_ns - hfi_loop_now_ns() < HFI_LOOP_BLOCK_NS;
-    ssize_t got = -1;
-    source->read = true;
-    hfi_unlock_and_wake(loop);
-    errno = EAGAIN;
-    struct pollfd one = { .fd = source->fd, .events = POLLIN };
-    if (!near || poll(&one, 1, milliseconds(until_ns)) > 0)
-        got = recv(source->fd, buffer, sizeof buffer, near ? MSG_DONTWAIT : 0);
-    const bool nothing = got < 0 && (errno == EAGAIN || errno == EINTR);
-    pthread_mutex_lock(&loop->mutex);
-    source->read = false;
-    if (source->removed && !source->sending)
-        let_go(source);
-    else if (!source->removed && !nothing)
-        source->take(source, buffer, got);
-}
-
 /* Of sources that a thread reads epoll knows nothing. Takes effect for a thread that sits in epoll_wait(), too. */
 static void arm(struct hfi_loop *loop)
 {
@@ -246,6 +225,48 @@ static void arm(struct hfi_loop *loop)
             epoll_ctl(loop->epoll, EPOLL_CTL_MOD, source->fd, &event);
         source->armed = wanted;
     }
+}
+
+/* Somebody sees to it that the operation goes on. */
+static bool is_covered(const struct hfi_loop *loop, const struct hfi_source *source)
+{
+    return source ? source->read || (loop->driven && source->armed) : loop->driven;
+}
+
+/* Whoever stops to read or to drive, for good or to do the other, sees to it that somebody does so for those who need
+ * it. */
+static void hand_over(struct hfi_loop *loop)
+{
+    if (loop->driven)
+        arm(loop);
+    else if (loop->sleepers.first)
+        hfi_sleeper_wake(loop, loop->sleepers.first, HFI_MOVED);
+    for (struct hfi_source *source = loop->sources; source; source = source->next) {
+        if (source->sleepers.first && !is_covered(loop, source))
+            hfi_sleeper_wake(loop, source->sleepers.first, HFI_MOVED);
+    }
+}
+
+/* By one thread, which blocks. Lets go of the mutex. */
+static void read_source(struct hfi_loop *loop, struct hfi_source *source, hfi_time until_ns)
+{
+    char buffer[BUFFER];
+    const bool near = until_ns != HFI_NEVER && until_ns - hfi_loop_now_ns() < HFI_LOOP_BLOCK_NS;
+    ssize_t got = -1;
+    source->read = true;
+    hand_over(loop);
+    hfi_unlock_and_wake(loop);
+    errno = EAGAIN;
+    struct pollfd one = { .fd = source->fd, .events = POLLIN };
+    if (!near || poll(&one, 1, milliseconds(until_ns)) > 0)
+        got = recv(source->fd, buffer, sizeof buffer, near ? MSG_DONTWAIT : 0);
+    const bool nothing = got < 0 && (errno == EAGAIN || errno == EINTR);
+    pthread_mutex_lock(&loop->mutex);
+    source->read = false;
+    if (source->removed && !source->sending)
+        let_go(source);
+    else if (!source->removed && !nothing)
+        source->take(source, buffer, got);
 }
 
 static bool is_there(const struct hfi_loop *loop, const struct hfi_source *wanted)
@@ -315,32 +336,12 @@ static void drive(struct hfi_loop *loop)
     hfi_op_go_on_all(loop);
 }
 
-/* Somebody sees to it that the operation goes on. */
-static bool is_covered(const struct hfi_loop *loop, const struct hfi_source *source)
-{
-    return source ? source->read || (loop->driven && source->armed) : loop->driven;
-}
-
-/* Whoever stops to read, or to drive, sees to it that somebody does so for those who need it. */
-static void hand_over(struct hfi_loop *loop)
-{
-    if (loop->driven)
-        arm(loop);
-    else if (loop->sleepers.first)
-        hfi_sleeper_wake(loop, loop->sleepers.first, HFI_MOVED);
-    for (struct hfi_source *source = loop->sources; source; source = source->next) {
-        if (source->sleepers.first && !is_covered(loop, source))
-            hfi_sleeper_wake(loop, source->sleepers.first, HFI_MOVED);
-    }
-}
-
 /* What a thread does for its operation while others do the rest. False: it is done, and the mutex is given up. */
 static bool sleep_while_covered(struct hfi_loop *loop, struct hfi_op *op)
 {
-    if (loop->driven)
-        arm(loop); /* there may be a new source */
     if (send_all(loop))
         return true; /* things may have changed meanwhile */
+    hand_over(loop);
     const enum hfi_waking why = hfi_sleep_for(loop, op);
     if (why == HFI_FINISHED)
         return false;

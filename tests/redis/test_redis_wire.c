@@ -249,6 +249,71 @@ TEST_LIMIT(a_silent_connection_is_left_by_those_who_ask_next, 40)
     relay_stop(relay);
 }
 
+/* --- several servers --- */
+
+/* One of INFO's. */
+static int64_t figure(struct redis_server *server, const char *name)
+{
+    char info[16384];
+    redis_server_text(server, info, sizeof info, "INFO");
+    const char *found = strstr(info, name);
+    REQUIRE(found != NULL);
+    return strtoll(found + strlen(name), NULL, 10);
+}
+
+struct errand {
+    struct redis_store *store;
+    struct redis_node *node;
+    const char *words[3];
+    struct gate ended;
+};
+
+static void *run_errand(void *arg)
+{
+    struct errand *errand = arg;
+    struct redis_command command = { REDIS_ROOM(3) };
+    redisReply *reply = NULL;
+    hf_error err = { 0 };
+    for (int i = 0; i < 3 && errand->words[i]; i++)
+        hfi_redis_add(&command, errand->words[i]);
+    struct redis_question question = { .commands = &command, .count = 1, .node = errand->node };
+    const hfi_time deadline = now_ns() + 30 * HFI_SECOND;
+    CHECK_STATUS(HF_OK, hfi_redis_wire_ask(errand->store, &question, false, &reply, deadline, &err), &err);
+    freeReplyObject(reply);
+    gate_pass(&errand->ended);
+    return NULL;
+}
+
+/* The first drives for both until it has its connection, and waits for its answer then: somebody must go on driving. */
+TEST_LIMIT(a_thread_that_waits_for_its_answer_leaves_the_driving_to_others, 40)
+{
+    struct redis_server *first = redis_server_start(NULL, ""), *second = redis_server_start(NULL, "");
+    char url[100];
+    pthread_t threads[2];
+    snprintf(url, sizeof url, "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:1", first->port, second->port);
+    struct redis_store *store = open_store(url);
+    struct errand waits = { .store = store, .node = store->nodes, .words = { "BLPOP", "a-list", "0" } };
+    struct errand pings = { .store = store, .node = store->nodes->next, .words = { "PING" } };
+    redis_server_pause(first);
+    redis_server_pause(second);
+    REQUIRE_INT(0, pthread_create(&threads[0], NULL, run_errand, &waits));
+    while (!hfi_redis_wire_is_busy(store, waits.node))
+        await_a_moment();
+    REQUIRE_INT(0, pthread_create(&threads[1], NULL, run_errand, &pings));
+    while (!hfi_redis_wire_is_busy(store, pings.node))
+        await_a_moment();
+    redis_server_continue(first);
+    while (figure(first, "blocked_clients:") == 0)
+        await_a_moment();
+    redis_server_continue(second);
+    gate_await(&pings.ended, 1);
+    CHECK_INT(0, gate_count(&waits.ended));
+    redis_server_do(first, "LPUSH a-list x");
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    close_store(store);
+}
+
 /* --- through the library --- */
 
 static void pair_often(void *arg, uint32_t index)
@@ -258,23 +323,12 @@ static void pair_often(void *arg, uint32_t index)
         must_release(must_acquire(arg, name.text, NULL));
 }
 
-/* How many there were, with those that are gone. */
-static int64_t connections(struct redis_server *server)
-{
-    static const char field[] = "total_connections_received:";
-    char info[8192];
-    redis_server_text(server, info, sizeof info, "INFO stats");
-    const char *found = strstr(info, field);
-    REQUIRE(found != NULL);
-    return strtoll(found + strlen(field), NULL, 10);
-}
-
 TEST_LIMIT(the_threads_of_a_client_have_one_connection, 60)
 {
     struct redis_server *server = serve("");
-    const int64_t before = connections(server);
+    const int64_t before = figure(server, "total_connections_received:");
     hf_client *client = open_client();
     run_threads(64, pair_often, client);
-    CHECK_INT(before + 1, connections(server));
+    CHECK_INT(before + 1, figure(server, "total_connections_received:"));
     hf_close(client);
 }
