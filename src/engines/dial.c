@@ -188,7 +188,9 @@ static hf_status begin_connecting(struct hfi_dial *dial, int *fd, const char *ho
     if (*port)
         set_ports(&dial->lookup.found, port);
     dial->failure = 0;
-    const int number = try_next(dial, fd, ECONNREFUSED);
+    int number = try_next(dial, fd, ECONNREFUSED);
+    if (!number && !dial->gathered && dial->tried < dial->lookup.found.count && !(number = gather(dial, fd)))
+        set_timer(dial, STAGGER_MS);
     return number ? fail(dial, fd, host, port, number, err) : HF_OK;
 }
 

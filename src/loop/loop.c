@@ -12,7 +12,7 @@
 
 #define EVENTS 16
 #define BUFFER 16384
-/* A thread that sends for others leaves it to one of them after so many writes. */
+/* A thread that sends for others looks after itself, or leaves it to one of them, after so many writes. */
 #define WRITES_MOST 16
 /* It waits so long for room in a socket before it looks after itself. */
 #define ROOM_WAIT_MS 50
@@ -70,15 +70,9 @@ void hfi_source_remove(struct hfi_loop *loop, struct hfi_source *source)
         epoll_ctl(loop->epoll, EPOLL_CTL_DEL, source->fd, NULL);
     source->removed = true;
     if (source->read)
-        shutdown(source->fd, SHUT_RD); /* whoever reads it comes back; to the other side it says nothing */
+        shutdown(source->fd, SHUT_RD); /* whoever reads it comes back; by TCP it says nothing to the other side */
     if (!source->read && !source->sending)
         let_go(source);
-}
-
-void hfi_source_changed(struct hfi_source *source, int fd)
-{
-    source->fd = fd;
-    source->armed = 0;
 }
 
 void hfi_source_say(struct hfi_loop *loop, struct hfi_source *source)
@@ -130,8 +124,16 @@ static bool stop_sending(struct hfi_loop *loop, struct hfi_source *source)
     return !removed;
 }
 
+/* Leaves the sending to a thread whose operation awaits an answer from it; if there is none, whoever reads it will look
+ * when it comes back. */
+static void leave_to_another(struct hfi_loop *loop, struct hfi_source *source)
+{
+    if (source->sleepers.first)
+        hfi_sleeper_wake(loop, source->sleepers.first, HFI_MOVED);
+}
+
 /* The socket has no room for the rest. Whoever drives waits for that, too; but a thread that reads does not. */
-static void wait_for_room(struct hfi_loop *loop, struct hfi_source *source)
+static void wait_for_room(struct hfi_loop *loop, struct hfi_source *source, bool patient)
 {
     struct pollfd one = { .fd = source->fd, .events = POLLOUT };
     if (!source->read) {
@@ -139,6 +141,10 @@ static void wait_for_room(struct hfi_loop *loop, struct hfi_source *source)
         return;
     }
     hfi_source_say(loop, source);
+    if (!patient) {
+        leave_to_another(loop, source);
+        return;
+    }
     source->sending = true;
     hfi_unlock_and_wake(loop);
     poll(&one, 1, ROOM_WAIT_MS);
@@ -147,7 +153,7 @@ static void wait_for_room(struct hfi_loop *loop, struct hfi_source *source)
 
 /* Lets go of the mutex while it sends; false: there is no room for more. A connection that breaks is ended by whoever
  * reads it. */
-static bool send_once(struct hfi_loop *loop, struct hfi_source *source)
+static bool send_once(struct hfi_loop *loop, struct hfi_source *source, bool patient)
 {
     struct hfi_bytes batch = source->out;
     source->out = source->spare;
@@ -166,33 +172,36 @@ static bool send_once(struct hfi_loop *loop, struct hfi_source *source)
         return true;
     source->events = EPOLLIN;
     if (broken || (done < batch.used && !put_back(source, &batch, done)))
-        shutdown(source->fd, SHUT_RD);
+        shutdown(source->fd, SHUT_RDWR); /* nothing may follow half of a command */
     else if (done < batch.used)
-        wait_for_room(loop, source);
+        wait_for_room(loop, source, patient);
     return done == batch.used;
 }
 
-/* True: something was sent, and the mutex was let go of meanwhile. */
-static bool send_all(struct hfi_loop *loop)
+/* True: something was sent, and the mutex was let go of meanwhile; there may be more. Who is not `patient`, as it has
+ * nothing of its own to wait for, leaves what takes long to others. */
+static bool send_all(struct hfi_loop *loop, bool patient)
 {
     unsigned writes = 0;
     struct hfi_source **link = &loop->dirty, *source;
     while ((source = *link) != NULL) {
-        if (writes >= WRITES_MOST && source->sleepers.first) {
-            hfi_sleeper_wake(loop, source->sleepers.first, HFI_MOVED);
-            break;
-        }
         if (source->sending) { /* whoever does so goes on with it */
             link = &source->next_dirty;
             continue;
         }
+        if (writes >= WRITES_MOST && patient)
+            break;
+        if (writes >= WRITES_MOST && source->sleepers.first) {
+            leave_to_another(loop, source);
+            return false;
+        }
         *link = source->next_dirty;
         source->dirty = false;
         if (source->fill && !source->fill(source))
-            shutdown(source->fd, SHUT_RD);
+            shutdown(source->fd, SHUT_RDWR);
         writes++;
-        if (!send_once(loop, source))
-            break;
+        if (!send_once(loop, source, patient))
+            return patient;
         link = &loop->dirty;
     }
     return writes > 0;
@@ -221,9 +230,8 @@ static void arm(struct hfi_loop *loop)
             continue;
         struct epoll_event event = { .events = wanted, .data.ptr = source };
         const int how = source->armed ? wanted ? EPOLL_CTL_MOD : EPOLL_CTL_DEL : EPOLL_CTL_ADD;
-        if (epoll_ctl(loop->epoll, how, source->fd, &event) != 0 && errno == EEXIST)
-            epoll_ctl(loop->epoll, EPOLL_CTL_MOD, source->fd, &event);
-        source->armed = wanted;
+        if (epoll_ctl(loop->epoll, how, source->fd, &event) == 0)
+            source->armed = wanted;
     }
 }
 
@@ -284,6 +292,9 @@ static void take_event(struct hfi_loop *loop, const struct epoll_event *event)
     if (!is_there(loop, source) || source->read) /* an event before this one has closed it, or a thread reads it now */
         return;
     if (!source->connected) {
+        /* Its descriptor may be another one afterwards, with the same number. */
+        epoll_ctl(loop->epoll, EPOLL_CTL_DEL, source->fd, NULL);
+        source->armed = 0;
         source->step(source);
         return;
     }
@@ -312,9 +323,9 @@ static void poll_all(struct hfi_loop *loop, hfi_time until_ns)
 /* --- threads that wait --- */
 
 /* True: something was sent, or some operation went on; then there may be more to do. */
-static bool advance(struct hfi_loop *loop)
+static bool advance(struct hfi_loop *loop, bool patient)
 {
-    const bool sent = send_all(loop);
+    const bool sent = send_all(loop, patient);
     const bool goes_on = loop->ready.first != NULL;
     hfi_op_go_on_all(loop);
     return sent || goes_on;
@@ -324,7 +335,7 @@ static bool advance(struct hfi_loop *loop)
 static bool prepare(struct hfi_loop *loop)
 {
     hfi_op_interrupt_due(loop);
-    return advance(loop);
+    return advance(loop, true);
 }
 
 static void drive(struct hfi_loop *loop)
@@ -339,7 +350,7 @@ static void drive(struct hfi_loop *loop)
 /* What a thread does for its operation while others do the rest. False: it is done, and the mutex is given up. */
 static bool sleep_while_covered(struct hfi_loop *loop, struct hfi_op *op)
 {
-    if (send_all(loop))
+    if (prepare(loop))
         return true; /* things may have changed meanwhile */
     hand_over(loop);
     const enum hfi_waking why = hfi_sleep_for(loop, op);
@@ -380,7 +391,7 @@ void hfi_loop_enter(struct hfi_loop *loop)
 
 void hfi_loop_leave(struct hfi_loop *loop)
 {
-    while (advance(loop))
+    while (advance(loop, false))
         ; /* until there is nothing left to send */
     hand_over(loop);
     hfi_unlock_and_wake(loop);

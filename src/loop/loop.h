@@ -47,7 +47,7 @@ struct hfi_source {
     bool (*fill)(struct hfi_source *source);
     /* Bytes have come; or, with `got` 0 or less, it is broken. Both may remove it. */
     void (*take)(struct hfi_source *source, const void *buffer, ssize_t got);
-    void (*step)(struct hfi_source *source);
+    void (*step)(struct hfi_source *source); /* may change `fd` */
     /* It was removed, and nobody uses it any more: closes it, and may free it. */
     void (*gone)(struct hfi_source *source);
 };
@@ -81,8 +81,6 @@ void hfi_loop_leave(struct hfi_loop *loop);
 void hfi_source_add(struct hfi_loop *loop, struct hfi_source *source);
 /* Whoever awaits it must have been woken. */
 void hfi_source_remove(struct hfi_loop *loop, struct hfi_source *source);
-/* Its descriptor is another one, which may have the same number. */
-void hfi_source_changed(struct hfi_source *source, int fd);
 /* There is something in `out`, or for fill(). */
 void hfi_source_say(struct hfi_loop *loop, struct hfi_source *source);
 bool hfi_bytes_reserve(struct hfi_bytes *bytes, size_t more); /* false: no memory */

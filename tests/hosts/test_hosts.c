@@ -282,6 +282,24 @@ TEST_LIMIT(an_address_that_swallows_everything_leaves_time_for_the_next, 40)
     hf_close(client);
 }
 
+/* The resolver does not answer any more: what is known of the name is tried, the next address soon after the first. */
+TEST_LIMIT(known_addresses_of_which_the_first_swallows_everything, 40)
+{
+    const struct name name = unique_name("the-lock");
+    hf_client *client = NULL, *next = NULL;
+    hf_error err = { 0 };
+    swallow(SWALLOWS);
+    hosts_answer(HOST, SWALLOWS " " THERE);
+    REQUIRE_STATUS(HF_OK, try_open(&client, test_ms(4000), &err), &err);
+    hosts_hang(HOST);
+    try_open(&next, test_ms(1500), &err); /* from now on it is known that the resolver hangs */
+    hf_close(next);
+    REQUIRE_STATUS(HF_OK, try_open(&next, test_ms(4000), &err), &err);
+    must_release(must_acquire(next, name.text, NULL));
+    hf_close(client);
+    hf_close(next);
+}
+
 static int64_t processor_ms(void)
 {
     struct timespec used;

@@ -156,6 +156,18 @@ static int64_t latches(struct redis_server *server)
     return redis_server_number(server, "EVAL %s 0", "return #redis.call('keys', 'redisson_unlock_latch*')");
 }
 
+/* By itself it would go after twenty seconds. */
+TEST(the_latch_goes_where_replicas_are_waited_for_too)
+{
+    struct redis_server *server = serve_redisson("");
+    redis_server_start_replica(server);
+    hf_client *client = open_url("%s?dialect=redisson&replicas=1", server->url);
+    must_release(must_acquire(client, NAME, NULL));
+    while (latches(server) != 0)
+        await_a_moment();
+    hf_close(client);
+}
+
 TEST(the_latch_is_set_and_goes)
 {
     struct redis_server *server = serve_redisson("");

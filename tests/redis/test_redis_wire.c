@@ -249,6 +249,50 @@ TEST_LIMIT(a_silent_connection_is_left_by_those_who_ask_next, 40)
     relay_stop(relay);
 }
 
+/* Nothing that was said to it is of use any more: also those are told who wait on a connection that was left. */
+TEST_LIMIT(a_server_that_is_given_up_ends_the_waits_on_connections_that_were_left, 40)
+{
+    struct redis_server *server = redis_server_start(NULL, "");
+    struct redis_store *store = open_store(server->url);
+    struct asker patient = { store, HFI_NEVER, HF_OK };
+    pthread_t thread;
+    CHECK_STATUS(HF_OK, echo_soon(store, "first"), NULL);
+    redis_server_pause(server);
+    REQUIRE_INT(0, pthread_create(&thread, NULL, ask_once, &patient));
+    while (!hfi_redis_wire_is_busy(store, store->nodes))
+        await_a_moment();
+    CHECK_STATUS(HF_UNKNOWN, echo(store, "hurried", now_ns() + 100 * HFI_MS), NULL);
+    hfi_redis_drop_node(store, store->nodes);
+    pthread_join(thread, NULL);
+    CHECK_INT(HF_UNKNOWN, patient.status);
+    redis_server_continue(server);
+    close_store(store);
+}
+
+/* A server that reads nothing: the first sits in a read, the second cannot get rid of what it has to say. */
+TEST_LIMIT(a_deadline_is_kept_though_the_socket_is_full, 60)
+{
+    struct redis_server *server = redis_server_start(NULL, "");
+    const size_t length = 12000000;
+    char *text = malloc(length + 1);
+    memset(text, 'x', length);
+    text[length] = 0;
+    struct redis_store *store = open_store(server->url);
+    struct asker patient = { store, now_ns() + 8 * HFI_SECOND, HF_OK };
+    pthread_t thread;
+    CHECK_STATUS(HF_OK, echo_soon(store, "first"), NULL);
+    redis_server_pause(server);
+    REQUIRE_INT(0, pthread_create(&thread, NULL, ask_once, &patient));
+    while (!hfi_redis_wire_is_busy(store, store->nodes))
+        await_a_moment();
+    CHECK_STATUS(HF_UNKNOWN, echo(store, text, now_ns() + 300 * HFI_MS), NULL);
+    CHECK(now_ns() < patient.deadline_ns); /* and not when the other one's time is over */
+    redis_server_continue(server);
+    pthread_join(thread, NULL);
+    close_store(store);
+    free(text);
+}
+
 /* --- several servers --- */
 
 /* One of INFO's. */
@@ -315,6 +359,52 @@ TEST_LIMIT(a_thread_that_waits_for_its_answer_leaves_the_driving_to_others, 40)
 }
 
 /* --- through the library --- */
+
+static void try_often(void *arg, uint32_t index)
+{
+    const struct name name = numbered_name("own", index);
+    hf_lock *lock = NULL;
+    while (hf_try_acquire(&lock, arg, name.text, NULL, NULL) != HF_OK)
+        await_a_moment();
+    must_release(lock);
+}
+
+/* One that will never be ready is waited for by threads in turn, so that it is never without one. */
+TEST_LIMIT(a_connection_that_is_never_made_is_given_up_though_others_wait_for_it, 60)
+{
+    struct redis_server *server = serve("");
+    struct relay *relay = relay_start(server->port);
+    hf_client *client = open_url("redis://127.0.0.1:%d?timeout=300", relay->port);
+    struct waiter waiter;
+    redis_server_do(server, "CLIENT KILL TYPE normal SKIPME yes");
+    pause_ms(300); /* what was used a moment ago is not looked at */
+    redis_server_pause(server);
+    waiter_start(&waiter, client, "w", NULL);
+    pause_ms(150); /* it connects, and waits for the answer to its log-in, which will not come */
+    atomic_store(&relay->swallow_all, true);
+    while (atomic_load(&relay->swallow_all))
+        await_a_moment();
+    redis_server_continue(server);
+    run_threads(2, try_often, client);
+    waiter_finish(&waiter);
+    hf_close(client);
+    relay_stop(relay);
+}
+
+/* After a release in this dialect the answer to a command that nobody waits for is still to come. */
+TEST(an_idle_connection_that_was_closed_is_noticed_behind_an_answer_that_nobody_waits_for)
+{
+    struct redis_server *server = serve("");
+    hf_client *client = open_url("%s?dialect=redisson", server->url);
+    hf_error err = { 0 };
+    hf_lock *lock = NULL;
+    must_release(must_acquire(client, "x", NULL));
+    pause_ms(300);
+    redis_server_do(server, "CLIENT KILL TYPE normal SKIPME yes");
+    CHECK_STATUS(HF_OK, hf_try_acquire(&lock, client, "y", NULL, &err), &err);
+    must_release(lock);
+    hf_close(client);
+}
 
 static void pair_often(void *arg, uint32_t index)
 {

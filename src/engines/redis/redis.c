@@ -16,7 +16,7 @@
  * A gift is not an answer to a request: a waiter that was paused may read it long after it has ended. How far the gift
  * is to be trusted is reckoned from the last answered request, see is_fresh(); in doubt the waiter asks.
  */
-#include "redis_wire.h"
+#include "redis.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -298,7 +298,7 @@ static void drop_latch(struct redis_store *store, struct redis_node *node, const
     struct redis_command command = { REDIS_ROOM(2) };
     hfi_redis_add(&command, "DEL");
     hfi_redis_add(&command, latch);
-    hfi_redis_wire_tell(store, node, &command);
+    hfi_redis_tell(store, node, &command);
 }
 
 /* What is recorded as done must be as safe as a grant. */

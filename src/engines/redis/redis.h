@@ -245,6 +245,8 @@ hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *questi
 void hfi_redis_free_replies(redisReply **replies, size_t count);
 /* The first connection to `node`. */
 hf_status hfi_redis_ask_open(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err);
+/* Sends a command whose answer nobody waits for, if there is a connection to `node`. */
+void hfi_redis_tell(struct redis_store *store, struct redis_node *node, const struct redis_command *command);
 /* Whether a failure is one of a read, of which nothing is unknown. */
 hf_status hfi_redis_only_read(hf_status status, hf_error *err);
 /* Who has `key`, as far as we know. */

@@ -132,6 +132,23 @@ hf_status hfi_redis_ask_open(struct redis_store *store, struct redis_node *node,
     return status;
 }
 
+void hfi_redis_tell(struct redis_store *store, struct redis_node *node, const struct redis_command *command)
+{
+    if (!waits_for_replicas(store)) {
+        hfi_redis_wire_tell(store, node, command);
+        return;
+    }
+    struct redis_connection *connection = hfi_redis_idle(store, node);
+    if (!connection)
+        return;
+    if (connection->phase != REDIS_READY || hfi_redis_send(connection, command, 1, hfi_redis_now_ns(), NULL) != HF_OK) {
+        hfi_redis_disconnect(connection);
+        return;
+    }
+    connection->owed++;
+    hfi_redis_give_back(store, node, connection);
+}
+
 hf_status hfi_redis_find(struct redis_store *store, const char *key, struct redis_node **out, hfi_time deadline_ns,
                          hf_error *err)
 {

@@ -141,7 +141,7 @@ static bool take_replies(struct redis_wire *wire, hf_error *err)
     }
 }
 
-/* Bytes that were read are decrypted, if need be, and parsed. */
+/* Bytes that were read are decrypted, if need be, for the parser. False: they are the last that make sense. */
 static bool feed(struct redis_wire *wire, const void *bytes, size_t length)
 {
     char clear[4096];
@@ -163,18 +163,18 @@ static bool feed(struct redis_wire *wire, const void *bytes, size_t length)
 static void take(struct hfi_source *source, const void *buffer, ssize_t got)
 {
     struct redis_wire *wire = wire_of(source);
-    hf_error err = { .status = HF_UNKNOWN };
-    if (got <= 0)
-        hfi_fail(&err, HF_UNKNOWN, got < 0 ? errno : 0, "the server closed the connection before it answered");
-    else if (!feed(wire, buffer, (size_t)got))
-        hfi_fail(&err, HF_UNKNOWN, 0, "no memory for the server's reply, or no TLS");
-    else if (take_replies(wire, &err)) {
-        wire->used_ns = hfi_loop_now_ns();
-        if (wire->node->wire != wire && wire->waiting == 0)
-            leave(wire);
+    hf_error err;
+    hfi_fail(&err, HF_UNKNOWN, got < 0 ? errno : 0, "the server closed the connection before it answered");
+    const bool more = got > 0 && feed(wire, buffer, (size_t)got);
+    if (got > 0 && !more)
+        hfi_fail(&err, HF_UNKNOWN, 0, "the server ended TLS, or there was no memory for its reply");
+    if (!take_replies(wire, &err) || !more) { /* those that came before the end count */
+        break_wire(wire, &err);
         return;
     }
-    break_wire(wire, &err);
+    wire->used_ns = hfi_loop_now_ns();
+    if (wire->node->wire != wire && wire->waiting == 0)
+        leave(wire);
 }
 
 /* With TLS: what was said is encrypted. */
@@ -222,7 +222,7 @@ static void step(struct hfi_source *source)
     hf_error err = { .status = HF_OK };
     struct hfi_op *op;
     hf_status status = hfi_redis_connect_step(connection, &wire->node->address, &wire->store->config.access, &err);
-    hfi_source_changed(source, connection->fd);
+    source->fd = connection->fd;
     source->events = (connection->wants & POLLIN ? EPOLLIN : 0u) | (connection->wants & POLLOUT ? EPOLLOUT : 0u);
     if (status == HF_TIMEOUT)
         return;
@@ -239,6 +239,10 @@ static void step(struct hfi_source *source)
         hfi_op_list_remove(&wire->connecting, op);
         stop_waiting(call_of(op), HF_OK);
     }
+    if (!wire->node->wire || !wire->node->wire->source.connected) /* the first that is ready is the one */
+        wire->node->wire = wire;
+    if (wire->node->wire != wire)
+        leave(wire);
 }
 
 static struct redis_wire *connect_wire(struct redis_store *store, struct redis_node *node, hf_error *err)
@@ -274,31 +278,34 @@ static hf_status withdraw_from_connecting(struct hfi_op *op)
     const hf_status status = hfi_redis_connect_late(wire->connection, &wire->node->address, call->err);
     wire->waiting--;
     call->wire = NULL;
-    if (wire->waiting == 0)
-        leave(wire);
+    leave(wire); /* whoever comes next begins another one */
     return status;
 }
 
-/* An idle connection must have nothing to say. */
-static bool still_stands(struct redis_wire *wire)
+/* An idle connection has nothing to say but answers that nobody waits for: else it is broken. */
+static void look_at_idle(struct redis_wire *wire)
 {
-    char byte;
+    char buffer[4096];
     const hfi_time now = hfi_loop_now_ns();
-    if (!wire->source.connected || wire->said != wire->answered || now - wire->used_ns < TRUSTED_FOR)
-        return true;
+    if (!wire->source.connected || wire->waiting || wire->source.read || now - wire->used_ns < TRUSTED_FOR)
+        return;
+    struct redis_node *node = wire->node;
     wire->used_ns = now;
-    return recv(wire->source.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
+    for (int i = 0; i < 16 && node->wire == wire; i++) {
+        const ssize_t got = recv(wire->source.fd, buffer, sizeof buffer, MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        take(&wire->source, buffer, got);
+    }
 }
 
 /* Awaits that there is a connection. */
 static bool start_ready(struct redis_call *call)
 {
+    if (call->node->wire)
+        look_at_idle(call->node->wire);
     struct redis_wire *wire = call->node->wire;
     call->op.woken = call->op.over ? HF_UNAVAILABLE : HF_OK;
-    if (wire && !still_stands(wire)) {
-        leave(wire);
-        wire = NULL;
-    }
     if (call->op.over || (wire && wire->source.connected))
         return false;
     hf_error trouble = { .status = HF_NOMEM };
@@ -418,7 +425,7 @@ static bool start_call(struct redis_call *call)
 {
     struct redis_wire *wire = call->node->wire;
     const struct redis_question *question = call->question;
-    if (call->op.over || !wire || !wire->source.connected) {
+    if (!wire || !wire->source.connected) {
         call->op.woken = hfi_fail(call->err, HF_UNAVAILABLE, 0, "the connection broke before anything was said");
         return false;
     }
@@ -456,18 +463,28 @@ static int ask(struct hfi_op *op)
 {
     struct redis_call *const call = call_of(op);
     BEGIN(op->line);
-    AWAIT(start_ready(call));
-    if (op->woken == HF_OK && call->question) {
-        hfi_op_limit(op, call->deadline_ns);
-        AWAIT(start_call(call));
-        while (op->woken == HF_OK && goes_again(call))
+    do {
+        AWAIT(start_ready(call));
+        if (op->woken == HF_OK && call->question) {
+            hfi_op_limit(op, call->deadline_ns);
             AWAIT(start_call(call));
-    }
+        }
+    } while (op->woken == HF_OK && call->question && goes_again(call));
     END;
     return (int)op->woken;
 }
 
 /* --- what others see --- */
+
+static hf_status run(struct redis_call *call)
+{
+    hf_error unused, *err = call->err ? call->err : &unused;
+    err->status = HF_OK;
+    const hf_status status = hfi_loop_run(&call->store->loop, &call->op);
+    if (status != HF_OK && err->status == HF_OK) /* it did not even begin, or had no time to go again */
+        hfi_fail(err, status, 0, status == HF_NOMEM ? "no memory for a request" : "the server did not answer in time");
+    return status;
+}
 
 hf_status hfi_redis_wire_open(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err)
 {
@@ -476,7 +493,7 @@ hf_status hfi_redis_wire_open(struct redis_store *store, struct redis_node *node
                                .node = node,
                                .deadline_ns = deadline_ns,
                                .err = err };
-    return hfi_loop_run(&store->loop, &call.op);
+    return run(&call);
 }
 
 hf_status hfi_redis_wire_ask(struct redis_store *store, struct redis_question *question, bool asking,
@@ -491,7 +508,7 @@ hf_status hfi_redis_wire_ask(struct redis_store *store, struct redis_question *q
                                .deadline_ns = deadline_ns,
                                .err = err };
     question->sent_ns = 0;
-    const hf_status status = hfi_loop_run(&store->loop, &call.op);
+    const hf_status status = run(&call);
     if (status != HF_OK)
         hfi_redis_free_replies(replies, call.got);
     for (size_t i = 0; i < call.known; i++) {
@@ -524,8 +541,11 @@ void hfi_redis_wire_break(struct redis_store *store, struct redis_node *node)
     hf_error err;
     hfi_fail(&err, HF_UNAVAILABLE, 0, "the connection was given up, since another server took this one's place");
     hfi_loop_enter(&store->loop);
-    if (node->wire)
-        break_wire(node->wire, &err);
+    for (struct hfi_source *source = store->loop.sources, *next; source; source = next) {
+        next = source->next; /* also those that were left, and are still waited for */
+        if (wire_of(source)->node == node)
+            break_wire(wire_of(source), &err);
+    }
     hfi_loop_leave(&store->loop);
 }
 
