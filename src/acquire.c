@@ -247,7 +247,8 @@ static bool start_lease(struct contest *contest)
     struct hfi_hold *hold = contest->hold;
     const struct hfi_terms terms = hold->lease.terms;
     hold->token = contest->grant.token;
-    hold->granted_ns = contest->asked_ns;
+    if (hold->once)
+        hold->extra->granted_ns = contest->asked_ns;
     hfi_lease_start(&hold->lease, &terms, contest->grant.valid_ms, contest->grant.counted_from_ns, contest->asked_ns);
     return hold->lease.deadline_ns == HFI_NEVER || hfi_now_ns() < hold->lease.deadline_ns;
 }
@@ -256,7 +257,7 @@ static bool start_lease(struct contest *contest)
 static void forget_loss(struct contest *contest)
 {
     hfi_client_lock(contest->client);
-    contest->hold->why[0] = 0;
+    contest->hold->lost = false;
     hfi_client_unlock(contest->client);
 }
 
@@ -342,9 +343,9 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
         return status;
     hold->state = HFI_HOLD_HELD;
     hfi_hold_publish(hold);
-    if (due != HFI_NEVER || hold->why[0]) {
+    if (due != HFI_NEVER || hold->lost) {
         hfi_hold_schedule(hold);
-        hfi_keeper_expect(client, hold->why[0] || hold->doubted ? HFI_AT_ONCE : due);
+        hfi_keeper_expect(client, hold->lost || hold->doubted ? HFI_AT_ONCE : due);
     }
     return HF_OK;
 }
@@ -353,18 +354,18 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
  * for itself. */
 static void give_back_what_is_being_told(hf_client *client, const struct hfi_want *want)
 {
-    struct hfi_hold *hold = client->holds;
-    while (hold && !(hold->teller == hfi_thread_number() && hold->name_hash == want->name_hash &&
-                     strcmp(hold->name, want->name) == 0))
-        hold = hold->next;
-    if (hold)
-        hfi_undo(hold, client->timeout_ns, NULL);
+    const struct hfi_telling *telling = client->tellings;
+    while (telling &&
+           !(telling->thread == hfi_thread_number() && strcmp(hfi_hold_name(telling->hold), want->name) == 0))
+        telling = telling->next;
+    if (telling)
+        hfi_undo(telling->hold, client->timeout_ns, NULL);
 }
 
 /* Asks the store on behalf of a new hold. Mutex held; let go of in between. */
 static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *want, hf_error *err)
 {
-    if (client->telling)
+    if (client->tellings)
         give_back_what_is_being_told(client, want);
     struct hfi_hold *hold = hfi_hold_new(client, want);
     if (!hold)

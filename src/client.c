@@ -26,7 +26,7 @@ void hfi_client_leave(hf_client *client)
 static void destroy(hf_client *client)
 {
     for (struct hfi_hold *hold = client->free_holds, *next; hold; hold = next) {
-        next = hold->next;
+        next = hold->next_in_bucket;
         hfi_free(hold);
     }
     for (hf_lock *handle = client->free_locks, *next; handle; handle = next) {
@@ -36,9 +36,8 @@ static void destroy(hf_client *client)
     pthread_cond_destroy(&client->exchange);
     pthread_cond_destroy(&client->changed);
     pthread_mutex_destroy(&client->mutex);
-    hfi_timers_free(&client->ends);
-    hfi_timers_free(&client->renewals);
-    hfi_timers_free(&client->undos);
+    hfi_free(client->last_trouble); /* nobody else has them any more */
+    hfi_free(client->last_why);
     hfi_free(client->serials);
     hfi_free(client->buckets);
     hfi_free(client->url);
@@ -147,7 +146,7 @@ static void shut(hf_client *client)
 {
     client->closing = true;
     /* A hf_release() that comes now finds its lock ended, and keeps its hands off the engine. */
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
+    for (struct hfi_hold *hold = hfi_hold_after(client, NULL); hold; hold = hfi_hold_after(client, hold)) {
         if (hold->state == HFI_HOLD_HELD)
             hfi_hold_lose(hold, "its client was closed");
     }
@@ -162,9 +161,9 @@ static void shut(hf_client *client)
 static void release_all(hf_client *client)
 {
     const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next)
+    for (struct hfi_hold *hold = hfi_hold_after(client, NULL); hold; hold = hfi_hold_after(client, hold))
         hold->pins++;
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
+    for (struct hfi_hold *hold = hfi_hold_after(client, NULL); hold; hold = hfi_hold_after(client, hold)) {
         const hfi_time left = deadline - hfi_now_ns();
         hfi_undo(hold, left > 0 ? left : 0, NULL);
     }
@@ -172,8 +171,8 @@ static void release_all(hf_client *client)
 
 static void settle_all(hf_client *client)
 {
-    for (struct hfi_hold *hold = client->holds, *next; hold; hold = next) {
-        next = hold->next;
+    for (struct hfi_hold *hold = hfi_hold_after(client, NULL), *next; hold; hold = next) {
+        next = hfi_hold_after(client, hold);
         hfi_hold_unpin(hold);
         hfi_hold_settle(hold);
     }

@@ -20,11 +20,11 @@ struct hfi_terms {
 
 struct hfi_lease {
     struct hfi_terms terms;
+    unsigned failures;    /* renewals in a row that the store did not answer */
     hfi_time deadline_ns; /* from then on it is lost; HFI_NEVER where only a release or the process's death ends it */
     hfi_time renew_at_ns; /* HFI_NEVER: not to be renewed */
     hfi_time end_by_ns;   /* max_hold_ms */
     hfi_time whole_ns;    /* without renewal: how far it was lengthened, if the store grants that in parts; or 0 */
-    unsigned failures;    /* renewals in a row that the store did not answer */
 };
 
 enum hfi_step { HFI_STEP_NONE, HFI_STEP_RENEW, HFI_STEP_END };
