@@ -59,9 +59,9 @@ static void *take_some(void *arg)
     hf_error err;
 
     for (int i; (i = atomic_fetch_add(&task->next, 1)) < task->count;) {
-        char name[32];
+        char name[40];
 
-        snprintf(name, sizeof name, "scale-%07d", i);
+        snprintf(name, sizeof name, "scale-%d-%07d", (int)getpid() % 100000, i);
         must(hf_try_acquire(&task->locks[i], task->client, name, &task->options, &err), &err, "acquire");
     }
     return NULL;
