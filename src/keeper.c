@@ -3,7 +3,7 @@
  * keeper.c: one thread per client, the keeper, that notices losses and hears what the store says by itself. It is
  * started by the first lock that needs it. It keeps time and makes no exchange, since one can hang: that is for the
  * helpers, threads that renew and that finish releases whose answer was lost. As a rule there is one; while its
- * exchange hangs, another takes care of what is due meanwhile.
+ * exchange hangs, or there is more to renew than it can, others take care of what is due.
  */
 #include "core.h"
 #include "waker.h"
@@ -226,6 +226,20 @@ static void renew_batch(hf_client *client, struct batch *batch, hfi_time now_ns)
     take_answers(batch, renewals, status, err.message);
 }
 
+static int start_helper(hf_client *client);
+
+/* There is more to renew than one exchange after the other can do: another helper makes one beside this one. */
+static void call_for_help(hf_client *client, hfi_time now_ns)
+{
+    const struct hfi_hold *first = hfi_hold_first(client, HFI_DUE_OVERDUE);
+    if (!first || now_ns < first->lease.renew_at_ns + HANG)
+        return;
+    if (client->idle_helpers > 0)
+        pthread_cond_signal(&client->exchange);
+    else if (client->helper_count < HFI_HELPERS)
+        start_helper(client); /* if that fails, then without it */
+}
+
 /* Each gets one turn: what fails is due again soon, and would keep those behind it from theirs. Not for long: there may
  * always be something due, and releases must have their turn, too. */
 static void renew_what_is_due(hf_client *client)
@@ -236,6 +250,7 @@ static void renew_what_is_due(hf_client *client)
         collect(client, &batch, now);
         if (batch.count == 0) /* what is due had its turn */
             break;
+        call_for_help(client, now);
         renew_batch(client, &batch, now);
         now = hfi_now_ns();
     }

@@ -19,7 +19,7 @@ static _Atomic uint64_t token;
 /* Those that are held are in a list of the store's, as in engines whose locks share a session. */
 struct scripted_lock {
     bool held;
-    struct scripted_lock *next;
+    struct scripted_lock *next, *prev;
 };
 
 struct scripted_store {
@@ -31,14 +31,16 @@ struct scripted_store {
 static void note_held(struct scripted_store *store, struct scripted_lock *lock, bool held)
 {
     pthread_mutex_lock(&store->mutex);
-    struct scripted_lock **link = &store->held;
     if (held) {
-        lock->next = *link;
-        *link = lock;
+        lock->prev = NULL;
+        lock->next = store->held;
+        if (lock->next)
+            lock->next->prev = lock;
+        store->held = lock;
     } else {
-        while (*link != lock)
-            link = &(*link)->next;
-        *link = lock->next;
+        *(lock->prev ? &lock->prev->next : &store->held) = lock->next;
+        if (lock->next)
+            lock->next->prev = lock->prev;
     }
     lock->held = held;
     atomic_fetch_add(&script_held, held ? 1 : -1);
