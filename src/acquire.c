@@ -298,7 +298,7 @@ static hf_status contend(struct contest *contest, hf_error *err)
 
 static hf_status reenter(hf_lock **out, struct hfi_hold *hold, const struct hfi_want *want, hf_error *err)
 {
-    hf_lock *handle = hfi_handle_new(hold->client);
+    hf_lock *handle = hfi_handle_new(hold);
     if (!handle)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
     hfi_handle_attach(handle, hold, &want->options);

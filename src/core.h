@@ -117,6 +117,15 @@ struct hfi_extra {
     int lost_fd;                   /* -1 until somebody asks for it */
 };
 
+struct hf_lock {
+    hf_lock *next; /* in hold->handles, or in the client's list of free handles */
+    struct hfi_hold *hold;
+    unsigned generation;
+    bool told;
+    hf_lost_fn on_lost;
+    void *arg;
+};
+
 /* There may be a million of them: what few need is in `extra`, and their texts are no longer than they must be. */
 struct hfi_hold {
     struct hfi_hold *next_in_bucket; /* or in the client's list of free holds */
@@ -128,6 +137,7 @@ struct hfi_hold {
     struct hfi_lease lease; /* once ended: when its release is tried again is renew_at_ns, and until when deadline_ns */
     _Atomic hfi_time safe_until_ns; /* the lease's deadline for hf_remaining_ms(); 0 once lost */
     hf_lock *handles;
+    hf_lock handle;          /* the first of them, as a rule the only one; free if its `hold` is NULL */
     struct hfi_timer timer;  /* see hfi_hold_schedule() */
     hfi_time asked_ns;       /* when its last renewal in the background was sent */
     struct hfi_extra *extra; /* NULL: nothing of it is needed yet */
@@ -149,18 +159,9 @@ struct hfi_hold {
     uint64_t engine_lock[]; /* the engine's lock_size bytes; behind them its name, its note and its owner's text */
 };
 
-#define HFI_TEXT_UNIT 16
+#define HFI_TEXT_UNIT 8
 /* A million locks must fit into the memory of a small machine. */
-_Static_assert(sizeof(struct hfi_hold) <= 184, "a hold has become larger");
-
-struct hf_lock {
-    hf_lock *next; /* in hold->handles, or in the client's list of free handles */
-    struct hfi_hold *hold;
-    unsigned generation;
-    bool told;
-    hf_lost_fn on_lost;
-    void *arg;
-};
+_Static_assert(sizeof(struct hfi_hold) <= 224, "a hold has become larger");
 
 struct hfi_wait {
     struct hfi_wait *next;
@@ -261,7 +262,7 @@ void hfi_hold_lose_in_store(struct hfi_hold *hold, const char *why);
 void hfi_hold_lose_by_time(struct hfi_hold *hold);
 void hfi_hold_tell(struct hfi_hold *hold);
 const char *hfi_hold_why(const struct hfi_hold *hold); /* it was lost; "" if it was not */
-hf_lock *hfi_handle_new(hf_client *client);            /* NULL: no memory */
+hf_lock *hfi_handle_new(struct hfi_hold *hold);        /* NULL: no memory */
 void hfi_handle_attach(hf_lock *handle, struct hfi_hold *hold, const hf_options *options);
 void hfi_handle_free(hf_client *client, hf_lock *handle);
 /* Around a call that uses the store: hf_close() waits for it. Both with the mutex held. */

@@ -230,12 +230,20 @@ static void free_extra(struct hfi_extra *extra)
 
 /* --- birth and death --- */
 
+/* The room for texts of so many bytes behind so many others: all that malloc() has to give, which is 8 bytes more than
+ * a multiple of 16. */
+static size_t text_units(size_t before, size_t text_size)
+{
+    const size_t all = (before + text_size + 7) / 16 * 16 + 8;
+    return (all - before) / HFI_TEXT_UNIT;
+}
+
 /* A spare one, if it has room for texts of so many bytes; else a new one. */
 static struct hfi_hold *get_memory(hf_client *client, size_t text_size)
 {
     struct hfi_hold *hold = client->free_holds;
     const size_t lock_size = client->engine->lock_size;
-    const size_t units = (text_size + HFI_TEXT_UNIT - 1) / HFI_TEXT_UNIT;
+    const size_t units = text_units(sizeof *hold + lock_size, text_size);
     if (hold)
         client->free_holds = hold->next_in_bucket;
     if (hold && hold->text_room < units) { /* those that come may have names as long as this one's */
@@ -423,9 +431,12 @@ void hfi_hold_tell(struct hfi_hold *hold)
 
 /* --- handles --- */
 
-hf_lock *hfi_handle_new(hf_client *client)
+hf_lock *hfi_handle_new(struct hfi_hold *hold)
 {
+    hf_client *client = hold->client;
     hf_lock *handle = client->free_locks;
+    if (!hold->handle.hold)
+        return &hold->handle;
     if (handle)
         client->free_locks = handle->next;
     else
@@ -445,7 +456,10 @@ void hfi_handle_attach(hf_lock *handle, struct hfi_hold *hold, const hf_options 
 
 void hfi_handle_free(hf_client *client, hf_lock *handle)
 {
+    const bool first = handle == &handle->hold->handle;
     handle->hold = NULL;
+    if (first)
+        return;
     handle->next = client->free_locks;
     client->free_locks = handle;
 }
