@@ -417,8 +417,9 @@ void hfi_hold_tell(struct hfi_hold *hold)
         handle->told = true;
         telling.next = client->tellings;
         client->tellings = &telling;
+        const char *why = hfi_hold_why(hold);
         pthread_mutex_unlock(&client->mutex);
-        handle->on_lost(handle, hfi_hold_why(hold), handle->arg);
+        handle->on_lost(handle, why, handle->arg);
         pthread_mutex_lock(&client->mutex);
         struct hfi_telling **link = &client->tellings;
         while (*link != &telling)
