@@ -95,11 +95,16 @@ typedef struct hf_client hf_client;
 typedef struct hf_client_options {
     size_t size;         /* sizeof(hf_client_options): set by HF_CLIENT_OPTIONS_INIT */
     uint32_t timeout_ms; /* the longest that one exchange with the store may take; default 5000 */
+    /* Threads of this client that wait for one name stand in one line, and the first of them alone asks the store. For
+     * so long after the store has granted the lock, hf_release() passes it on to the first in the line without asking
+     * the store, which others may wait at; default 5. Less than 0: every waiter stands in the store's own queue, and
+     * nothing is passed on. It makes no difference to stores that give no tokens in advance: see holdfast(3). */
+    int64_t handoff_ms;
 } hf_client_options;
 
 #define HF_CLIENT_OPTIONS_INIT                                                                                         \
     {                                                                                                                  \
-        sizeof(hf_client_options), 0                                                                                   \
+        sizeof(hf_client_options), 0, 0                                                                                \
     }
 
 /* Opens the store that `url` names. NULL means the environment's HOLDFAST_URL or, without one, "file:". `options` may

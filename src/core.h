@@ -4,7 +4,8 @@
  *
  * Words used throughout: a *hold* is one grant of one name to one owner, or one that is on its way; a *handle*
  * (hf_lock) is the caller's end of it, several to one hold when the owner re-entered; a *wait* is a thread that sleeps
- * for a name.
+ * for a name; a *turn* is
+ * a wait in the client's line for a name, behind others of the same client.
  *
  * One mutex per client guards everything in it. It is never held over a call of an engine or of a user's callback.
  */
@@ -25,6 +26,9 @@
 #define HFI_ONCE_MOST_MS (366 * UINT64_C(86400000))
 /* Exchanges in the background at once: one, unless some hang. */
 #define HFI_HELPERS 4
+#define HFI_DEFAULT_HANDOFF_MS 5
+/* Buckets of the client's lines: a name has one while somebody waits for it. */
+#define HFI_LINES 64
 
 /* --- error.c, clock.c, random.c, name.c, url.c, registry.c, place.c --- */
 
@@ -101,6 +105,8 @@ struct hfi_hold {
     struct hfi_owner owner;
     struct hfi_owner_key key;
     uint64_t token;
+    hfi_time pass_until_ns; /* until then it may be passed on inside of the client, */
+    uint32_t spare_tokens;  /* so many times */
     struct hfi_lease lease;
     _Atomic hfi_time safe_until_ns; /* the lease's deadline for hf_remaining_ms(); 0 once lost */
     hf_lock *handles;
@@ -145,6 +151,20 @@ struct hfi_wait {
     bool canceled;
 };
 
+enum { HFI_TURN_WAITS, HFI_TURN_CALLED, HFI_TURN_PASSED };
+
+/* On the stack of the thread that waits. */
+struct hfi_turn {
+    struct hfi_turn *next;      /* in the line */
+    struct hfi_turn *last;      /* of the line; the first one's only */
+    struct hfi_turn *next_line; /* in the bucket; the first one's only */
+    const struct hfi_want *want;
+    _Atomic uint32_t state; /* a futex */
+    bool canceled;
+    bool alone;    /* it is to ask the store itself, whoever else of the client does so */
+    hf_lock *lock; /* what was passed on to it */
+};
+
 struct hf_client {
     const struct hfi_engine *engine;
     void *store;
@@ -153,6 +173,7 @@ struct hf_client {
     char *url;
     unsigned generation;
     hfi_time timeout_ns;
+    hfi_time handoff_ns; /* 0: there are no lines */
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* a callback, a pinned use or a wait has ended */
@@ -169,8 +190,9 @@ struct hf_client {
     hf_lock *free_locks;
     struct hfi_waker *free_wakers;
     struct hfi_wait *waits;
-    unsigned telling; /* callbacks under way */
-    unsigned busy;    /* threads inside of a call that uses the store */
+    struct hfi_turn *lines[HFI_LINES]; /* the first of each, by name */
+    unsigned telling;                  /* callbacks under way */
+    unsigned busy;                     /* threads inside of a call that uses the store */
 
     /* the keeper */
     pthread_t keeper;
@@ -201,6 +223,11 @@ struct hfi_want {
 
 /* hold.c, client.c: all with the client's mutex held, except where said. */
 struct hfi_hold *hfi_hold_find(hf_client *client, const struct hfi_want *want);
+/* One that is held or asked for, whoever its owner is; NULL: none. */
+struct hfi_hold *hfi_hold_of_name(hf_client *client, uint64_t name_hash, const char *name);
+bool hfi_same_owner(const struct hfi_owner_key *a, const struct hfi_owner_key *b);
+/* It is that owner's from now on; `own` stands for one that shows no handle. */
+void hfi_hold_set_owner(struct hfi_hold *hold, const struct hfi_owner_key *key, uint64_t own);
 struct hfi_hold *hfi_hold_new(hf_client *client,
                               const struct hfi_want *want); /* pending and in the table; NULL: no memory */
 void hfi_hold_forget(struct hfi_hold *hold); /* takes it out of the table: it cannot be re-entered any more */
@@ -229,6 +256,26 @@ void hfi_client_unlock(hf_client *client); /* frees it if that was the last refe
 /* Ends it as soon as it sleeps, or now if it does. With the mutex held. */
 void hfi_wait_cancel(struct hfi_wait *wait);
 uint64_t hfi_thread_number(void); /* needs no mutex */
+
+/* line.c: all with the mutex held, but for hfi_line_wake(). */
+
+/* True if somebody stands in the line for it. */
+bool hfi_line_is_there(hf_client *client, const struct hfi_want *want);
+/* Waits in the line; lets go of the mutex. HF_OK: *out is set if the lock was passed on to it; else it must look again
+ * whom the lock belongs to, and ask. HF_TIMEOUT, HF_CANCELED: it has left the line. */
+hf_status hfi_line_wait(hf_lock **out, hf_client *client, const struct hfi_want *want);
+/* Has the first in the line ask, if nobody of this client holds the lock or asks for it: after each end of a hold. */
+void hfi_line_call_first(hf_client *client, uint64_t name_hash, const char *name);
+/* All of them are to ask: the store is in trouble, and each has a patience of its own. */
+void hfi_line_break_up(hf_client *client, uint64_t name_hash, const char *name);
+/* Others of the owner that has it now may re-enter. */
+void hfi_line_call_owner(struct hfi_hold *hold);
+void hfi_line_cancel(hf_client *client, const char *name);
+void hfi_line_cancel_all(hf_client *client);
+/* The last handle of a hold that has spare_tokens passes it on, and itself with it. NULL: it must be released. Else who
+ * is to be woken once the mutex is free. */
+struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle);
+void hfi_line_wake(struct hfi_turn *turn);
 
 /* undo.c: releases a hold's engine lock; what cannot be finished now goes to the keeper. Mutex held; let go of in
  * between. */

@@ -26,7 +26,7 @@ static struct hfi_hold **bucket(hf_client *client, uint64_t name_hash)
     return &client->buckets[name_hash & (client->bucket_count - 1)];
 }
 
-static bool same_owner(const struct hfi_owner_key *a, const struct hfi_owner_key *b)
+bool hfi_same_owner(const struct hfi_owner_key *a, const struct hfi_owner_key *b)
 {
     return a->kind == b->kind && a->number == b->number && strcmp(a->text, b->text) == 0;
 }
@@ -36,10 +36,27 @@ struct hfi_hold *hfi_hold_find(hf_client *client, const struct hfi_want *want)
     if (client->bucket_count == 0)
         return NULL;
     struct hfi_hold *hold = *bucket(client, want->name_hash);
-    while (hold && (hold->name_hash != want->name_hash || !same_owner(&hold->key, &want->key) ||
+    while (hold && (hold->name_hash != want->name_hash || !hfi_same_owner(&hold->key, &want->key) ||
                     strcmp(hold->name, want->name) != 0))
         hold = hold->next_in_bucket;
     return hold;
+}
+
+struct hfi_hold *hfi_hold_of_name(hf_client *client, uint64_t name_hash, const char *name)
+{
+    struct hfi_hold *hold = client->bucket_count ? *bucket(client, name_hash) : NULL;
+    while (hold && (hold->name_hash != name_hash || strcmp(hold->name, name) != 0))
+        hold = hold->next_in_bucket;
+    return hold;
+}
+
+void hfi_hold_set_owner(struct hfi_hold *hold, const struct hfi_owner_key *key, uint64_t own)
+{
+    memcpy(hold->owner_text, key->text, strlen(key->text) + 1);
+    hold->key = *key;
+    hold->key.text = hold->owner_text;
+    if (hold->key.kind == HF_OWNER_HANDLE && hold->key.number == 0)
+        hold->key.number = own; /* an owner of its own, which its handles can show */
 }
 
 void hfi_hold_forget(struct hfi_hold *hold)
@@ -49,6 +66,7 @@ void hfi_hold_forget(struct hfi_hold *hold)
         link = &(*link)->next_in_bucket;
     if (*link)
         *link = hold->next_in_bucket;
+    hfi_line_call_first(hold->client, hold->name_hash, hold->name);
 }
 
 static struct hfi_hold **serial_bucket(const hf_client *client, uint64_t serial)
@@ -167,11 +185,7 @@ struct hfi_hold *hfi_hold_new(hf_client *client, const struct hfi_want *want)
     hold->note[0] = 0;
     if (want->options.note)
         snprintf(hold->note, sizeof hold->note, "%s", want->options.note);
-    memcpy(hold->owner_text, want->key.text, strlen(want->key.text) + 1);
-    hold->key = want->key;
-    hold->key.text = hold->owner_text;
-    if (hold->key.kind == HF_OWNER_HANDLE && hold->key.number == 0)
-        hold->key.number = hold->owner.serial; /* an owner of its own, which its handles can show */
+    hfi_hold_set_owner(hold, &want->key, hold->owner.serial);
 
     struct hfi_hold **place = bucket(client, hold->name_hash);
     hold->next_in_bucket = *place;

@@ -23,9 +23,8 @@ static void count_from(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time counte
     const bool ends = lease->terms.store_expires || !lease->terms.renew;
 
     lease->failures = 0;
-    lease->deadline_ns = lease->end_by_ns;
-    if (ends)
-        lease->deadline_ns = earlier(lease->deadline_ns, counted_from_ns + ttl_ns - hfi_drift_ns(ttl_ms));
+    lease->until_ns = ends ? counted_from_ns + ttl_ns - hfi_drift_ns(ttl_ms) : HFI_NEVER;
+    lease->deadline_ns = earlier(lease->end_by_ns, lease->until_ns);
     lease->renew_at_ns = HFI_NEVER;
     if (lease->terms.renew && lease->terms.store_expires)
         lease->renew_at_ns = counted_from_ns + ttl_ns / 3;
@@ -37,12 +36,17 @@ static uint32_t granted_ms(uint32_t ttl_ms, uint32_t valid_ms)
     return valid_ms && valid_ms < ttl_ms ? valid_ms : ttl_ms;
 }
 
+static void limit(struct hfi_lease *lease, uint32_t max_hold_ms, hfi_time from_ns)
+{
+    lease->end_by_ns = max_hold_ms ? from_ns + (hfi_time)max_hold_ms * HFI_MS : HFI_NEVER;
+}
+
 void hfi_lease_start(struct hfi_lease *lease, const struct hfi_terms *terms, uint32_t valid_ms, hfi_time granted_ns,
                      hfi_time asked_ns)
 {
     lease->terms = *terms;
     lease->whole_ns = 0;
-    lease->end_by_ns = terms->max_hold_ms ? asked_ns + (hfi_time)terms->max_hold_ms * HFI_MS : HFI_NEVER;
+    limit(lease, terms->max_hold_ms, asked_ns);
     const uint32_t granted = granted_ms(terms->ttl_ms, valid_ms);
     count_from(lease, granted, granted_ns);
     if (granted < terms->ttl_ms) /* also without renewal: its first part is not the whole yet */
@@ -85,8 +89,17 @@ void hfi_lease_renewed(struct hfi_lease *lease, const struct hfi_renewal *renewa
 
 void hfi_lease_unsure(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time sent_ns)
 {
-    if (lease->deadline_ns != HFI_NEVER)
-        lease->deadline_ns = earlier(lease->deadline_ns, sent_ns + (hfi_time)ttl_ms * HFI_MS - hfi_drift_ns(ttl_ms));
+    if (lease->deadline_ns == HFI_NEVER)
+        return;
+    lease->until_ns = earlier(lease->until_ns, sent_ns + (hfi_time)ttl_ms * HFI_MS - hfi_drift_ns(ttl_ms));
+    lease->deadline_ns = earlier(lease->deadline_ns, lease->until_ns);
+}
+
+void hfi_lease_pass(struct hfi_lease *lease, uint32_t max_hold_ms, hfi_time now_ns)
+{
+    lease->terms.max_hold_ms = max_hold_ms;
+    limit(lease, max_hold_ms, now_ns);
+    lease->deadline_ns = earlier(lease->end_by_ns, lease->until_ns);
 }
 
 void hfi_lease_unanswered(struct hfi_lease *lease, hfi_time now_ns, uint64_t random)

@@ -35,6 +35,7 @@ struct mem_lock {
     struct hfi_owner owner;
     struct hfi_waker *waker; /* NULL while its thread is not asleep */
     uint64_t token;
+    uint32_t tokens; /* so many from that on; while it waits: so many are of use */
     hfi_time since_ns;
     struct mem_store *store;
     const char *broken_by;        /* its client is to be told: who waits for that in mem_evict(); NULL: nobody */
@@ -102,7 +103,7 @@ static hf_status mem_open(void *memory, const struct hfi_url *url, const struct 
                           hf_error *err)
 {
     struct mem_store *store = memory;
-    (void)opened;
+    opened->reserves = true;
     pthread_once(&once, install_forget_parent);
     store->env = env;
     store->bell = -1;
@@ -121,7 +122,7 @@ static void mem_close(void *memory)
 static void hold(struct mem_lock *lock, hfi_time now_ns)
 {
     lock->state = HOLDING;
-    lock->token = atomic_fetch_add(&last_token, 1) + 1;
+    lock->token = atomic_fetch_add(&last_token, lock->tokens) + 1;
     lock->since_ns = now_ns;
     lock->broken_by = NULL;
     lock->awaited = false;
@@ -190,6 +191,8 @@ static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, cons
     const struct mem_mark *mark = request->once ? *find_mark(shard, request->name, grant->counted_from_ns) : NULL;
     if (mark)
         return say_done(mark, grant->counted_from_ns, grant);
+    if (lock->state != HOLDING)
+        lock->tokens = request->reserve;
     if (lock->state == NEW) {
         struct mem_lock **link = find(shard, lock->hash, request->name);
         struct mem_lock *holder = *link;
@@ -207,6 +210,7 @@ static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, cons
     }
     if (lock->state == HOLDING) {
         grant->token = lock->token;
+        grant->tokens = lock->tokens;
         return HF_OK;
     }
     snprintf(grant->holder, sizeof grant->holder, "another thread of process %d", (int)getpid());
