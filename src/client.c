@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* More than any lease lasts, and little enough to reckon with. */
+#define HANDOFF_MOST_MS INT64_C(86400000)
+
 void hfi_client_lock(hf_client *client)
 {
     pthread_mutex_lock(&client->mutex);
@@ -63,6 +66,8 @@ static hf_status open_store(hf_client *client, const struct hfi_url *split, cons
     hf_status status = client->engine->open(client->store, split, &client->env, &opened, err);
     client->url = opened.shown;
     client->caps = opened.caps;
+    if (!opened.reserves)
+        client->handoff_ns = 0;
     if (status == HF_OK && !client->url)
         client->url = hfi_url_without_password(url);
     if (status == HF_OK && !client->url)
@@ -100,6 +105,8 @@ hf_status hfi_open_engine(hf_client **out, const struct hfi_engine *engine, cons
     client->generation = hfi_generation;
     client->references = 1;
     client->timeout_ns = (options.timeout_ms ? options.timeout_ms : HFI_DEFAULT_TIMEOUT_MS) * HFI_MS;
+    const int64_t handoff_ms = options.handoff_ms ? options.handoff_ms : HFI_DEFAULT_HANDOFF_MS;
+    client->handoff_ns = handoff_ms < 0 ? 0 : (handoff_ms < HANDOFF_MOST_MS ? handoff_ms : HANDOFF_MOST_MS) * HFI_MS;
     client->env = (struct hfi_env){
         .client = hfi_random(),
         .timeout_ns = client->timeout_ns,
@@ -152,6 +159,7 @@ static void shut(hf_client *client)
     }
     for (struct hfi_wait *wait = client->waits; wait; wait = wait->next)
         hfi_wait_cancel(wait);
+    hfi_line_cancel_all(client);
     while (client->busy > 0)
         pthread_cond_wait(&client->changed, &client->mutex);
 }

@@ -4,7 +4,8 @@
  *
  * Words used throughout: a *hold* is one grant of one name to one owner, or one that is on its way; a *handle*
  * (hf_lock) is the caller's end of it, several to one hold when the owner re-entered; a *wait* is a thread that sleeps
- * for a name.
+ * for a name; a *turn* is
+ * a wait in the client's line for a name, behind others of the same client.
  *
  * One mutex per client guards everything in it. It is never held over a call of an engine or of a user's callback.
  */
@@ -25,6 +26,9 @@
 #define HFI_ONCE_MOST_MS (366 * UINT64_C(86400000))
 /* Exchanges in the background at once: one, unless some hang or very many locks are to be renewed. */
 #define HFI_HELPERS 4
+#define HFI_DEFAULT_HANDOFF_MS 5
+/* Buckets of the client's lines: a name has one while somebody waits for it. */
+#define HFI_LINES 64
 
 /* --- error.c, clock.c, random.c, name.c, url.c, registry.c, place.c --- */
 
@@ -110,6 +114,7 @@ struct hfi_text {
 struct hfi_extra {
     uint64_t once_ms;              /* its work is done once in so long; 0: whenever somebody asks */
     hfi_time granted_ns;           /* since when that is counted */
+    hfi_time pass_until_ns;        /* until then it may be passed on inside of the client */
     hfi_time trouble_since_ns;     /* when the first renewal was sent that was not answered well since; 0: none */
     struct hfi_text *trouble_text; /* its message, of the last one; NULL: not known */
     struct hfi_text *why;          /* it was lost; NULL: not known */
@@ -142,18 +147,19 @@ struct hfi_hold {
     hfi_time asked_ns;       /* when its last renewal in the background was sent */
     struct hfi_extra *extra; /* NULL: nothing of it is needed yet */
     uint32_t name_hash;
-    unsigned pins; /* threads that use it without the mutex */
-    uint8_t state; /* enum hfi_hold_state */
-    uint8_t due;   /* enum hfi_due: where its timer is, if it is set */
-    uint8_t kind;  /* hf_owner_kind, of its struct hfi_owner_key */
-    bool engaged;  /* the engine may know of it: it must be released there */
-    bool lost;     /* while it is held: it was so before that was known */
-    bool doubted;  /* something happened to the store: renew it now, not when it would be time */
-    bool overdue;  /* it should be renewed by now, and nobody has begun to */
-    bool renewing; /* an exchange that renews it is under way: two could answer in the wrong order */
-    bool undoing;  /* its release is to be finished by the keeper */
-    bool once;     /* its work is done once in a while, see its `extra`; never changes */
-    bool done;     /* its work is done: the release marks it */
+    unsigned pins;        /* threads that use it without the mutex */
+    uint8_t state;        /* enum hfi_hold_state */
+    uint8_t due;          /* enum hfi_due: where its timer is, if it is set */
+    uint8_t kind;         /* hf_owner_kind, of its struct hfi_owner_key */
+    bool engaged;         /* the engine may know of it: it must be released there */
+    bool lost;            /* while it is held: it was so before that was known */
+    bool doubted;         /* something happened to the store: renew it now, not when it would be time */
+    bool overdue;         /* it should be renewed by now, and nobody has begun to */
+    bool renewing;        /* an exchange that renews it is under way: two could answer in the wrong order */
+    bool undoing;         /* its release is to be finished by the keeper */
+    bool once;            /* its work is done once in a while, see its `extra`; never changes */
+    bool done;            /* its work is done: the release marks it */
+    uint8_t spare_tokens; /* so many times it may be passed on inside of the client, see its `extra` */
     uint8_t name_length, note_length;
     uint8_t text_room;      /* for its texts, in units of HFI_TEXT_UNIT */
     uint64_t engine_lock[]; /* the engine's lock_size bytes; behind them its name, its note and its owner's text */
@@ -178,6 +184,20 @@ struct hfi_telling {
     uint64_t thread;
 };
 
+enum { HFI_TURN_WAITS, HFI_TURN_CALLED, HFI_TURN_PASSED };
+
+/* On the stack of the thread that waits. */
+struct hfi_turn {
+    struct hfi_turn *next;      /* in the line */
+    struct hfi_turn *last;      /* of the line; the first one's only */
+    struct hfi_turn *next_line; /* in the bucket; the first one's only */
+    const struct hfi_want *want;
+    _Atomic uint32_t state; /* a futex */
+    bool canceled;
+    bool alone;    /* it is to ask the store itself, whoever else of the client does so */
+    hf_lock *lock; /* what was passed on to it */
+};
+
 struct hf_client {
     const struct hfi_engine *engine;
     void *store;
@@ -186,6 +206,7 @@ struct hf_client {
     char *url;
     unsigned generation;
     hfi_time timeout_ns;
+    hfi_time handoff_ns; /* 0: there are no lines */
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* a callback, a pinned use or a wait has ended */
@@ -202,8 +223,9 @@ struct hf_client {
     hf_lock *free_locks;
     struct hfi_waker *free_wakers;
     struct hfi_wait *waits;
-    struct hfi_telling *tellings; /* callbacks under way */
-    unsigned busy;                /* threads inside of a call that uses the store */
+    struct hfi_turn *lines[HFI_LINES]; /* the first of each, by name */
+    struct hfi_telling *tellings;      /* callbacks under way */
+    unsigned busy;                     /* threads inside of a call that uses the store */
 
     /* the keeper */
     pthread_t keeper;
@@ -225,7 +247,7 @@ struct hf_client {
 /* What one acquire wants, after checks. */
 struct hfi_want {
     const char *name;
-    uint64_t name_hash;
+    uint32_t name_hash;
     struct hfi_owner_key key;
     hf_options options;
     bool may_wait;
@@ -234,6 +256,11 @@ struct hfi_want {
 
 /* hold.c, client.c: all with the client's mutex held, except where said. */
 struct hfi_hold *hfi_hold_find(hf_client *client, const struct hfi_want *want);
+/* One that is held or asked for, whoever its owner is; NULL: none. */
+struct hfi_hold *hfi_hold_of_name(hf_client *client, uint32_t name_hash, const char *name);
+bool hfi_same_owner(const struct hfi_owner_key *a, const struct hfi_owner_key *b);
+/* It is that owner's from now on; `own` stands for one that shows no handle. False: there is no room for its text. */
+bool hfi_hold_set_owner(struct hfi_hold *hold, const struct hfi_owner_key *key, uint64_t own);
 struct hfi_hold *hfi_hold_new(hf_client *client,
                               const struct hfi_want *want); /* pending and in the table; NULL: no memory */
 void hfi_hold_forget(struct hfi_hold *hold); /* takes it out of the table: it cannot be re-entered any more */
@@ -273,6 +300,26 @@ void hfi_client_unlock(hf_client *client); /* frees it if that was the last refe
 /* Ends it as soon as it sleeps, or now if it does. With the mutex held. */
 void hfi_wait_cancel(struct hfi_wait *wait);
 uint64_t hfi_thread_number(void); /* needs no mutex */
+
+/* line.c: all with the mutex held, but for hfi_line_wake(). */
+
+/* True if somebody stands in the line for it. */
+bool hfi_line_is_there(hf_client *client, const struct hfi_want *want);
+/* Waits in the line; lets go of the mutex. HF_OK: *out is set if the lock was passed on to it; else it must look again
+ * whom the lock belongs to, and ask. HF_TIMEOUT, HF_CANCELED: it has left the line. */
+hf_status hfi_line_wait(hf_lock **out, hf_client *client, const struct hfi_want *want);
+/* Has the first in the line ask, if nobody of this client holds the lock or asks for it: after each end of a hold. */
+void hfi_line_call_first(hf_client *client, uint32_t name_hash, const char *name);
+/* All of them are to ask: the store is in trouble, and each has a patience of its own. */
+void hfi_line_break_up(hf_client *client, uint32_t name_hash, const char *name);
+/* Others of the owner that has it now may re-enter. */
+void hfi_line_call_owner(struct hfi_hold *hold);
+void hfi_line_cancel(hf_client *client, const char *name);
+void hfi_line_cancel_all(hf_client *client);
+/* The last handle of a hold that has spare_tokens passes it on, and itself with it. NULL: it must be released. Else who
+ * is to be woken once the mutex is free. */
+struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle);
+void hfi_line_wake(struct hfi_turn *turn);
 
 /* undo.c: releases a hold's engine lock; what cannot be finished now goes to the keeper. Mutex held; let go of in
  * between. */

@@ -21,9 +21,14 @@ uint64_t hfi_thread_number(void)
 
 /* --- the table of those that can be re-entered --- */
 
-static struct hfi_hold **bucket(hf_client *client, uint64_t name_hash)
+static struct hfi_hold **bucket(hf_client *client, uint32_t name_hash)
 {
     return &client->buckets[name_hash & (client->bucket_count - 1)];
+}
+
+bool hfi_same_owner(const struct hfi_owner_key *a, const struct hfi_owner_key *b)
+{
+    return a->kind == b->kind && a->number == b->number && strcmp(a->text, b->text) == 0;
 }
 
 static const char *note_of(const struct hfi_hold *hold)
@@ -47,10 +52,31 @@ struct hfi_hold *hfi_hold_find(hf_client *client, const struct hfi_want *want)
     if (client->bucket_count == 0)
         return NULL;
     struct hfi_hold *hold = *bucket(client, want->name_hash);
-    while (hold && (hold->name_hash != (uint32_t)want->name_hash || !same_owner(hold, &want->key) ||
+    while (hold && (hold->name_hash != want->name_hash || !same_owner(hold, &want->key) ||
                     strcmp(hfi_hold_name(hold), want->name) != 0))
         hold = hold->next_in_bucket;
     return hold;
+}
+
+struct hfi_hold *hfi_hold_of_name(hf_client *client, uint32_t name_hash, const char *name)
+{
+    struct hfi_hold *hold = client->bucket_count ? *bucket(client, name_hash) : NULL;
+    while (hold && (hold->name_hash != name_hash || strcmp(hfi_hold_name(hold), name) != 0))
+        hold = hold->next_in_bucket;
+    return hold;
+}
+
+bool hfi_hold_set_owner(struct hfi_hold *hold, const struct hfi_owner_key *key, uint64_t own)
+{
+    const size_t at = hold->name_length + hold->note_length + 2u, size = strlen(key->text) + 1;
+    if (at + size > hold->text_room * (size_t)HFI_TEXT_UNIT)
+        return false;
+    memcpy((char *)hold->engine_lock + hold->client->engine->lock_size + at, key->text, size);
+    hold->kind = (uint8_t)key->kind;
+    hold->key_number = key->number;
+    if (hold->kind == HF_OWNER_HANDLE && hold->key_number == 0)
+        hold->key_number = own; /* an owner of its own, which its handles can show */
+    return true;
 }
 
 void hfi_hold_forget(struct hfi_hold *hold)
@@ -60,6 +86,7 @@ void hfi_hold_forget(struct hfi_hold *hold)
         link = &(*link)->next_in_bucket;
     if (*link)
         *link = hold->next_in_bucket;
+    hfi_line_call_first(hold->client, hold->name_hash, hfi_hold_name(hold));
 }
 
 static struct hfi_hold **serial_bucket(const hf_client *client, uint64_t serial)
@@ -271,9 +298,10 @@ static struct hfi_hold *make_hold(hf_client *client, const struct hfi_want *want
     char *text = (char *)hold->engine_lock + client->engine->lock_size;
     memcpy(text, want->name, name_length + 1);
     memcpy(text + name_length + 1, note, note_length + 1);
-    memcpy(text + name_length + note_length + 2, want->key.text, owner_length + 1);
     hold->name_length = (uint8_t)name_length;
     hold->note_length = (uint8_t)note_length;
+    hold->serial = ++client->serial;
+    hfi_hold_set_owner(hold, &want->key, hold->serial);
     return hold;
 }
 
@@ -301,12 +329,7 @@ struct hfi_hold *hfi_hold_new(hf_client *client, const struct hfi_want *want)
         hold->extra->once_ms = want->options.once_per_ms;
         hold->once = true;
     }
-    hold->name_hash = (uint32_t)want->name_hash;
-    hold->serial = ++client->serial;
-    hold->kind = (uint8_t)want->key.kind;
-    hold->key_number = want->key.number;
-    if (hold->kind == HF_OWNER_HANDLE && hold->key_number == 0)
-        hold->key_number = hold->serial; /* an owner of its own, which its handles can show */
+    hold->name_hash = want->name_hash;
     remember_name(hold);
     remember_serial(hold);
     client->hold_count++;

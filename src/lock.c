@@ -40,8 +40,6 @@ static void wait_for_callback(const struct hfi_hold *hold)
 /* The last handle of a hold that is held gives it back, and says whether its work is done. */
 static hf_status let_go(struct hfi_hold *hold, bool done, hf_error *err)
 {
-    if (hold->handles)
-        return HF_OK;
     hold->done = done;
     hold->state = HFI_HOLD_ENDED;
     hfi_hold_forget(hold);
@@ -57,7 +55,8 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
         return hfi_fail(err, HF_LOST, 0, "the lock belongs to the process that forked this one");
     struct hfi_hold *hold = lock->hold;
     hf_client *client = hold->client;
-    hf_status status;
+    struct hfi_turn *next = NULL;
+    hf_status status = HF_OK;
 
     hfi_client_lock(client);
     hfi_client_enter(client);
@@ -69,14 +68,20 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
         wait_for_callback(hold);
     }
     detach(hold, lock);
-    if (hold->state == HFI_HOLD_HELD)
+    const bool held = hold->state == HFI_HOLD_HELD, last = held && !hold->handles;
+    if (last && hold->spare_tokens && !done)
+        next = hfi_line_pass(hold, lock);
+    if (last && !next)
         status = let_go(hold, done, err);
-    else
+    else if (!held)
         status = hfi_fail(err, HF_LOST, 0, "%s", hfi_hold_why(hold));
-    hfi_handle_free(client, lock);
+    if (!next)
+        hfi_handle_free(client, lock);
     hfi_hold_settle(hold);
     hfi_client_leave(client);
     hfi_client_unlock(client);
+    if (next)
+        hfi_line_wake(next);
     return status;
 }
 
@@ -132,7 +137,8 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
 
     hfi_client_lock(client);
     hfi_client_enter(client);
-    hold->pins++; /* a callback may release the lock */
+    hold->pins++;           /* a callback may release the lock */
+    hold->spare_tokens = 0; /* its time is no longer what the next one would ask for */
     struct hfi_renewal renewal = { .lock = hold->engine_lock,
                                    .name = hfi_hold_name(hold),
                                    .owner = hfi_hold_owner(hold),

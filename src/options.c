@@ -54,7 +54,7 @@ hf_status hfi_want_read(struct hfi_want *want, hf_client *client, const char *na
     if (!hfi_name_check(name))
         return hfi_fail(err, HF_INVALID, 0, "a lock's name is 1 to 255 bytes of UTF-8 without control characters");
     want->name = name;
-    want->name_hash = hfi_name_hash(name);
+    want->name_hash = (uint32_t)hfi_name_hash(name);
     if (want->options.ttl_ms == 0)
         want->options.ttl_ms = HFI_DEFAULT_TTL_MS;
     if (want->options.ttl_ms < HFI_MIN_TTL_MS)

@@ -30,7 +30,8 @@ enum mem_state { NEW, WAITING, HOLDING };
 
 /* There may be very many that are held. */
 struct mem_lock {
-    enum mem_state state;
+    uint8_t state;  /* enum mem_state */
+    uint8_t tokens; /* so many from `token` on; while it waits: so many are of use */
     uint32_t hash;
     const char *name; /* the request's: lives as long as this lock does */
     const char *note;
@@ -140,7 +141,7 @@ static hf_status mem_open(void *memory, const struct hfi_url *url, const struct 
                           hf_error *err)
 {
     struct mem_store *store = memory;
-    (void)opened;
+    opened->reserves = true;
     pthread_once(&once, install_forget_parent);
     store->env = env;
     store->bell = -1;
@@ -159,7 +160,7 @@ static void mem_close(void *memory)
 static void hold(struct mem_lock *lock, hfi_time now_ns)
 {
     lock->state = HOLDING;
-    lock->token = atomic_fetch_add(&last_token, 1) + 1;
+    lock->token = atomic_fetch_add(&last_token, lock->tokens) + 1;
     lock->since_ns = now_ns;
 }
 
@@ -226,6 +227,8 @@ static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, cons
     const struct mem_mark *mark = request->once ? *find_mark(shard, request->name, grant->counted_from_ns) : NULL;
     if (mark)
         return say_done(mark, grant->counted_from_ns, grant);
+    if (lock->state != HOLDING)
+        lock->tokens = (uint8_t)request->reserve;
     if (lock->state == NEW) {
         struct mem_lock **link = find(shard, lock->hash, request->name);
         struct mem_lock *holder = *link;
@@ -244,6 +247,7 @@ static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, cons
     }
     if (lock->state == HOLDING) {
         grant->token = lock->token;
+        grant->tokens = lock->tokens;
         return HF_OK;
     }
     snprintf(grant->holder, sizeof grant->holder, "another thread of process %d", (int)getpid());

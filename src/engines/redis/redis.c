@@ -70,6 +70,7 @@ static hf_status redis_open(void *memory, const struct hfi_url *url, const struc
         return status;
     const struct redis_dialect *dialect = store->config.dialect;
     opened->caps = (opened->caps & ~(HF_CAP_FAIR | HF_CAP_WAKE_ONE)) | dialect->caps;
+    opened->reserves = dialect->reserves;
     store->by_channels = dialect->own_channels || store->sharded;
     hfi_redis_scripts_init(store->scripts, dialect, store->sharded);
     return HF_OK;
@@ -95,10 +96,11 @@ struct words {
     char done_key[HFI_REDIS_KEY_MAX];
     char ttl[16];
     char done_ms[24];
+    char reserve[16];
     char replicas[16], patience[24];
 };
 
-#define WORDS_MOST (2 + 1 + HFI_REDIS_KEYS_MOST + 1 + 4)
+#define WORDS_MOST (2 + 1 + HFI_REDIS_KEYS_MOST + 1 + 5)
 
 static bool wants_done_key(enum redis_script_name script)
 {
@@ -193,6 +195,10 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
     snprintf(words.ttl, sizeof words.ttl, "%u", request->ttl_ms);
     hfi_redis_add(&commands[0], words.ttl);
     hfi_redis_add(&commands[0], line_up ? "1" : "0");
+    if (request->reserve > 1) {
+        snprintf(words.reserve, sizeof words.reserve, "%u", request->reserve - 1);
+        hfi_redis_add(&commands[0], words.reserve);
+    }
     const bool wait = hfi_redis_add_replication(&commands[1], words.replicas, words.patience, &store->config,
                                                 request->deadline_ns - store->env->now_ns());
     struct redis_question question = {
@@ -207,6 +213,7 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
         return status;
     if (!request->once || !hfi_redis_take_done(replies[0], request->name, grant, &status, err))
         status = take_answer(store, lock, replies, &question, line_up, grant, err);
+    grant->tokens = request->reserve;
     freeReplyObject(replies[0]);
     freeReplyObject(replies[1]);
     return status;
@@ -232,6 +239,7 @@ static bool is_fresh(const struct redis_store *store, const struct redis_wait *w
     grant->counted_from_ns = wait->sent_ns + between - between / 100;
     grant->valid_ms = HFI_REDIS_CLAIM_MS;
     grant->token = wait->token;
+    grant->tokens = wait->tokens;
     return grant->counted_from_ns + CLAIM_NS / 2 > now;
 }
 

@@ -313,6 +313,7 @@ struct redis_dialect {
     uint32_t caps;
     bool own_channels; /* one channel for each lock, not one for each client */
     bool gifts;        /* a release hands the lock over; without, its message only says that it is worth asking */
+    bool reserves;     /* its REDIS_ACQUIRE takes a fifth argument: so many tokens more are for the same grant */
     bool leaves_latch; /* its fourth key answers a release that is sent again; to be deleted after the answer */
     bool strangers;    /* holders that send no message: they must be asked after */
     /* By number, for PUBLISH and for SPUBLISH. NULL: the dialect has no such script. */
@@ -414,6 +415,7 @@ struct redis_wait {
     int64_t server_us;
     /* the gift */
     uint64_t token;
+    uint32_t tokens; /* from that on */
     int64_t given_us;
     struct redis_node *node; /* in whose ear.waiting it is; NULL: in none */
     struct hfi_waker *waker; /* while its thread sleeps */

@@ -257,12 +257,13 @@ static bool read_number(const char **text, uint64_t *out)
     return digit && (*end == ' ' || *end == 0);
 }
 
-/* "serial token s us" for one of our waiting locks: a gift. Where there are none, "serial": it is worth asking. */
+/* "serial token s us" for one of our waiting locks: a gift; and how many tokens are its own, if it is more than one.
+ * Where there are no gifts, "serial": it is worth asking. */
 static void take_message(const struct redis_store *store, const struct redis_node *node,
                          const struct redis_lock *listener, const char *text)
 {
     const bool gifts = store->config.dialect->gifts;
-    uint64_t serial, token, seconds, microseconds;
+    uint64_t serial, token, seconds, microseconds, tokens = 1;
     if (!read_number(&text, &serial))
         return;
     struct redis_lock *lock = node->ear.waiting;
@@ -274,9 +275,12 @@ static void take_message(const struct redis_store *store, const struct redis_nod
         tell(lock, listener, REDIS_CALLED);
     if (!gifts || !read_number(&text, &token) || !read_number(&text, &seconds) || !read_number(&text, &microseconds))
         return;
+    if (*text && (!read_number(&text, &tokens) || tokens == 0 || tokens > HFI_TOKENS_MOST))
+        return;
     if (*text || token == 0 || seconds == 0 || seconds > INT32_MAX * 4ULL || microseconds > 999999)
         return; /* times beyond reason are no times */
     lock->wait->token = token;
+    lock->wait->tokens = (uint32_t)tokens;
     lock->wait->given_us = (int64_t)(seconds * 1000000 + microseconds);
     tell(lock, listener, REDIS_GIVEN);
 }
