@@ -24,7 +24,7 @@
 #define HFI_NOTE_MAX 120
 #define HFI_ONCE_MOST_MS (366 * UINT64_C(86400000))
 /* Exchanges in the background at once: one, unless some hang or very many locks are to be renewed. */
-#define HFI_HELPERS 4
+#define HFI_HELPERS 16
 
 /* --- error.c, clock.c, random.c, name.c, url.c, registry.c, place.c --- */
 
