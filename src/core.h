@@ -25,7 +25,7 @@
 #define HFI_NOTE_MAX 120
 #define HFI_ONCE_MOST_MS (366 * UINT64_C(86400000))
 /* Exchanges in the background at once: one, unless some hang or very many locks are to be renewed. */
-#define HFI_HELPERS 4
+#define HFI_HELPERS 16
 #define HFI_DEFAULT_HANDOFF_MS 5
 /* Buckets of the client's lines: a name has one while somebody waits for it. */
 #define HFI_LINES 64

@@ -21,6 +21,9 @@
  * two renewals of the shortest lease that there is. */
 #define HANG (HFI_MIN_TTL_MS * HFI_MS / 4)
 
+/* So many helpers are started because others seem to hang: whatever they hang in, more would. */
+#define HANGING_MOST 4
+
 /* While helpers are at work, the keeper looks no more often than this for what has become overdue. */
 #define GLANCE (2 * HFI_MS)
 
@@ -373,7 +376,7 @@ static hfi_time call_helper(hf_client *client, hfi_time now_ns)
         pthread_cond_signal(&client->exchange);
     else if (now_ns < client->hangs_at_ns)
         return client->hangs_at_ns;
-    else if (client->helper_count == HFI_HELPERS)
+    else if (client->helper_count >= HANGING_MOST)
         return HFI_NEVER;
     else
         start_helper(client); /* if that fails, then later */
