@@ -250,7 +250,7 @@ static bool start_lease(struct contest *contest)
     struct hfi_hold *hold = contest->hold;
     const struct hfi_terms terms = hold->lease.terms;
     hold->token = contest->grant.token;
-    hold->spare_tokens = (uint8_t)(contest->grant.tokens > 1 ? contest->grant.tokens - 1 : 0);
+    hold->spare_tokens = (uint8_t)(contest->grant.tokens - 1);
     if (hold->once)
         hold->extra->granted_ns = contest->asked_ns;
     hfi_lease_start(&hold->lease, &terms, contest->grant.valid_ms, contest->grant.counted_from_ns, contest->asked_ns);
@@ -261,7 +261,7 @@ static bool start_lease(struct contest *contest)
  * store for that. Mutex held. */
 static uint32_t tokens_to_reserve(hf_client *client, const struct hfi_want *want)
 {
-    return client->handoff_ns && !want->options.once_per_ms && hfi_line_is_there(client, want) ? HFI_TOKENS_MOST : 1;
+    return hfi_line_is_there(client, want) && !want->options.once_per_ms ? HFI_TOKENS_MOST : 1;
 }
 
 /* What was lost before is not what the next attempt may get. */
@@ -411,7 +411,8 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
     if (status == HF_OK)
         status = take_up(out, hold, want, err);
     if (status == HF_OK) {
-        hfi_line_call_owner(hold);
+        if (client->turns)
+            hfi_line_call_owner(hold);
     } else {
         hold->state = HFI_HOLD_ENDED;
         hfi_hold_forget(hold);
@@ -427,13 +428,14 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
 /* Somebody of this client holds it, asks for it or waits for its turn: whoever comes later stands in the line. */
 static bool must_line_up(hf_client *client, const struct hfi_want *want)
 {
-    return want->may_wait && client->handoff_ns &&
+    const bool anybody = client->hold_count || client->turns; /* of any name */
+    return anybody && want->may_wait && client->handoff_ns &&
            (hfi_hold_of_name(client, want->name_hash, want->name) || hfi_line_is_there(client, want));
 }
 
 static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct hfi_want *want, hf_error *err)
 {
-    bool its_turn = false;
+    bool its_turn = false, late = false;
     if (client->tellings)
         give_back_what_is_being_told(client, want);
     for (;;) {
@@ -449,13 +451,12 @@ static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct h
             hold = NULL;
         }
         if (!hold && (its_turn || !must_line_up(client, want)))
-            return take(out, client, want, false, err);
+            return take(out, client, want, late, err);
         const hf_status status = hold ? follow(client, hold, want, err) : hfi_line_wait(out, client, want);
-        if (status == HF_TIMEOUT && !hold)
-            return take(out, client, want, true, err);
+        late = status == HF_TIMEOUT && !hold;
         if (status == HF_CANCELED && !hold)
             return hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled");
-        if (status != HF_OK || *out)
+        if ((status != HF_OK && !late) || *out)
             return status;
         its_turn = !hold;
     }

@@ -224,6 +224,7 @@ struct hf_client {
     struct hfi_waker *free_wakers;
     struct hfi_wait *waits;
     struct hfi_turn *lines[HFI_LINES]; /* the first of each, by name */
+    unsigned turns;                    /* in all of them */
     struct hfi_telling *tellings;      /* callbacks under way */
     unsigned busy;                     /* threads inside of a call that uses the store */
 
@@ -303,8 +304,13 @@ uint64_t hfi_thread_number(void); /* needs no mutex */
 
 /* line.c: all with the mutex held, but for hfi_line_wake(). */
 
-/* True if somebody stands in the line for it. */
-bool hfi_line_is_there(hf_client *client, const struct hfi_want *want);
+/* The first in the line for `name`; NULL: nobody stands there. */
+struct hfi_turn *hfi_line_first(hf_client *client, uint32_t name_hash, const char *name);
+/* True if somebody does. As a rule there is no line at all, which costs next to nothing to know. */
+static inline bool hfi_line_is_there(hf_client *client, const struct hfi_want *want)
+{
+    return client->turns && hfi_line_first(client, want->name_hash, want->name);
+}
 /* Waits in the line; lets go of the mutex. HF_OK: *out is set if the lock was passed on to it; else it must look again
  * whom the lock belongs to, and ask. HF_TIMEOUT, HF_CANCELED: it has left the line. */
 hf_status hfi_line_wait(hf_lock **out, hf_client *client, const struct hfi_want *want);

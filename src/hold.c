@@ -86,7 +86,8 @@ void hfi_hold_forget(struct hfi_hold *hold)
         link = &(*link)->next_in_bucket;
     if (*link)
         *link = hold->next_in_bucket;
-    hfi_line_call_first(hold->client, hold->name_hash, hfi_hold_name(hold));
+    if (hold->client->turns)
+        hfi_line_call_first(hold->client, hold->name_hash, hfi_hold_name(hold));
 }
 
 static struct hfi_hold **serial_bucket(const hf_client *client, uint64_t serial)

@@ -25,15 +25,16 @@ static struct hfi_turn **find(hf_client *client, uint32_t name_hash, const char 
     return link;
 }
 
-bool hfi_line_is_there(hf_client *client, const struct hfi_want *want)
+struct hfi_turn *hfi_line_first(hf_client *client, uint32_t name_hash, const char *name)
 {
-    return *find(client, want->name_hash, want->name);
+    return *find(client, name_hash, name);
 }
 
 static void join(hf_client *client, struct hfi_turn *turn)
 {
     struct hfi_turn **link = find(client, turn->want->name_hash, turn->want->name);
     struct hfi_turn *first = *link;
+    client->turns++;
     turn->next = NULL;
     if (first) {
         first->last->next = turn;
@@ -45,9 +46,10 @@ static void join(hf_client *client, struct hfi_turn *turn)
     }
 }
 
-static void leave_first(struct hfi_turn **link)
+static void leave_first(hf_client *client, struct hfi_turn **link)
 {
     struct hfi_turn *first = *link, *second = first->next;
+    client->turns--;
     if (second) {
         second->last = first->last;
         second->next_line = first->next_line;
@@ -60,9 +62,10 @@ static void leave(hf_client *client, struct hfi_turn *turn)
     struct hfi_turn **link = find(client, turn->want->name_hash, turn->want->name);
     struct hfi_turn *before = *link;
     if (before == turn) {
-        leave_first(link);
+        leave_first(client, link);
         return;
     }
+    client->turns--;
     while (before->next != turn)
         before = before->next;
     before->next = turn->next;
@@ -101,14 +104,14 @@ static void call(struct hfi_turn *turn)
 
 void hfi_line_call_first(hf_client *client, uint32_t name_hash, const char *name)
 {
-    struct hfi_turn *first = *find(client, name_hash, name);
+    struct hfi_turn *first = hfi_line_first(client, name_hash, name);
     if (first && atomic_load(&first->state) == HFI_TURN_WAITS && !hfi_hold_of_name(client, name_hash, name))
         call(first);
 }
 
 void hfi_line_break_up(hf_client *client, uint32_t name_hash, const char *name)
 {
-    for (struct hfi_turn *turn = *find(client, name_hash, name); turn; turn = turn->next) {
+    for (struct hfi_turn *turn = hfi_line_first(client, name_hash, name); turn; turn = turn->next) {
         turn->alone = true;
         call(turn);
     }
@@ -124,7 +127,7 @@ static void cancel(struct hfi_turn *first)
 
 void hfi_line_cancel(hf_client *client, const char *name)
 {
-    cancel(*find(client, (uint32_t)hfi_name_hash(name), name));
+    cancel(hfi_line_first(client, (uint32_t)hfi_name_hash(name), name));
 }
 
 void hfi_line_cancel_all(hf_client *client)
@@ -140,7 +143,8 @@ void hfi_line_call_owner(struct hfi_hold *hold)
     const struct hfi_owner_key key = hfi_hold_key(hold);
     if (key.kind == HF_OWNER_THREAD)
         return;
-    for (struct hfi_turn *turn = *find(hold->client, hold->name_hash, hfi_hold_name(hold)); turn; turn = turn->next) {
+    for (struct hfi_turn *turn = hfi_line_first(hold->client, hold->name_hash, hfi_hold_name(hold)); turn;
+         turn = turn->next) {
         if (hfi_same_owner(&turn->want->key, &key))
             call(turn);
     }
@@ -199,7 +203,7 @@ struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle)
         !hfi_hold_set_owner(hold, &turn->want->key, client->serial + 1))
         return NULL;
     client->serial++;
-    leave_first(link);
+    leave_first(client, link);
     hold->spare_tokens--;
     hold->token++;
     hfi_fd_close(hold->extra->lost_fd);
