@@ -34,9 +34,10 @@ struct crowd {
     int count;
 };
 
-/* --- compare_redis_keep.c, compare_redis_pairs.c: redis: alone --- */
+/* --- compare_redis_keep.c, compare_redis_line.c, compare_redis_pairs.c: redis: alone --- */
 
 void compare_redis_pairs(struct results *results, struct server *server);
+void compare_redis_line(struct results *results, struct server *server);
 void compare_redis_keep(struct results *results, struct server *server, int seconds);
 
 /* --- compare_redis_handoff.c --- */

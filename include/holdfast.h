@@ -95,11 +95,17 @@ typedef struct hf_client hf_client;
 typedef struct hf_client_options {
     size_t size;         /* sizeof(hf_client_options): set by HF_CLIENT_OPTIONS_INIT */
     uint32_t timeout_ms; /* the longest that one exchange with the store may take; default 5000 */
+    /* Threads of this client that wait for one name stand in one line, and the first of them alone asks the store. For
+     * so long after the store has granted the lock, hf_release() passes it on to the first in the line without asking
+     * the store, where others may wait; default 5 (and what is 0). Less than 0: every waiter stands in the store's own
+     * queue, and nothing is passed on. Only with stores that give tokens in advance: "mem:", and "redis:" without
+     * dialect=. See holdfast(3). */
+    int64_t handoff_ms;
 } hf_client_options;
 
 #define HF_CLIENT_OPTIONS_INIT                                                                                         \
     {                                                                                                                  \
-        sizeof(hf_client_options), 0                                                                                   \
+        sizeof(hf_client_options), 0, 0                                                                                \
     }
 
 /* Opens the store that `url` names. NULL means the environment's HOLDFAST_URL or, without one, "file:". `options` may
@@ -210,7 +216,7 @@ typedef struct hf_info {
     uint64_t token;       /* 0 if not known */
     int64_t held_ms;      /* since when; -1 if not known */
     int64_t remaining_ms; /* until the store ends it by itself; -1 if only the holder's death does, or not known */
-    int64_t waiters;      /* how many wait; -1 if not known */
+    int64_t waiters;      /* how many wait in the store; -1 if not known. Threads of one client: see handoff_ms */
     const char *note;     /* the holder's note, or "" */
     /* Who waits, as many as `waiters`, "host:pid note" each, in the order in which they will be served; NULL if the
      * store cannot tell. */
@@ -251,7 +257,7 @@ HF_API hf_status hf_guard(hf_client *client, const char *resource, uint64_t toke
 enum {
     HF_CAP_EXPIRY = 1 << 0,        /* the store ends a lock that is not renewed */
     HF_CAP_BOUND = 1 << 1,         /* bound to process or connection: free at once when the holder dies */
-    HF_CAP_FAIR = 1 << 2,          /* waiters are served in order of arrival */
+    HF_CAP_FAIR = 1 << 2,          /* waiters are served in order of arrival; but see handoff_ms */
     HF_CAP_WAKE_ONE = 1 << 3,      /* a release wakes one waiter, however many there are */
     HF_CAP_PROCESSES = 1 << 4,     /* excludes other processes of this machine */
     HF_CAP_MACHINES = 1 << 5,      /* excludes other machines */

@@ -83,6 +83,7 @@ hf_status hf_cancel(hf_client *client, const char *name)
         if (strcmp(wait->name, name) == 0)
             hfi_wait_cancel(wait);
     }
+    hfi_line_cancel(client, name);
     hfi_client_unlock(client);
     return HF_OK;
 }
@@ -99,6 +100,7 @@ struct contest {
     struct hfi_trouble trouble;
     unsigned polls;
     bool heard;        /* the store has answered in this wait: somebody else has it */
+    bool late;         /* its time was over before it came to ask: asks once, to say who has the lock */
     hfi_time asked_ns; /* when the last question was sent */
 };
 
@@ -204,7 +206,7 @@ static hf_status pause_for_trouble(struct contest *contest, hf_status trouble, h
     hfi_time until;
     const hfi_time now = hfi_now_ns();
     const hfi_time patience = contest->want->options.ttl_ms * HFI_MS;
-    if (is_out_of_time(contest, now))
+    if (contest->late || is_out_of_time(contest, now))
         return hfi_fail(err, HF_TIMEOUT, 0, "the wait of %u ms was over before the store had answered",
                         contest->want->options.wait_ms);
     if (!contest->want->may_wait || !hfi_trouble_again(&contest->trouble, now, contest->want->deadline_ns, patience,
@@ -238,6 +240,7 @@ static hf_status ask_once(struct contest *contest, hf_error *err)
     contest->grant.holder[0] = 0;
     contest->grant.holder_left_ms = -1;
     contest->grant.done_ago_ms = -1;
+    contest->grant.tokens = 1;
     return client->engine->attempt(client->store, contest->hold->engine_lock, &contest->request, &contest->grant, err);
 }
 
@@ -247,16 +250,26 @@ static bool start_lease(struct contest *contest)
     struct hfi_hold *hold = contest->hold;
     const struct hfi_terms terms = hold->lease.terms;
     hold->token = contest->grant.token;
-    hold->granted_ns = contest->asked_ns;
+    hold->spare_tokens = (uint8_t)(contest->grant.tokens - 1);
+    if (hold->once)
+        hold->extra->granted_ns = contest->asked_ns;
     hfi_lease_start(&hold->lease, &terms, contest->grant.valid_ms, contest->grant.counted_from_ns, contest->asked_ns);
     return hold->lease.deadline_ns == HFI_NEVER || hfi_now_ns() < hold->lease.deadline_ns;
 }
 
+/* How many tokens are of use: more than one if somebody stands in the line. Whoever marks its work as done needs the
+ * store for that. Mutex held. */
+static uint32_t tokens_to_reserve(hf_client *client, const struct hfi_want *want)
+{
+    return hfi_line_is_there(client, want) && !want->options.once_per_ms ? HFI_TOKENS_MOST : 1;
+}
+
 /* What was lost before is not what the next attempt may get. */
-static void forget_loss(struct contest *contest)
+static void prepare_to_ask_again(struct contest *contest)
 {
     hfi_client_lock(contest->client);
-    contest->hold->why[0] = 0;
+    contest->hold->lost = false;
+    contest->request.reserve = tokens_to_reserve(contest->client, contest->want);
     hfi_client_unlock(contest->client);
 }
 
@@ -289,7 +302,7 @@ static hf_status contend(struct contest *contest, hf_error *err)
             status = pause_for_trouble(contest, status, err);
         if (status != HF_OK)
             return status;
-        forget_loss(contest);
+        prepare_to_ask_again(contest);
     }
 }
 
@@ -297,7 +310,7 @@ static hf_status contend(struct contest *contest, hf_error *err)
 
 static hf_status reenter(hf_lock **out, struct hfi_hold *hold, const struct hfi_want *want, hf_error *err)
 {
-    hf_lock *handle = hfi_handle_new(hold->client);
+    hf_lock *handle = hfi_handle_new(hold);
     if (!handle)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
     hfi_handle_attach(handle, hold, &want->options);
@@ -341,10 +354,12 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
     if (status != HF_OK)
         return status;
     hold->state = HFI_HOLD_HELD;
+    if (hold->spare_tokens && hfi_hold_extra(hold)) /* without, it is not passed on */
+        hold->extra->pass_until_ns = hfi_now_ns() + client->handoff_ns;
     hfi_hold_publish(hold);
-    if (due != HFI_NEVER || hold->why[0]) {
+    if (due != HFI_NEVER || hold->lost) {
         hfi_hold_schedule(hold);
-        hfi_keeper_expect(client, hold->why[0] || hold->doubted ? HFI_AT_ONCE : due);
+        hfi_keeper_expect(client, hold->lost || hold->doubted ? HFI_AT_ONCE : due);
     }
     return HF_OK;
 }
@@ -353,22 +368,22 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
  * for itself. */
 static void give_back_what_is_being_told(hf_client *client, const struct hfi_want *want)
 {
-    struct hfi_hold *hold = client->holds;
-    while (hold && !(hold->teller == hfi_thread_number() && hold->name_hash == want->name_hash &&
-                     strcmp(hold->name, want->name) == 0))
-        hold = hold->next;
-    if (hold)
-        hfi_undo(hold, client->timeout_ns, NULL);
+    const struct hfi_telling *telling = client->tellings;
+    while (telling &&
+           !(telling->thread == hfi_thread_number() && strcmp(hfi_hold_name(telling->hold), want->name) == 0))
+        telling = telling->next;
+    if (telling)
+        hfi_undo(telling->hold, client->timeout_ns, NULL);
 }
 
-/* Asks the store on behalf of a new hold. Mutex held; let go of in between. */
-static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *want, hf_error *err)
+/* Asks the store on behalf of a new hold; `late`: once, since its time is over. Mutex held; let go of in between. */
+static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *want, bool late, hf_error *err)
 {
-    if (client->telling)
-        give_back_what_is_being_told(client, want);
     struct hfi_hold *hold = hfi_hold_new(client, want);
-    if (!hold)
+    if (!hold) {
+        hfi_line_call_first(client, want->name_hash, want->name);
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
+    }
     hold->lease.terms = (struct hfi_terms){ .ttl_ms = want->options.ttl_ms,
                                             .max_hold_ms = want->options.max_hold_ms,
                                             .renew = want->options.renew == HF_RENEW_ON,
@@ -379,13 +394,15 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
     contest.hold = hold;
     contest.want = want;
     contest.request = hfi_hold_request(hold, 0);
-    contest.request.queue = want->may_wait;
+    contest.request.queue = want->may_wait && !late;
+    contest.request.reserve = tokens_to_reserve(client, want);
     contest.wait.waker = NULL;
     if (want->may_wait)
         wait_begin(client, &contest.wait, want->name, NULL);
     contest.trouble.failures = 0;
     contest.polls = 0;
     contest.heard = false;
+    contest.late = late;
     pthread_mutex_unlock(&client->mutex);
     hf_status status = contend(&contest, err);
     pthread_mutex_lock(&client->mutex);
@@ -393,9 +410,14 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
         wait_end(client, &contest.wait);
     if (status == HF_OK)
         status = take_up(out, hold, want, err);
-    if (status != HF_OK) {
+    if (status == HF_OK) {
+        if (client->turns)
+            hfi_line_call_owner(hold);
+    } else {
         hold->state = HFI_HOLD_ENDED;
         hfi_hold_forget(hold);
+        if (is_trouble(status))
+            hfi_line_break_up(client, want->name_hash, want->name);
         hfi_undo(hold, LAST_PATIENCE, NULL);
     }
     wake_followers(client, hold);
@@ -403,8 +425,19 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
     return status;
 }
 
+/* Somebody of this client holds it, asks for it or waits for its turn: whoever comes later stands in the line. */
+static bool must_line_up(hf_client *client, const struct hfi_want *want)
+{
+    const bool anybody = client->hold_count || client->turns; /* of any name */
+    return anybody && want->may_wait && client->handoff_ns &&
+           (hfi_hold_of_name(client, want->name_hash, want->name) || hfi_line_is_there(client, want));
+}
+
 static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct hfi_want *want, hf_error *err)
 {
+    bool its_turn = false, late = false;
+    if (client->tellings)
+        give_back_what_is_being_told(client, want);
     for (;;) {
         if (client->closing)
             return hfi_fail(err, HF_CANCELED, 0, "the client is being closed");
@@ -417,11 +450,15 @@ static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct h
             hfi_hold_forget(hold); /* lost; the keeper is about to say so */
             hold = NULL;
         }
-        if (!hold)
-            return take(out, client, want, err);
-        const hf_status status = follow(client, hold, want, err);
-        if (status != HF_OK)
+        if (!hold && (its_turn || !must_line_up(client, want)))
+            return take(out, client, want, late, err);
+        const hf_status status = hold ? follow(client, hold, want, err) : hfi_line_wait(out, client, want);
+        late = status == HF_TIMEOUT && !hold;
+        if (status == HF_CANCELED && !hold)
+            return hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled");
+        if ((status != HF_OK && !late) || *out)
             return status;
+        its_turn = !hold;
     }
 }
 

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* More than any lease lasts, and little enough to reckon with. */
+#define HANDOFF_MOST_MS INT64_C(86400000)
+
 void hfi_client_lock(hf_client *client)
 {
     pthread_mutex_lock(&client->mutex);
@@ -26,7 +29,7 @@ void hfi_client_leave(hf_client *client)
 static void destroy(hf_client *client)
 {
     for (struct hfi_hold *hold = client->free_holds, *next; hold; hold = next) {
-        next = hold->next;
+        next = hold->next_in_bucket;
         hfi_free(hold);
     }
     for (hf_lock *handle = client->free_locks, *next; handle; handle = next) {
@@ -36,9 +39,8 @@ static void destroy(hf_client *client)
     pthread_cond_destroy(&client->exchange);
     pthread_cond_destroy(&client->changed);
     pthread_mutex_destroy(&client->mutex);
-    hfi_timers_free(&client->ends);
-    hfi_timers_free(&client->renewals);
-    hfi_timers_free(&client->undos);
+    hfi_free(client->last_trouble); /* nobody else has them any more */
+    hfi_free(client->last_why);
     hfi_free(client->serials);
     hfi_free(client->buckets);
     hfi_free(client->url);
@@ -64,6 +66,8 @@ static hf_status open_store(hf_client *client, const struct hfi_url *split, cons
     hf_status status = client->engine->open(client->store, split, &client->env, &opened, err);
     client->url = opened.shown;
     client->caps = opened.caps;
+    if (!opened.reserves)
+        client->handoff_ns = 0;
     if (status == HF_OK && !client->url)
         client->url = hfi_url_without_password(url);
     if (status == HF_OK && !client->url)
@@ -101,6 +105,8 @@ hf_status hfi_open_engine(hf_client **out, const struct hfi_engine *engine, cons
     client->generation = hfi_generation;
     client->references = 1;
     client->timeout_ns = (options.timeout_ms ? options.timeout_ms : HFI_DEFAULT_TIMEOUT_MS) * HFI_MS;
+    const int64_t handoff_ms = options.handoff_ms ? options.handoff_ms : HFI_DEFAULT_HANDOFF_MS;
+    client->handoff_ns = handoff_ms < 0 ? 0 : (handoff_ms < HANDOFF_MOST_MS ? handoff_ms : HANDOFF_MOST_MS) * HFI_MS;
     client->env = (struct hfi_env){
         .client = hfi_random(),
         .timeout_ns = client->timeout_ns,
@@ -147,12 +153,13 @@ static void shut(hf_client *client)
 {
     client->closing = true;
     /* A hf_release() that comes now finds its lock ended, and keeps its hands off the engine. */
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
+    for (struct hfi_hold *hold = hfi_hold_after(client, NULL); hold; hold = hfi_hold_after(client, hold)) {
         if (hold->state == HFI_HOLD_HELD)
             hfi_hold_lose(hold, "its client was closed");
     }
     for (struct hfi_wait *wait = client->waits; wait; wait = wait->next)
         hfi_wait_cancel(wait);
+    hfi_line_cancel_all(client);
     while (client->busy > 0)
         pthread_cond_wait(&client->changed, &client->mutex);
 }
@@ -162,9 +169,9 @@ static void shut(hf_client *client)
 static void release_all(hf_client *client)
 {
     const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next)
+    for (struct hfi_hold *hold = hfi_hold_after(client, NULL); hold; hold = hfi_hold_after(client, hold))
         hold->pins++;
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next) {
+    for (struct hfi_hold *hold = hfi_hold_after(client, NULL); hold; hold = hfi_hold_after(client, hold)) {
         const hfi_time left = deadline - hfi_now_ns();
         hfi_undo(hold, left > 0 ? left : 0, NULL);
     }
@@ -172,8 +179,8 @@ static void release_all(hf_client *client)
 
 static void settle_all(hf_client *client)
 {
-    for (struct hfi_hold *hold = client->holds, *next; hold; hold = next) {
-        next = hold->next;
+    for (struct hfi_hold *hold = hfi_hold_after(client, NULL), *next; hold; hold = next) {
+        next = hfi_hold_after(client, hold);
         hfi_hold_unpin(hold);
         hfi_hold_settle(hold);
     }

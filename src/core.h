@@ -4,7 +4,8 @@
  *
  * Words used throughout: a *hold* is one grant of one name to one owner, or one that is on its way; a *handle*
  * (hf_lock) is the caller's end of it, several to one hold when the owner re-entered; a *wait* is a thread that sleeps
- * for a name.
+ * for a name; a *turn* is
+ * a wait in the client's line for a name, behind others of the same client.
  *
  * One mutex per client guards everything in it. It is never held over a call of an engine or of a user's callback.
  */
@@ -23,8 +24,11 @@
 #define HFI_DEFAULT_TIMEOUT_MS 5000u
 #define HFI_NOTE_MAX 120
 #define HFI_ONCE_MOST_MS (366 * UINT64_C(86400000))
-/* Exchanges in the background at once: one, unless some hang. */
-#define HFI_HELPERS 4
+/* Exchanges in the background at once: one, unless some hang or very many locks are to be renewed. */
+#define HFI_HELPERS 16
+#define HFI_DEFAULT_HANDOFF_MS 5
+/* Buckets of the client's lines: a name has one while somebody waits for it. */
+#define HFI_LINES 64
 
 /* --- error.c, clock.c, random.c, name.c, url.c, registry.c, place.c --- */
 
@@ -91,41 +95,31 @@ enum hfi_hold_state {
     HFI_HOLD_ENDED /* released or lost; only handles, callbacks and a release in the background may still need it */
 };
 
-struct hfi_hold {
-    struct hfi_hold *next_in_bucket;
-    struct hfi_hold *next_by_serial;
-    struct hfi_hold *next, *prev; /* in the client's list of all holds */
-    hf_client *client;
-    uint64_t name_hash;
-    enum hfi_hold_state state;
-    struct hfi_owner owner;
-    struct hfi_owner_key key;
-    uint64_t token;
-    struct hfi_lease lease;
-    _Atomic hfi_time safe_until_ns; /* the lease's deadline for hf_remaining_ms(); 0 once lost */
-    hf_lock *handles;
-    unsigned pins;   /* threads that use it without the mutex */
-    bool engaged;    /* the engine may know of it: it must be released there */
-    bool doubted;    /* something happened to the store: renew it now, not when it would be time */
-    bool renewing;   /* an exchange that renews it is under way: two could answer in the wrong order */
-    bool undoing;    /* on the keeper's list of releases to be finished */
-    uint64_t teller; /* the thread that is inside of a callback for it; 0: none */
-    unsigned undo_failures;
-    hfi_time undo_at_ns, undo_until_ns;
-    struct hfi_timer end, renewal, undo; /* when each of them is due, see hfi_hold_schedule() */
-    uint64_t once_ms;                    /* its work is done once in so long; 0: whenever somebody asks */
-    hfi_time granted_ns;                 /* since when that is counted */
-    bool done;                           /* its work is done: the release marks it */
-    hfi_time asked_ns;                   /* when its last renewal in the background was sent */
-    hfi_time trouble_since_ns;           /* when the first renewal was sent that was not answered well since; 0: none */
-    hf_status trouble;                   /* what became of the last one */
-    int lost_fd;                         /* -1 until somebody asks for it */
-    char why[sizeof((hf_error *)0)->message]; /* it was lost; while it is held: it was so before that was known */
-    char trouble_text[160];                   /* its message */
-    char name[HFI_NAME_MAX + 1];
-    char note[HFI_NOTE_MAX + 1];
-    char owner_text[HFI_NAME_MAX + 1];
-    max_align_t engine_lock[]; /* the engine's lock_size bytes */
+/* What a hold waits for: it has one timer, which is in one of these heaps, or in none. */
+enum hfi_due {
+    HFI_DUE_RENEWAL, /* held: until it is to be renewed */
+    HFI_DUE_OVERDUE, /* held, and nobody has begun to renew it: until its end, so that the most urgent is the first */
+    HFI_DUE_END,     /* held, being renewed or not to be renewed: until its end */
+    HFI_DUE_UNDO,    /* ended: until its release is tried again */
+    HFI_DUE_KINDS
+};
+
+/* A sentence that many holds have in common, as when the store is gone. Counted with the client's mutex held. */
+struct hfi_text {
+    unsigned references;
+    char text[];
+};
+
+/* What few holds need. */
+struct hfi_extra {
+    uint64_t once_ms;              /* its work is done once in so long; 0: whenever somebody asks */
+    hfi_time granted_ns;           /* since when that is counted */
+    hfi_time pass_until_ns;        /* until then it may be passed on inside of the client */
+    hfi_time trouble_since_ns;     /* when the first renewal was sent that was not answered well since; 0: none */
+    struct hfi_text *trouble_text; /* its message, of the last one; NULL: not known */
+    struct hfi_text *why;          /* it was lost; NULL: not known */
+    hf_status trouble;             /* what became of the last one */
+    int lost_fd;                   /* -1 until somebody asks for it */
 };
 
 struct hf_lock {
@@ -137,12 +131,71 @@ struct hf_lock {
     void *arg;
 };
 
+/* There may be a million of them: what few need is in `extra`, and their texts are no longer than they must be. */
+struct hfi_hold {
+    struct hfi_hold *next_in_bucket; /* or in the client's list of free holds */
+    struct hfi_hold *next_by_serial;
+    hf_client *client;
+    uint64_t serial;     /* of its struct hfi_owner */
+    uint64_t key_number; /* of its struct hfi_owner_key */
+    uint64_t token;
+    struct hfi_lease lease; /* once ended: when its release is tried again is renew_at_ns, and until when deadline_ns */
+    _Atomic hfi_time safe_until_ns; /* the lease's deadline for hf_remaining_ms(); 0 once lost */
+    hf_lock *handles;
+    hf_lock handle;          /* the first of them, as a rule the only one; free if its `hold` is NULL */
+    struct hfi_timer timer;  /* see hfi_hold_schedule() */
+    hfi_time asked_ns;       /* when its last renewal in the background was sent */
+    struct hfi_extra *extra; /* NULL: nothing of it is needed yet */
+    uint32_t name_hash;
+    unsigned pins;        /* threads that use it without the mutex */
+    uint8_t state;        /* enum hfi_hold_state */
+    uint8_t due;          /* enum hfi_due: where its timer is, if it is set */
+    uint8_t kind;         /* hf_owner_kind, of its struct hfi_owner_key */
+    bool engaged;         /* the engine may know of it: it must be released there */
+    bool lost;            /* while it is held: it was so before that was known */
+    bool doubted;         /* something happened to the store: renew it now, not when it would be time */
+    bool overdue;         /* it should be renewed by now, and nobody has begun to */
+    bool renewing;        /* an exchange that renews it is under way: two could answer in the wrong order */
+    bool undoing;         /* its release is to be finished by the keeper */
+    bool once;            /* its work is done once in a while, see its `extra`; never changes */
+    bool done;            /* its work is done: the release marks it */
+    uint8_t spare_tokens; /* so many times it may be passed on inside of the client, see its `extra` */
+    uint8_t name_length, note_length;
+    uint8_t text_room;      /* for its texts, in units of HFI_TEXT_UNIT */
+    uint64_t engine_lock[]; /* the engine's lock_size bytes; behind them its name, its note and its owner's text */
+};
+
+#define HFI_TEXT_UNIT 8
+/* A million locks must fit into the memory of a small machine. */
+_Static_assert(sizeof(struct hfi_hold) <= 224, "a hold has become larger");
+
 struct hfi_wait {
     struct hfi_wait *next;
     const char *name;
     struct hfi_hold *following; /* a hold of the same owner that another thread is asking for; NULL: waits for itself */
     struct hfi_waker *waker;    /* NULL: nothing to sleep with yet, the first question is still out */
     bool canceled;
+};
+
+/* A thread that is inside of a callback. */
+struct hfi_telling {
+    struct hfi_telling *next;
+    struct hfi_hold *hold;
+    uint64_t thread;
+};
+
+enum { HFI_TURN_WAITS, HFI_TURN_CALLED, HFI_TURN_PASSED };
+
+/* On the stack of the thread that waits. */
+struct hfi_turn {
+    struct hfi_turn *next;      /* in the line */
+    struct hfi_turn *last;      /* of the line; the first one's only */
+    struct hfi_turn *next_line; /* in the bucket; the first one's only */
+    const struct hfi_want *want;
+    _Atomic uint32_t state; /* a futex */
+    bool canceled;
+    bool alone;    /* it is to ask the store itself, whoever else of the client does so */
+    hf_lock *lock; /* what was passed on to it */
 };
 
 struct hf_client {
@@ -153,24 +206,27 @@ struct hf_client {
     char *url;
     unsigned generation;
     hfi_time timeout_ns;
+    hfi_time handoff_ns; /* 0: there are no lines */
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* a callback, a pinned use or a wait has ended */
     unsigned references;    /* the user's own and one for each hold: the last one frees the client */
     bool closing;
     uint64_t serial;
-    struct hfi_hold *holds; /* all of them, in no order */
     size_t hold_count;
-    struct hfi_hold **buckets;               /* by name, those that can be re-entered or are pending */
-    size_t bucket_count;                     /* a power of two */
-    struct hfi_hold **serials;               /* all of them, by serial, as many buckets */
-    struct hfi_timers ends, renewals, undos; /* of those holds for which it is due at all */
+    struct hfi_hold **buckets; /* by name, those that can be re-entered or are pending */
+    size_t bucket_count;       /* a power of two */
+    struct hfi_hold **serials; /* all of them, by serial, as many buckets */
+    struct hfi_timers timers[HFI_DUE_KINDS];
+    struct hfi_text *last_trouble, *last_why; /* those that were made last: the next one may be the same */
     struct hfi_hold *free_holds;
     hf_lock *free_locks;
     struct hfi_waker *free_wakers;
     struct hfi_wait *waits;
-    unsigned telling; /* callbacks under way */
-    unsigned busy;    /* threads inside of a call that uses the store */
+    struct hfi_turn *lines[HFI_LINES]; /* the first of each, by name */
+    unsigned turns;                    /* in all of them */
+    struct hfi_telling *tellings;      /* callbacks under way */
+    unsigned busy;                     /* threads inside of a call that uses the store */
 
     /* the keeper */
     pthread_t keeper;
@@ -192,7 +248,7 @@ struct hf_client {
 /* What one acquire wants, after checks. */
 struct hfi_want {
     const char *name;
-    uint64_t name_hash;
+    uint32_t name_hash;
     struct hfi_owner_key key;
     hf_options options;
     bool may_wait;
@@ -201,16 +257,31 @@ struct hfi_want {
 
 /* hold.c, client.c: all with the client's mutex held, except where said. */
 struct hfi_hold *hfi_hold_find(hf_client *client, const struct hfi_want *want);
+/* One that is held or asked for, whoever its owner is; NULL: none. */
+struct hfi_hold *hfi_hold_of_name(hf_client *client, uint32_t name_hash, const char *name);
+bool hfi_same_owner(const struct hfi_owner_key *a, const struct hfi_owner_key *b);
+/* It is that owner's from now on; `own` stands for one that shows no handle. False: there is no room for its text. */
+bool hfi_hold_set_owner(struct hfi_hold *hold, const struct hfi_owner_key *key, uint64_t own);
 struct hfi_hold *hfi_hold_new(hf_client *client,
                               const struct hfi_want *want); /* pending and in the table; NULL: no memory */
 void hfi_hold_forget(struct hfi_hold *hold); /* takes it out of the table: it cannot be re-entered any more */
 void hfi_hold_settle(struct hfi_hold *hold); /* frees it if nobody needs it any more */
 struct hfi_hold *hfi_hold_of_serial(const hf_client *client, uint64_t serial); /* NULL: there is none */
-/* Sets its timers anew: after each change of what they depend on, its state, its lease, `renewing`, `doubted`,
- * `undoing`. */
+struct hfi_hold *hfi_hold_after(const hf_client *client,
+                                const struct hfi_hold *hold); /* the next of all; NULL: first */
+/* Sets its timer anew: after each change of what it depends on, its state, its lease, `lost`, `renewing`, `doubted`,
+ * `overdue`, `undoing`. */
 void hfi_hold_schedule(struct hfi_hold *hold);
+void hfi_hold_set_timer(struct hfi_hold *hold, enum hfi_due due, hfi_time at_ns);
+/* The hold of this kind whose timer is the first to go off; NULL: there is none. */
+struct hfi_hold *hfi_hold_first(const hf_client *client, enum hfi_due due);
+struct hfi_extra *hfi_hold_extra(struct hfi_hold *hold); /* makes it if there is none yet; NULL: no memory */
+/* A sentence in the place of what *text was; `last`: of this kind of sentence. No memory: none in its place. */
+void hfi_text_set(struct hfi_text **text, struct hfi_text **last, const char *sentence);
 void hfi_hold_unpin(struct hfi_hold *hold);
 void hfi_hold_publish(struct hfi_hold *hold); /* safe_until_ns := the lease's deadline */
+/* That it is lost, and why, for when it is known to be held. */
+void hfi_hold_mark_lost(struct hfi_hold *hold, const char *why);
 /* Marks a held lock as lost. hfi_hold_tell() then calls the callbacks; it lets go of the mutex while it does. */
 void hfi_hold_lose(struct hfi_hold *hold, const char *why);
 /* The same for one that its store does not have any more; `why` is "" if it does not say why. */
@@ -218,7 +289,8 @@ void hfi_hold_lose_in_store(struct hfi_hold *hold, const char *why);
 /* The same for one whose time is over: finds out why. */
 void hfi_hold_lose_by_time(struct hfi_hold *hold);
 void hfi_hold_tell(struct hfi_hold *hold);
-hf_lock *hfi_handle_new(hf_client *client); /* NULL: no memory */
+const char *hfi_hold_why(const struct hfi_hold *hold); /* it was lost; "" if it was not */
+hf_lock *hfi_handle_new(struct hfi_hold *hold);        /* NULL: no memory */
 void hfi_handle_attach(hf_lock *handle, struct hfi_hold *hold, const hf_options *options);
 void hfi_handle_free(hf_client *client, hf_lock *handle);
 /* Around a call that uses the store: hf_close() waits for it. Both with the mutex held. */
@@ -229,6 +301,31 @@ void hfi_client_unlock(hf_client *client); /* frees it if that was the last refe
 /* Ends it as soon as it sleeps, or now if it does. With the mutex held. */
 void hfi_wait_cancel(struct hfi_wait *wait);
 uint64_t hfi_thread_number(void); /* needs no mutex */
+
+/* line.c: all with the mutex held, but for hfi_line_wake(). */
+
+/* The first in the line for `name`; NULL: nobody stands there. */
+struct hfi_turn *hfi_line_first(hf_client *client, uint32_t name_hash, const char *name);
+/* True if somebody does. As a rule there is no line at all, which costs next to nothing to know. */
+static inline bool hfi_line_is_there(hf_client *client, const struct hfi_want *want)
+{
+    return client->turns && hfi_line_first(client, want->name_hash, want->name);
+}
+/* Waits in the line; lets go of the mutex. HF_OK: *out is set if the lock was passed on to it; else it must look again
+ * whom the lock belongs to, and ask. HF_TIMEOUT, HF_CANCELED: it has left the line. */
+hf_status hfi_line_wait(hf_lock **out, hf_client *client, const struct hfi_want *want);
+/* Has the first in the line ask, if nobody of this client holds the lock or asks for it: after each end of a hold. */
+void hfi_line_call_first(hf_client *client, uint32_t name_hash, const char *name);
+/* All of them are to ask: the store is in trouble, and each has a patience of its own. */
+void hfi_line_break_up(hf_client *client, uint32_t name_hash, const char *name);
+/* Others of the owner that has it now may re-enter. */
+void hfi_line_call_owner(struct hfi_hold *hold);
+void hfi_line_cancel(hf_client *client, const char *name);
+void hfi_line_cancel_all(hf_client *client);
+/* The last handle of a hold that has spare_tokens passes it on, and itself with it. NULL: it must be released. Else who
+ * is to be woken once the mutex is free. */
+struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle);
+void hfi_line_wake(struct hfi_turn *turn);
 
 /* undo.c: releases a hold's engine lock; what cannot be finished now goes to the keeper. Mutex held; let go of in
  * between. */
@@ -245,6 +342,17 @@ void hfi_keeper_stop(hf_client *client);                    /* lets go of the mu
 void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why);
 void hfi_keeper_recheck(void *core, uint64_t serial);
 
+static inline const char *hfi_hold_name(const struct hfi_hold *hold)
+{
+    return (const char *)hold->engine_lock + hold->client->engine->lock_size;
+}
+
+static inline struct hfi_owner hfi_hold_owner(const struct hfi_hold *hold)
+{
+    return (struct hfi_owner){ hold->client->env.client, hold->serial };
+}
+
+struct hfi_owner_key hfi_hold_key(const struct hfi_hold *hold);
 /* A request for what the hold wants from its engine. */
 struct hfi_request hfi_hold_request(const struct hfi_hold *hold, hfi_time deadline_ns);
 

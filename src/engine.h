@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HFI_ENGINE_ABI 6u
+#define HFI_ENGINE_ABI 7u
 
 /* Nanoseconds on CLOCK_BOOTTIME, which goes on during suspend. */
 typedef int64_t hfi_time;
@@ -60,7 +60,10 @@ struct hfi_env {
 struct hfi_opened {
     char *shown;   /* NULL, or an allocated URL to show instead of the user's */
     uint32_t caps; /* the engine's, for open() to change where the URL decides on them */
+    bool reserves; /* a grant can have several tokens, see hfi_request.reserve */
 };
+
+#define HFI_TOKENS_MOST 64u
 
 struct hfi_request {
     const char *name; /* checked: 1 to 255 bytes of UTF-8, no control characters */
@@ -72,6 +75,9 @@ struct hfi_request {
     struct hfi_waker *waker; /* where wait() sleeps; NULL outside of a wait */
     bool once;               /* attempt(): HF_DONE if the store has a mark that the work of this lock is done */
     uint64_t done_ms;        /* release(): not 0: leaves such a mark if it was held until now, to last for so long */
+    /* attempt(): so many tokens are of use, for whom the core is going to pass the lock on to; at most HFI_TOKENS_MOST.
+     * Never more than 1 unless open() has said that it reserves. */
+    uint32_t reserve;
 };
 
 struct hfi_grant {
@@ -86,6 +92,9 @@ struct hfi_grant {
     char holder[160];
     int64_t holder_left_ms;
     int64_t done_ago_ms;
+    /* `token` and those that follow it are all of this grant, so many: the next grant's is greater than each of them.
+     * The core sets it to 1. */
+    uint32_t tokens;
 };
 
 #define HFI_WHY_MAX 200

@@ -21,14 +21,30 @@ uint64_t hfi_thread_number(void)
 
 /* --- the table of those that can be re-entered --- */
 
-static struct hfi_hold **bucket(hf_client *client, uint64_t name_hash)
+static struct hfi_hold **bucket(hf_client *client, uint32_t name_hash)
 {
     return &client->buckets[name_hash & (client->bucket_count - 1)];
 }
 
-static bool same_owner(const struct hfi_owner_key *a, const struct hfi_owner_key *b)
+bool hfi_same_owner(const struct hfi_owner_key *a, const struct hfi_owner_key *b)
 {
     return a->kind == b->kind && a->number == b->number && strcmp(a->text, b->text) == 0;
+}
+
+static const char *note_of(const struct hfi_hold *hold)
+{
+    return hfi_hold_name(hold) + hold->name_length + 1;
+}
+
+struct hfi_owner_key hfi_hold_key(const struct hfi_hold *hold)
+{
+    return (struct hfi_owner_key){ hold->kind, hold->key_number, note_of(hold) + hold->note_length + 1 };
+}
+
+static bool same_owner(const struct hfi_hold *hold, const struct hfi_owner_key *key)
+{
+    return hold->kind == key->kind && hold->key_number == key->number &&
+           strcmp(hfi_hold_key(hold).text, key->text) == 0;
 }
 
 struct hfi_hold *hfi_hold_find(hf_client *client, const struct hfi_want *want)
@@ -36,10 +52,31 @@ struct hfi_hold *hfi_hold_find(hf_client *client, const struct hfi_want *want)
     if (client->bucket_count == 0)
         return NULL;
     struct hfi_hold *hold = *bucket(client, want->name_hash);
-    while (hold && (hold->name_hash != want->name_hash || !same_owner(&hold->key, &want->key) ||
-                    strcmp(hold->name, want->name) != 0))
+    while (hold && (hold->name_hash != want->name_hash || !same_owner(hold, &want->key) ||
+                    strcmp(hfi_hold_name(hold), want->name) != 0))
         hold = hold->next_in_bucket;
     return hold;
+}
+
+struct hfi_hold *hfi_hold_of_name(hf_client *client, uint32_t name_hash, const char *name)
+{
+    struct hfi_hold *hold = client->bucket_count ? *bucket(client, name_hash) : NULL;
+    while (hold && (hold->name_hash != name_hash || strcmp(hfi_hold_name(hold), name) != 0))
+        hold = hold->next_in_bucket;
+    return hold;
+}
+
+bool hfi_hold_set_owner(struct hfi_hold *hold, const struct hfi_owner_key *key, uint64_t own)
+{
+    const size_t at = hold->name_length + hold->note_length + 2u, size = strlen(key->text) + 1;
+    if (at + size > hold->text_room * (size_t)HFI_TEXT_UNIT)
+        return false;
+    memcpy((char *)hold->engine_lock + hold->client->engine->lock_size + at, key->text, size);
+    hold->kind = (uint8_t)key->kind;
+    hold->key_number = key->number;
+    if (hold->kind == HF_OWNER_HANDLE && hold->key_number == 0)
+        hold->key_number = own; /* an owner of its own, which its handles can show */
+    return true;
 }
 
 void hfi_hold_forget(struct hfi_hold *hold)
@@ -49,6 +86,8 @@ void hfi_hold_forget(struct hfi_hold *hold)
         link = &(*link)->next_in_bucket;
     if (*link)
         *link = hold->next_in_bucket;
+    if (hold->client->turns)
+        hfi_line_call_first(hold->client, hold->name_hash, hfi_hold_name(hold));
 }
 
 static struct hfi_hold **serial_bucket(const hf_client *client, uint64_t serial)
@@ -59,24 +98,40 @@ static struct hfi_hold **serial_bucket(const hf_client *client, uint64_t serial)
 struct hfi_hold *hfi_hold_of_serial(const hf_client *client, uint64_t serial)
 {
     struct hfi_hold *hold = client->bucket_count ? *serial_bucket(client, serial) : NULL;
-    while (hold && hold->owner.serial != serial)
+    while (hold && hold->serial != serial)
         hold = hold->next_by_serial;
     return hold;
 }
 
 static void forget_serial(struct hfi_hold *hold)
 {
-    struct hfi_hold **link = serial_bucket(hold->client, hold->owner.serial);
+    struct hfi_hold **link = serial_bucket(hold->client, hold->serial);
     while (*link != hold)
         link = &(*link)->next_by_serial;
     *link = hold->next_by_serial;
 }
 
+static void remember_name(struct hfi_hold *hold)
+{
+    struct hfi_hold **place = bucket(hold->client, hold->name_hash);
+    hold->next_in_bucket = *place;
+    *place = hold;
+}
+
 static void remember_serial(struct hfi_hold *hold)
 {
-    struct hfi_hold **place = serial_bucket(hold->client, hold->owner.serial);
+    struct hfi_hold **place = serial_bucket(hold->client, hold->serial);
     hold->next_by_serial = *place;
     *place = hold;
+}
+
+struct hfi_hold *hfi_hold_after(const hf_client *client, const struct hfi_hold *hold)
+{
+    size_t i = hold ? (hold->serial & (client->bucket_count - 1)) + 1 : 0;
+    struct hfi_hold *next = hold ? hold->next_by_serial : NULL;
+    while (!next && i < client->bucket_count)
+        next = client->serials[i++];
+    return next;
 }
 
 static bool grow_buckets(hf_client *client)
@@ -90,45 +145,61 @@ static bool grow_buckets(hf_client *client)
         hfi_free(larger);
         return client->bucket_count > 0; /* a crowded table still works */
     }
-    struct hfi_hold **old = client->buckets;
+    struct hfi_hold **old = client->buckets, **old_serials = client->serials;
     const size_t old_count = client->bucket_count;
     client->buckets = larger;
-    client->bucket_count = more;
-    hfi_free(client->serials);
     client->serials = serials;
-    for (struct hfi_hold *hold = client->holds; hold; hold = hold->next)
-        remember_serial(hold);
+    client->bucket_count = more;
     for (size_t i = 0; i < old_count; i++) {
         for (struct hfi_hold *hold = old[i], *next; hold; hold = next) {
             next = hold->next_in_bucket;
-            struct hfi_hold **place = bucket(client, hold->name_hash);
-            hold->next_in_bucket = *place;
-            *place = hold;
+            remember_name(hold);
+        }
+        for (struct hfi_hold *hold = old_serials[i], *next; hold; hold = next) {
+            next = hold->next_by_serial;
+            remember_serial(hold);
         }
     }
     hfi_free(old);
+    hfi_free(old_serials);
     return true;
 }
 
 /* --- when what is due --- */
 
-static bool reserve_timers(hf_client *client, size_t count)
+void hfi_hold_set_timer(struct hfi_hold *hold, enum hfi_due due, hfi_time at_ns)
 {
-    if (client->undos.room >= count) /* the last of them to grow */
-        return true;
-    return hfi_timers_reserve(&client->ends, count) && hfi_timers_reserve(&client->renewals, count) &&
-           hfi_timers_reserve(&client->undos, count);
+    struct hfi_timers *timers = hold->client->timers;
+    if (hold->timer.at_ns && hold->due != due)
+        hfi_timers_set(&timers[hold->due], &hold->timer, HFI_NEVER);
+    hold->due = (uint8_t)due;
+    if (hold->timer.at_ns != (at_ns == HFI_NEVER ? 0 : at_ns))
+        hfi_timers_set(&timers[due], &hold->timer, at_ns);
 }
 
 void hfi_hold_schedule(struct hfi_hold *hold)
 {
-    hf_client *client = hold->client;
-    const bool held = hold->state == HFI_HOLD_HELD;
-    const hfi_time renewal = hold->doubted ? HFI_AT_ONCE : hold->lease.renew_at_ns;
-    const hfi_time end = hold->why[0] ? HFI_AT_ONCE : hold->lease.deadline_ns;
-    hfi_timers_set(&client->ends, &hold->end, held ? end : HFI_NEVER);
-    hfi_timers_set(&client->renewals, &hold->renewal, held && !hold->renewing ? renewal : HFI_NEVER);
-    hfi_timers_set(&client->undos, &hold->undo, hold->undoing && !hold->pins ? hold->undo_at_ns : HFI_NEVER);
+    const struct hfi_lease *lease = &hold->lease;
+    const hfi_time end = hold->lost ? HFI_AT_ONCE : lease->deadline_ns;
+    const hfi_time renewal = hold->renewing ? HFI_NEVER : hold->doubted ? HFI_AT_ONCE : lease->renew_at_ns;
+    enum hfi_due due = HFI_DUE_END;
+    hfi_time at = end;
+    if (hold->state != HFI_HOLD_HELD) {
+        due = HFI_DUE_UNDO;
+        at = hold->undoing && !hold->pins ? lease->renew_at_ns : HFI_NEVER;
+    } else if (hold->overdue) {
+        due = HFI_DUE_OVERDUE;
+    } else if (renewal < end) {
+        due = HFI_DUE_RENEWAL;
+        at = renewal;
+    }
+    hfi_hold_set_timer(hold, due, at);
+}
+
+struct hfi_hold *hfi_hold_first(const hf_client *client, enum hfi_due due)
+{
+    struct hfi_timer *timer = hfi_timers_first(&client->timers[due]);
+    return timer ? HFI_TIMER_OF(struct hfi_hold, timer, timer) : NULL;
 }
 
 void hfi_hold_unpin(struct hfi_hold *hold)
@@ -137,49 +208,130 @@ void hfi_hold_unpin(struct hfi_hold *hold)
     if (!hold->undoing || hold->pins)
         return;
     hfi_hold_schedule(hold);
-    hfi_keeper_expect(hold->client, hold->undo_at_ns);
+    hfi_keeper_expect(hold->client, hold->lease.renew_at_ns);
+}
+
+/* --- what few of them need --- */
+
+static void drop_text(struct hfi_text **text)
+{
+    if (*text && --(*text)->references == 0)
+        hfi_free(*text);
+    *text = NULL;
+}
+
+void hfi_text_set(struct hfi_text **text, struct hfi_text **last, const char *sentence)
+{
+    drop_text(text);
+    if (!*last || strcmp((*last)->text, sentence) != 0) {
+        const size_t size = strlen(sentence) + 1;
+        drop_text(last);
+        *last = hfi_alloc(sizeof **last + size);
+        if (!*last)
+            return;
+        memcpy((*last)->text, sentence, size);
+        (*last)->references = 1;
+    }
+    *text = *last;
+    (*text)->references++;
+}
+
+struct hfi_extra *hfi_hold_extra(struct hfi_hold *hold)
+{
+    if (!hold->extra) {
+        hold->extra = hfi_alloc(sizeof *hold->extra);
+        if (hold->extra)
+            hold->extra->lost_fd = -1;
+    }
+    return hold->extra;
+}
+
+static void free_extra(struct hfi_extra *extra)
+{
+    if (!extra)
+        return;
+    hfi_fd_close(extra->lost_fd);
+    drop_text(&extra->why);
+    drop_text(&extra->trouble_text);
+    hfi_free(extra);
 }
 
 /* --- birth and death --- */
 
-struct hfi_hold *hfi_hold_new(hf_client *client, const struct hfi_want *want)
+/* The room for texts of so many bytes behind so many others: all that malloc() has to give, which is 8 bytes more than
+ * a multiple of 16. */
+static size_t text_units(size_t before, size_t text_size)
+{
+    const size_t all = (before + text_size + 7) / 16 * 16 + 8;
+    return (all - before) / HFI_TEXT_UNIT;
+}
+
+/* A spare one, if it has room for texts of so many bytes; else a new one. */
+static struct hfi_hold *get_memory(hf_client *client, size_t text_size)
 {
     struct hfi_hold *hold = client->free_holds;
-    if (!grow_buckets(client) || !reserve_timers(client, client->hold_count + 1))
-        return NULL;
+    const size_t lock_size = client->engine->lock_size;
+    const size_t units = text_units(sizeof *hold + lock_size, text_size);
     if (hold)
-        client->free_holds = hold->next;
+        client->free_holds = hold->next_in_bucket;
+    if (hold && hold->text_room < units) { /* those that come may have names as long as this one's */
+        hfi_free(hold);
+        hold = NULL;
+    }
+    const size_t room = hold ? hold->text_room : units;
+    if (hold)
+        memset(hold, 0, sizeof *hold + lock_size);
     else
-        hold = hfi_alloc(sizeof *hold + client->engine->lock_size);
+        hold = hfi_alloc(sizeof *hold + lock_size + room * HFI_TEXT_UNIT);
+    if (hold)
+        hold->text_room = (uint8_t)room;
+    return hold;
+}
+
+static struct hfi_hold *make_hold(hf_client *client, const struct hfi_want *want)
+{
+    const char *note = want->options.note ? want->options.note : "";
+    const size_t name_length = strlen(want->name), note_length = strlen(note), owner_length = strlen(want->key.text);
+    struct hfi_hold *hold = get_memory(client, name_length + note_length + owner_length + 3);
     if (!hold)
         return NULL;
-    memset(hold, 0, offsetof(struct hfi_hold, why));
-    memset(hold->engine_lock, 0, client->engine->lock_size);
     hold->client = client;
-    hold->name_hash = want->name_hash;
-    hold->state = HFI_HOLD_PENDING;
-    hold->owner = (struct hfi_owner){ client->env.client, ++client->serial };
-    hold->once_ms = want->options.once_per_ms;
-    hold->lost_fd = -1;
-    hold->why[0] = 0;
-    hold->trouble_text[0] = 0;
-    memcpy(hold->name, want->name, strlen(want->name) + 1);
-    hold->note[0] = 0;
-    if (want->options.note)
-        snprintf(hold->note, sizeof hold->note, "%s", want->options.note);
-    memcpy(hold->owner_text, want->key.text, strlen(want->key.text) + 1);
-    hold->key = want->key;
-    hold->key.text = hold->owner_text;
-    if (hold->key.kind == HF_OWNER_HANDLE && hold->key.number == 0)
-        hold->key.number = hold->owner.serial; /* an owner of its own, which its handles can show */
+    char *text = (char *)hold->engine_lock + client->engine->lock_size;
+    memcpy(text, want->name, name_length + 1);
+    memcpy(text + name_length + 1, note, note_length + 1);
+    hold->name_length = (uint8_t)name_length;
+    hold->note_length = (uint8_t)note_length;
+    hold->serial = ++client->serial;
+    hfi_hold_set_owner(hold, &want->key, hold->serial);
+    return hold;
+}
 
-    struct hfi_hold **place = bucket(client, hold->name_hash);
-    hold->next_in_bucket = *place;
-    *place = hold;
-    hold->next = client->holds;
-    if (hold->next)
-        hold->next->prev = hold;
-    client->holds = hold;
+static void put_back(hf_client *client, struct hfi_hold *hold)
+{
+    free_extra(hold->extra);
+    if (client->hold_count < SPARE_HOLDS) {
+        hold->next_in_bucket = client->free_holds;
+        client->free_holds = hold;
+    } else {
+        hfi_free(hold);
+    }
+}
+
+struct hfi_hold *hfi_hold_new(hf_client *client, const struct hfi_want *want)
+{
+    struct hfi_hold *hold = grow_buckets(client) ? make_hold(client, want) : NULL;
+    if (!hold)
+        return NULL;
+    if (want->options.once_per_ms) {
+        if (!hfi_hold_extra(hold)) {
+            put_back(client, hold);
+            return NULL;
+        }
+        hold->extra->once_ms = want->options.once_per_ms;
+        hold->once = true;
+    }
+    hold->name_hash = want->name_hash;
+    remember_name(hold);
     remember_serial(hold);
     client->hold_count++;
     client->references++;
@@ -192,18 +344,9 @@ void hfi_hold_settle(struct hfi_hold *hold)
     if (hold->state != HFI_HOLD_ENDED || hold->handles || hold->pins || hold->engaged)
         return;
     forget_serial(hold);
-    *(hold->prev ? &hold->prev->next : &client->holds) = hold->next;
-    if (hold->next)
-        hold->next->prev = hold->prev;
-    hfi_fd_close(hold->lost_fd);
     client->hold_count--;
     client->references--;
-    if (client->hold_count < SPARE_HOLDS) {
-        hold->next = client->free_holds;
-        client->free_holds = hold;
-    } else {
-        hfi_free(hold);
-    }
+    put_back(client, hold);
 }
 
 /* --- loss --- */
@@ -213,16 +356,33 @@ void hfi_hold_publish(struct hfi_hold *hold)
     atomic_store(&hold->safe_until_ns, hold->lease.deadline_ns);
 }
 
+void hfi_hold_mark_lost(struct hfi_hold *hold, const char *why)
+{
+    if (why == hfi_hold_why(hold))
+        return;
+    struct hfi_extra *extra = hfi_hold_extra(hold);
+    hold->lost = true;
+    if (extra)
+        hfi_text_set(&extra->why, &hold->client->last_why, why);
+}
+
+const char *hfi_hold_why(const struct hfi_hold *hold)
+{
+    if (!hold->lost)
+        return "";
+    return hold->extra && hold->extra->why ? hold->extra->why->text
+                                           : "it was lost, and there was no memory to keep the reason in";
+}
+
 void hfi_hold_lose(struct hfi_hold *hold, const char *why)
 {
     hold->state = HFI_HOLD_ENDED;
     hfi_hold_forget(hold);
     atomic_store(&hold->safe_until_ns, 0);
-    if (why != hold->why)
-        snprintf(hold->why, sizeof hold->why, "%s", why);
+    hfi_hold_mark_lost(hold, why);
     hfi_hold_schedule(hold);
-    if (hold->lost_fd >= 0)
-        hfi_bell_ring(hold->lost_fd);
+    if (hold->extra && hold->extra->lost_fd >= 0)
+        hfi_bell_ring(hold->extra->lost_fd);
 }
 
 void hfi_hold_lose_in_store(struct hfi_hold *hold, const char *why)
@@ -233,22 +393,25 @@ void hfi_hold_lose_in_store(struct hfi_hold *hold, const char *why)
 /* Why the store was of no help when the time was over. */
 static void explain_silence(const struct hfi_hold *hold, char *why, size_t size)
 {
+    static const struct hfi_extra none;
+    const struct hfi_extra *extra = hold->extra ? hold->extra : &none;
     const bool waits = hold->renewing; /* for an answer, at this moment */
-    const hfi_time since = hold->trouble_since_ns ? hold->trouble_since_ns : hold->asked_ns;
-    const bool refused = hold->trouble_since_ns && hold->trouble != HF_UNAVAILABLE && hold->trouble != HF_UNKNOWN;
+    const hfi_time since = extra->trouble_since_ns ? extra->trouble_since_ns : hold->asked_ns;
+    const bool refused = extra->trouble_since_ns && extra->trouble != HF_UNAVAILABLE && extra->trouble != HF_UNKNOWN;
 
-    if (!waits && !hold->trouble_since_ns) {
+    if (!waits && !extra->trouble_since_ns) {
         snprintf(why, size, "it was not renewed in time: this process did not run, or waited for the store");
         return;
     }
     const double seconds = (double)(hfi_now_ns() - since) / HFI_SECOND;
-    snprintf(why, size, "the store has %s for %.1f s (%s)", refused ? "refused to renew it" : "been silent", seconds,
-             hold->trouble_text[0] && hold->trouble_since_ns ? hold->trouble_text : "no answer");
+    const bool known = extra->trouble_since_ns && extra->trouble_text && extra->trouble_text->text[0];
+    snprintf(why, size, "the store has %s for %.1f s (%.159s)", refused ? "refused to renew it" : "been silent",
+             seconds, known ? extra->trouble_text->text : "no answer");
 }
 
 void hfi_hold_lose_by_time(struct hfi_hold *hold)
 {
-    char why[sizeof hold->why];
+    char why[sizeof((hf_error *)0)->message];
     const struct hfi_lease *lease = &hold->lease;
 
     if (lease->deadline_ns == lease->end_by_ns)
@@ -271,17 +434,21 @@ static hf_lock *next_to_tell(struct hfi_hold *hold)
 void hfi_hold_tell(struct hfi_hold *hold)
 {
     hf_client *client = hold->client;
+    struct hfi_telling telling = { .hold = hold, .thread = hfi_thread_number() };
     hf_lock *handle;
     hold->pins++;
     while ((handle = next_to_tell(hold)) != NULL) {
         handle->told = true;
-        hold->teller = hfi_thread_number();
-        client->telling++;
+        telling.next = client->tellings;
+        client->tellings = &telling;
+        const char *why = hfi_hold_why(hold);
         pthread_mutex_unlock(&client->mutex);
-        handle->on_lost(handle, hold->why, handle->arg);
+        handle->on_lost(handle, why, handle->arg);
         pthread_mutex_lock(&client->mutex);
-        hold->teller = 0;
-        client->telling--;
+        struct hfi_telling **link = &client->tellings;
+        while (*link != &telling)
+            link = &(*link)->next;
+        *link = telling.next;
         pthread_cond_broadcast(&client->changed); /* hf_release() waits for a callback to return before it frees */
     }
     hfi_hold_unpin(hold);
@@ -289,9 +456,12 @@ void hfi_hold_tell(struct hfi_hold *hold)
 
 /* --- handles --- */
 
-hf_lock *hfi_handle_new(hf_client *client)
+hf_lock *hfi_handle_new(struct hfi_hold *hold)
 {
+    hf_client *client = hold->client;
     hf_lock *handle = client->free_locks;
+    if (!hold->handle.hold)
+        return &hold->handle;
     if (handle)
         client->free_locks = handle->next;
     else
@@ -311,7 +481,10 @@ void hfi_handle_attach(hf_lock *handle, struct hfi_hold *hold, const hf_options 
 
 void hfi_handle_free(hf_client *client, hf_lock *handle)
 {
+    const bool first = handle == &handle->hold->handle;
     handle->hold = NULL;
+    if (first)
+        return;
     handle->next = client->free_locks;
     client->free_locks = handle;
 }
@@ -319,17 +492,18 @@ void hfi_handle_free(hf_client *client, hf_lock *handle)
 /* For how long its work, which is done, counts as done from now on. */
 static uint64_t done_ms(const struct hfi_hold *hold)
 {
-    const uint64_t since_ms = (uint64_t)((hfi_now_ns() - hold->granted_ns) / HFI_MS);
-    return since_ms < hold->once_ms ? hold->once_ms - since_ms : 0;
+    const struct hfi_extra *extra = hold->extra;
+    const uint64_t since_ms = (uint64_t)((hfi_now_ns() - extra->granted_ns) / HFI_MS);
+    return since_ms < extra->once_ms ? extra->once_ms - since_ms : 0;
 }
 
 struct hfi_request hfi_hold_request(const struct hfi_hold *hold, hfi_time deadline_ns)
 {
-    return (struct hfi_request){ .name = hold->name,
-                                 .owner = hold->owner,
+    return (struct hfi_request){ .name = hfi_hold_name(hold),
+                                 .owner = hfi_hold_owner(hold),
                                  .ttl_ms = hold->lease.terms.ttl_ms,
                                  .deadline_ns = deadline_ns,
-                                 .note = hold->note,
-                                 .once = hold->once_ms != 0,
-                                 .done_ms = hold->done ? done_ms(hold) : 0 };
+                                 .note = note_of(hold),
+                                 .once = hold->once,
+                                 .done_ms = hold->done && hold->once ? done_ms(hold) : 0 };
 }

@@ -3,7 +3,7 @@
  * keeper.c: one thread per client, the keeper, that notices losses and hears what the store says by itself. It is
  * started by the first lock that needs it. It keeps time and makes no exchange, since one can hang: that is for the
  * helpers, threads that renew and that finish releases whose answer was lost. As a rule there is one; while its
- * exchange hangs, another takes care of what is due meanwhile.
+ * exchange hangs, or there is more to renew than it can, others take care of what is due.
  */
 #include "core.h"
 #include "waker.h"
@@ -21,6 +21,12 @@
  * two renewals of the shortest lease that there is. */
 #define HANG (HFI_MIN_TTL_MS * HFI_MS / 4)
 
+/* So many helpers are started because others seem to hang: whatever they hang in, more would. */
+#define HANGING_MOST 4
+
+/* While helpers are at work, the keeper looks no more often than this for what has become overdue. */
+#define GLANCE (2 * HFI_MS)
+
 struct batch {
     hfi_time round_ns; /* of renewals: when it began; each lock gets one turn in it */
     struct hfi_hold *holds[BATCH];
@@ -29,52 +35,62 @@ struct batch {
 
 /* --- what is due --- */
 
+/* Those whose renewal is due by now are overdue until somebody begins with it. */
+static void find_overdue(const hf_client *client, hfi_time now_ns)
+{
+    struct hfi_hold *hold;
+    while ((hold = hfi_hold_first(client, HFI_DUE_RENEWAL)) != NULL && hold->timer.at_ns <= now_ns) {
+        hold->overdue = true;
+        hfi_hold_schedule(hold);
+    }
+}
+
 /* The first whose time is over by now. */
 static struct hfi_hold *next_over(const hf_client *client)
 {
-    struct hfi_timer *timer = hfi_timers_first(&client->ends);
-    return timer && timer->at_ns <= hfi_now_ns() ? HFI_TIMER_OF(struct hfi_hold, end, timer) : NULL;
+    const hfi_time now = hfi_now_ns();
+    find_overdue(client, now);
+    struct hfi_hold *hold = hfi_hold_first(client, HFI_DUE_END);
+    if (!hold || hold->timer.at_ns > now)
+        hold = hfi_hold_first(client, HFI_DUE_OVERDUE);
+    return hold && hold->timer.at_ns <= now ? hold : NULL;
 }
 
-/* The one that is to be renewed first. One whose time is over waits for the keeper alone. */
-static struct hfi_hold *next_to_renew(hf_client *client, hfi_time now_ns)
+/* The one that must be renewed first. One whose time is over waits for the keeper alone. */
+static struct hfi_hold *next_overdue(const hf_client *client, hfi_time now_ns)
 {
-    struct hfi_timer *timer;
-    while ((timer = hfi_timers_first(&client->renewals)) != NULL) {
-        struct hfi_hold *hold = HFI_TIMER_OF(struct hfi_hold, renewal, timer);
-        if (now_ns < hold->lease.deadline_ns)
-            return hold;
-        hfi_timers_set(&client->renewals, timer, HFI_NEVER);
-    }
-    return NULL;
+    struct hfi_hold *hold;
+    find_overdue(client, now_ns);
+    while ((hold = hfi_hold_first(client, HFI_DUE_OVERDUE)) != NULL && hold->timer.at_ns <= now_ns)
+        hfi_hold_set_timer(hold, HFI_DUE_END, hold->timer.at_ns);
+    return hold;
 }
 
 /* The one whose release is to be finished first. One that is in somebody's hands is set anew when it is unpinned. */
-static struct hfi_hold *next_to_undo(hf_client *client)
+static struct hfi_hold *next_to_undo(const hf_client *client)
 {
-    struct hfi_timer *timer;
-    while ((timer = hfi_timers_first(&client->undos)) != NULL) {
-        struct hfi_hold *hold = HFI_TIMER_OF(struct hfi_hold, undo, timer);
-        if (hold->pins == 0)
-            return hold;
-        hfi_timers_set(&client->undos, timer, HFI_NEVER);
-    }
-    return NULL;
+    struct hfi_hold *hold;
+    while ((hold = hfi_hold_first(client, HFI_DUE_UNDO)) != NULL && hold->pins)
+        hfi_hold_schedule(hold);
+    return hold;
 }
 
 /* Fills the batch with holds to be renewed, and pins them. What is due within half of the time between two renewals
  * goes along with what is due now: locks that were taken at different times so end up in one exchange or two, instead
  * of keeping one each for ever. */
-static void collect(hf_client *client, struct batch *batch, hfi_time now_ns)
+static void collect(const hf_client *client, struct batch *batch, hfi_time now_ns)
 {
-    struct hfi_hold *hold;
     batch->count = 0;
-    while (batch->count < BATCH && (hold = next_to_renew(client, now_ns)) != NULL) {
-        const hfi_time early = hold->lease.terms.ttl_ms * HFI_MS / 6;
-        if (hold->renewal.at_ns - early > now_ns || hold->asked_ns >= batch->round_ns)
+    while (batch->count < BATCH) {
+        struct hfi_hold *hold = next_overdue(client, now_ns);
+        if (!hold)
+            hold = hfi_hold_first(client, HFI_DUE_RENEWAL);
+        if (!hold || hold->asked_ns >= batch->round_ns ||
+            (!hold->overdue && hold->timer.at_ns - hold->lease.terms.ttl_ms * HFI_MS / 6 > now_ns))
             return;
         hold->pins++;
         hold->renewing = true;
+        hold->overdue = false;
         hfi_hold_schedule(hold);
         batch->holds[batch->count++] = hold;
     }
@@ -112,7 +128,7 @@ static void end_what_is_over(hf_client *client)
     struct hfi_hold *hold;
     while ((hold = next_over(client)) != NULL) {
         hold->pins++;
-        lose(hold, hold->why[0] ? hold->why : NULL);
+        lose(hold, hold->lost ? hfi_hold_why(hold) : NULL);
         unpin(hold);
     }
 }
@@ -122,11 +138,18 @@ static void end_what_is_over(hf_client *client)
 /* For the sentence that says why it was lost, if it comes to that. */
 static void note_trouble(struct hfi_hold *hold, hf_status status, const char *message)
 {
-    if (status == HF_OK || !hold->trouble_since_ns)
-        hold->trouble_since_ns = status == HF_OK ? 0 : hold->asked_ns;
-    hold->trouble = status;
-    if (status != HF_OK)
-        snprintf(hold->trouble_text, sizeof hold->trouble_text, "%.159s", message);
+    if (status == HF_OK) {
+        if (hold->extra)
+            hold->extra->trouble_since_ns = 0;
+        return;
+    }
+    struct hfi_extra *extra = hfi_hold_extra(hold);
+    if (!extra)
+        return;
+    if (!extra->trouble_since_ns)
+        extra->trouble_since_ns = hold->asked_ns;
+    extra->trouble = status;
+    hfi_text_set(&extra->trouble_text, &hold->client->last_trouble, message);
 }
 
 static void take_answer(struct hfi_hold *hold, hf_status status, const struct hfi_renewal *renewal, const char *message)
@@ -192,8 +215,8 @@ static void renew_batch(hf_client *client, struct batch *batch, hfi_time now_ns)
         hold->asked_ns = now_ns;
         hold->doubted = false;
         renewals[i] = (struct hfi_renewal){ .lock = hold->engine_lock,
-                                            .name = hold->name,
-                                            .owner = hold->owner,
+                                            .name = hfi_hold_name(hold),
+                                            .owner = hfi_hold_owner(hold),
                                             .ttl_ms = hfi_lease_ask_ms(&hold->lease, now_ns),
                                             .counted_from_ns = now_ns };
     }
@@ -206,18 +229,33 @@ static void renew_batch(hf_client *client, struct batch *batch, hfi_time now_ns)
     take_answers(batch, renewals, status, err.message);
 }
 
-/* Each gets one turn: what fails is due again soon, and would keep those behind it from theirs. */
+static int start_helper(hf_client *client);
+
+/* There is more to renew than one exchange after the other can do: another helper makes one beside this one. */
+static void call_for_help(hf_client *client, hfi_time now_ns)
+{
+    const struct hfi_hold *first = hfi_hold_first(client, HFI_DUE_OVERDUE);
+    if (!first || now_ns < first->lease.renew_at_ns + HANG)
+        return;
+    if (client->idle_helpers > 0)
+        pthread_cond_signal(&client->exchange);
+    else if (client->helper_count < HFI_HELPERS)
+        start_helper(client); /* if that fails, then without it */
+}
+
+/* Each gets one turn: what fails is due again soon, and would keep those behind it from theirs. Not for long: there may
+ * always be something due, and releases must have their turn, too. */
 static void renew_what_is_due(hf_client *client)
 {
-    struct batch batch = { .round_ns = hfi_now_ns() };
-    const struct hfi_hold *first;
-    while (!client->keeper_stops && (first = next_to_renew(client, batch.round_ns)) != NULL &&
-           first->renewal.at_ns <= batch.round_ns) {
-        const hfi_time now = hfi_now_ns();
+    hfi_time now = hfi_now_ns();
+    struct batch batch = { .round_ns = now };
+    while (!client->keeper_stops && now < batch.round_ns + HANG && next_overdue(client, now)) {
         collect(client, &batch, now);
-        if (batch.count == 0) /* the time of what was due is over by now, or it had its turn */
+        if (batch.count == 0) /* what is due had its turn */
             break;
+        call_for_help(client, now);
         renew_batch(client, &batch, now);
+        now = hfi_now_ns();
     }
 }
 
@@ -229,7 +267,7 @@ static void finish_releases(hf_client *client)
     if (client->undo_runs)
         return;
     client->undo_runs = true;
-    while (!client->keeper_stops && (hold = next_to_undo(client)) != NULL && hold->undo.at_ns <= started) {
+    while (!client->keeper_stops && (hold = next_to_undo(client)) != NULL && hold->timer.at_ns <= started) {
         hold->pins++;
         client->hangs_at_ns = hfi_now_ns() + HANG;
         hfi_undo(hold, client->timeout_ns / 2, NULL);
@@ -247,7 +285,7 @@ void hfi_keeper_lost(void *core, struct hfi_owner owner, const char *why)
     if (hold && owner.client == client->env.client) {
         hold->pins++;
         if (hold->state == HFI_HOLD_PENDING) /* granted a moment ago: told as soon as somebody holds it */
-            snprintf(hold->why, sizeof hold->why, "%s", why);
+            hfi_hold_mark_lost(hold, why);
         lose(hold, why);
         unpin(hold);
     }
@@ -270,7 +308,8 @@ void hfi_keeper_recheck(void *core, uint64_t serial)
     struct hfi_hold *one = renews && serial ? hfi_hold_of_serial(client, serial) : NULL;
     if (one)
         doubt(one);
-    for (struct hfi_hold *hold = renews && !serial ? client->holds : NULL; hold; hold = hold->next) {
+    struct hfi_hold *all = renews && !serial ? hfi_hold_after(client, NULL) : NULL;
+    for (struct hfi_hold *hold = all; hold; hold = hfi_hold_after(client, hold)) {
         if (hold->state == HFI_HOLD_HELD)
             doubt(hold);
     }
@@ -284,10 +323,12 @@ void hfi_keeper_recheck(void *core, uint64_t serial)
 /* The first moment at which an exchange is due for what nobody is taking care of. */
 static hfi_time exchange_due(hf_client *client, hfi_time now_ns)
 {
-    const struct hfi_hold *renewal = next_to_renew(client, now_ns);
+    if (next_overdue(client, now_ns))
+        return HFI_AT_ONCE;
+    const struct hfi_hold *renewal = hfi_hold_first(client, HFI_DUE_RENEWAL);
     const struct hfi_hold *undo = client->undo_runs ? NULL : next_to_undo(client);
-    const hfi_time due = renewal ? renewal->renewal.at_ns : HFI_NEVER;
-    return undo && undo->undo.at_ns < due ? undo->undo.at_ns : due;
+    const hfi_time due = renewal ? renewal->timer.at_ns : HFI_NEVER;
+    return undo && undo->timer.at_ns < due ? undo->timer.at_ns : due;
 }
 
 static void *help(void *argument)
@@ -335,7 +376,7 @@ static hfi_time call_helper(hf_client *client, hfi_time now_ns)
         pthread_cond_signal(&client->exchange);
     else if (now_ns < client->hangs_at_ns)
         return client->hangs_at_ns;
-    else if (client->helper_count == HFI_HELPERS)
+    else if (client->helper_count >= HANGING_MOST)
         return HFI_NEVER;
     else
         start_helper(client); /* if that fails, then later */
@@ -344,16 +385,21 @@ static hfi_time call_helper(hf_client *client, hfi_time now_ns)
 
 /* --- the keeper --- */
 
-/* When the keeper must look again. */
+/* When the keeper must look again: no later than the end of any lease. */
 static hfi_time next_due(hf_client *client)
 {
     const hfi_time now = hfi_now_ns();
-    const struct hfi_timer *end = hfi_timers_first(&client->ends);
-    const hfi_time deadline = end ? end->at_ns : HFI_NEVER;
-    hfi_time exchange = exchange_due(client, now);
-    if (exchange <= now)
-        exchange = call_helper(client, now);
-    return exchange < deadline ? exchange : deadline;
+    hfi_time due = exchange_due(client, now);
+    if (due <= now)
+        due = call_helper(client, now);
+    for (enum hfi_due kind = HFI_DUE_RENEWAL; kind <= HFI_DUE_END; kind++) {
+        const struct hfi_hold *first = hfi_hold_first(client, kind);
+        hfi_time at = first ? first->timer.at_ns : HFI_NEVER;
+        if (kind == HFI_DUE_RENEWAL && at < now + GLANCE) /* its end may be near, but there may be many of them */
+            at = now + GLANCE;
+        due = at < due ? at : due;
+    }
+    return due;
 }
 
 /* Sleeps until the timer, the bell or the store; without the mutex. */

@@ -23,9 +23,12 @@ static void count_from(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time counte
     const bool ends = lease->terms.store_expires || !lease->terms.renew;
 
     lease->failures = 0;
-    lease->deadline_ns = lease->end_by_ns;
-    if (ends)
-        lease->deadline_ns = earlier(lease->deadline_ns, counted_from_ns + ttl_ns - hfi_drift_ns(ttl_ms));
+    const hfi_time until = ends ? counted_from_ns + ttl_ns - hfi_drift_ns(ttl_ms) : HFI_NEVER;
+    lease->deadline_ns = earlier(lease->end_by_ns, until);
+    if (lease->terms.renew)
+        lease->until_ns = until;
+    else
+        lease->whole_ns = 0;
     lease->renew_at_ns = HFI_NEVER;
     if (lease->terms.renew && lease->terms.store_expires)
         lease->renew_at_ns = counted_from_ns + ttl_ns / 3;
@@ -37,12 +40,16 @@ static uint32_t granted_ms(uint32_t ttl_ms, uint32_t valid_ms)
     return valid_ms && valid_ms < ttl_ms ? valid_ms : ttl_ms;
 }
 
+static void limit(struct hfi_lease *lease, uint32_t max_hold_ms, hfi_time from_ns)
+{
+    lease->end_by_ns = max_hold_ms ? from_ns + (hfi_time)max_hold_ms * HFI_MS : HFI_NEVER;
+}
+
 void hfi_lease_start(struct hfi_lease *lease, const struct hfi_terms *terms, uint32_t valid_ms, hfi_time granted_ns,
                      hfi_time asked_ns)
 {
     lease->terms = *terms;
-    lease->whole_ns = 0;
-    lease->end_by_ns = terms->max_hold_ms ? asked_ns + (hfi_time)terms->max_hold_ms * HFI_MS : HFI_NEVER;
+    limit(lease, terms->max_hold_ms, asked_ns);
     const uint32_t granted = granted_ms(terms->ttl_ms, valid_ms);
     count_from(lease, granted, granted_ns);
     if (granted < terms->ttl_ms) /* also without renewal: its first part is not the whole yet */
@@ -65,9 +72,10 @@ hfi_time hfi_lease_due(const struct hfi_lease *lease)
 
 uint32_t hfi_lease_ask_ms(const struct hfi_lease *lease, hfi_time now_ns)
 {
-    if (lease->renew_at_ns != HFI_NEVER && !lease->whole_ns) /* also a part that was not made whole yet */
+    const hfi_time lengthened = lease->terms.renew ? 0 : lease->whole_ns;
+    if (lease->renew_at_ns != HFI_NEVER && !lengthened) /* also a part that was not made whole yet */
         return lease->terms.ttl_ms;
-    const hfi_time whole = lease->whole_ns ? lease->whole_ns : lease->deadline_ns + hfi_drift_ns(lease->terms.ttl_ms);
+    const hfi_time whole = lengthened ? lengthened : lease->deadline_ns + hfi_drift_ns(lease->terms.ttl_ms);
     const hfi_time left = whole - now_ns;
     return left < HFI_MS ? 1 : (uint32_t)(left / HFI_MS);
 }
@@ -76,7 +84,6 @@ void hfi_lease_renewed(struct hfi_lease *lease, const struct hfi_renewal *renewa
 {
     const uint32_t granted = granted_ms(renewal->ttl_ms, renewal->valid_ms);
     count_from(lease, granted, renewal->counted_from_ns);
-    lease->whole_ns = 0;
     if (granted < renewal->ttl_ms && !lease->terms.renew) { /* the rest of it later */
         lease->whole_ns = renewal->counted_from_ns + (hfi_time)renewal->ttl_ms * HFI_MS;
         lease->renew_at_ns = renewal->counted_from_ns + (hfi_time)granted * HFI_MS / 3;
@@ -85,8 +92,19 @@ void hfi_lease_renewed(struct hfi_lease *lease, const struct hfi_renewal *renewa
 
 void hfi_lease_unsure(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time sent_ns)
 {
-    if (lease->deadline_ns != HFI_NEVER)
-        lease->deadline_ns = earlier(lease->deadline_ns, sent_ns + (hfi_time)ttl_ms * HFI_MS - hfi_drift_ns(ttl_ms));
+    if (lease->deadline_ns == HFI_NEVER)
+        return;
+    const hfi_time until = sent_ns + (hfi_time)ttl_ms * HFI_MS - hfi_drift_ns(ttl_ms);
+    lease->deadline_ns = earlier(lease->deadline_ns, until);
+    if (lease->terms.renew)
+        lease->until_ns = earlier(lease->until_ns, until);
+}
+
+void hfi_lease_pass(struct hfi_lease *lease, uint32_t max_hold_ms, hfi_time now_ns)
+{
+    lease->terms.max_hold_ms = max_hold_ms;
+    limit(lease, max_hold_ms, now_ns);
+    lease->deadline_ns = earlier(lease->end_by_ns, lease->until_ns);
 }
 
 void hfi_lease_unanswered(struct hfi_lease *lease, hfi_time now_ns, uint64_t random)

@@ -20,11 +20,14 @@ struct hfi_terms {
 
 struct hfi_lease {
     struct hfi_terms terms;
+    unsigned failures;    /* renewals in a row that the store did not answer */
     hfi_time deadline_ns; /* from then on it is lost; HFI_NEVER where only a release or the process's death ends it */
     hfi_time renew_at_ns; /* HFI_NEVER: not to be renewed */
     hfi_time end_by_ns;   /* max_hold_ms */
-    hfi_time whole_ns;    /* without renewal: how far it was lengthened, if the store grants that in parts; or 0 */
-    unsigned failures;    /* renewals in a row that the store did not answer */
+    union {
+        hfi_time until_ns; /* with renewal: the deadline but for that */
+        hfi_time whole_ns; /* without: how far it was lengthened, if the store grants that in parts; or 0 */
+    };
 };
 
 enum hfi_step { HFI_STEP_NONE, HFI_STEP_RENEW, HFI_STEP_END };
@@ -56,6 +59,9 @@ void hfi_lease_unsure(struct hfi_lease *lease, uint32_t ttl_ms, hfi_time sent_ns
 
 /* The store did not answer: try again after a pause that grows. `random` spreads many clients out. */
 void hfi_lease_unanswered(struct hfi_lease *lease, hfi_time now_ns, uint64_t random);
+
+/* Whoever it is passed on to has this max_hold_ms, from now on. */
+void hfi_lease_pass(struct hfi_lease *lease, uint32_t max_hold_ms, hfi_time now_ns);
 
 /* --- backoff: pauses between tries against a store in trouble --- */
 

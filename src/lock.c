@@ -21,18 +21,25 @@ static bool is_over(const struct hfi_hold *hold)
     return deadline != HFI_NEVER && hfi_now_ns() >= deadline;
 }
 
+/* Another thread is inside of a callback for it. */
+static bool is_being_told(const struct hfi_hold *hold)
+{
+    const struct hfi_telling *telling = hold->client->tellings;
+    while (telling && telling->hold != hold)
+        telling = telling->next;
+    return telling && telling->thread != hfi_thread_number();
+}
+
 static void wait_for_callback(const struct hfi_hold *hold)
 {
     hf_client *client = hold->client;
-    while (hold->teller && hold->teller != hfi_thread_number())
+    while (is_being_told(hold))
         pthread_cond_wait(&client->changed, &client->mutex);
 }
 
 /* The last handle of a hold that is held gives it back, and says whether its work is done. */
 static hf_status let_go(struct hfi_hold *hold, bool done, hf_error *err)
 {
-    if (hold->handles)
-        return HF_OK;
     hold->done = done;
     hold->state = HFI_HOLD_ENDED;
     hfi_hold_forget(hold);
@@ -48,7 +55,8 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
         return hfi_fail(err, HF_LOST, 0, "the lock belongs to the process that forked this one");
     struct hfi_hold *hold = lock->hold;
     hf_client *client = hold->client;
-    hf_status status;
+    struct hfi_turn *next = NULL;
+    hf_status status = HF_OK;
 
     hfi_client_lock(client);
     hfi_client_enter(client);
@@ -60,14 +68,20 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
         wait_for_callback(hold);
     }
     detach(hold, lock);
-    if (hold->state == HFI_HOLD_HELD)
+    const bool held = hold->state == HFI_HOLD_HELD, last = held && !hold->handles;
+    if (last && hold->spare_tokens && !done)
+        next = hfi_line_pass(hold, lock);
+    if (last && !next)
         status = let_go(hold, done, err);
-    else
-        status = hfi_fail(err, HF_LOST, 0, "%s", hold->why);
-    hfi_handle_free(client, lock);
+    else if (!held)
+        status = hfi_fail(err, HF_LOST, 0, "%s", hfi_hold_why(hold));
+    if (!next)
+        hfi_handle_free(client, lock);
     hfi_hold_settle(hold);
     hfi_client_leave(client);
     hfi_client_unlock(client);
+    if (next)
+        hfi_line_wake(next);
     return status;
 }
 
@@ -78,7 +92,7 @@ hf_status hf_release(hf_lock *lock, hf_error *err)
 
 hf_status hf_release_done(hf_lock *lock, hf_error *err)
 {
-    const bool once = !lock || lock->generation != hfi_generation || lock->hold->once_ms != 0;
+    const bool once = !lock || lock->generation != hfi_generation || lock->hold->once;
     const hf_status status = release(lock, true, err);
     if (status == HF_OK && !once)
         return hfi_fail(err, HF_INVALID, 0,
@@ -101,6 +115,7 @@ static hf_status renew_now(struct hfi_hold *hold, struct hfi_renewal *renewal, h
     const hfi_time ttl_ns = renewal->ttl_ms * HFI_MS - hfi_drift_ns(renewal->ttl_ms);
     const hfi_time deadline = renewal->counted_from_ns + (ttl_ns < client->timeout_ns ? ttl_ns : client->timeout_ns);
     hold->renewing = true;
+    hold->overdue = false;
     hfi_hold_schedule(hold);
     pthread_mutex_unlock(&client->mutex);
     const hf_status status = client->engine->renew(client->store, renewal, 1, deadline, err);
@@ -122,10 +137,11 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
 
     hfi_client_lock(client);
     hfi_client_enter(client);
-    hold->pins++; /* a callback may release the lock */
+    hold->pins++;           /* a callback may release the lock */
+    hold->spare_tokens = 0; /* its time is no longer what the next one would ask for */
     struct hfi_renewal renewal = { .lock = hold->engine_lock,
-                                   .name = hold->name,
-                                   .owner = hold->owner,
+                                   .name = hfi_hold_name(hold),
+                                   .owner = hfi_hold_owner(hold),
                                    .ttl_ms = ttl_ms ? ttl_ms : hold->lease.terms.ttl_ms,
                                    .counted_from_ns = hfi_now_ns(),
                                    .status = HF_OK };
@@ -150,7 +166,8 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
     if (hold->state == HFI_HOLD_HELD)
         hfi_keeper_expect(client, hold->doubted ? HFI_AT_ONCE : hfi_lease_due(&hold->lease));
     else
-        status = hfi_fail(err, HF_LOST, 0, "%s", hold->why[0] ? hold->why : "it had ended before it was renewed");
+        status =
+            hfi_fail(err, HF_LOST, 0, "%s", hold->lost ? hfi_hold_why(hold) : "it had ended before it was renewed");
     hfi_hold_unpin(hold);
     hfi_hold_settle(hold);
     hfi_client_leave(client);
@@ -180,12 +197,13 @@ int hf_lost_fd(const hf_lock *lock)
     if (lock->generation != hfi_generation)
         return -1;
     hfi_client_lock(hold->client);
-    if (hold->lost_fd < 0) {
-        hold->lost_fd = HFI_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-        if (hold->lost_fd >= 0 && hold->state == HFI_HOLD_ENDED)
-            hfi_bell_ring(hold->lost_fd);
+    struct hfi_extra *extra = hfi_hold_extra(hold);
+    if (extra && extra->lost_fd < 0) {
+        extra->lost_fd = HFI_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (extra->lost_fd >= 0 && hold->state == HFI_HOLD_ENDED)
+            hfi_bell_ring(extra->lost_fd);
     }
-    const int fd = hold->lost_fd;
+    const int fd = extra ? extra->lost_fd : -1;
     hfi_client_unlock(hold->client);
     return fd;
 }

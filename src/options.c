@@ -36,9 +36,9 @@ static hf_status read_owner(struct hfi_want *want, hf_client *client, hf_error *
         if (!options->owner_handle)
             return HF_OK;
         if (options->owner_handle->generation != hfi_generation || options->owner_handle->hold->client != client ||
-            strcmp(options->owner_handle->hold->name, want->name) != 0)
+            strcmp(hfi_hold_name(options->owner_handle->hold), want->name) != 0)
             return hfi_fail(err, HF_INVALID, 0, "owner_handle is not a lock of the same client and name");
-        want->key = options->owner_handle->hold->key;
+        want->key = hfi_hold_key(options->owner_handle->hold);
         return HF_OK;
     }
     return hfi_fail(err, HF_INVALID, 0, "owner kind %d does not exist", (int)options->owner);
@@ -54,7 +54,7 @@ hf_status hfi_want_read(struct hfi_want *want, hf_client *client, const char *na
     if (!hfi_name_check(name))
         return hfi_fail(err, HF_INVALID, 0, "a lock's name is 1 to 255 bytes of UTF-8 without control characters");
     want->name = name;
-    want->name_hash = hfi_name_hash(name);
+    want->name_hash = (uint32_t)hfi_name_hash(name);
     if (want->options.ttl_ms == 0)
         want->options.ttl_ms = HFI_DEFAULT_TTL_MS;
     if (want->options.ttl_ms < HFI_MIN_TTL_MS)

@@ -3,74 +3,120 @@
  * timers.c: see timers.h.
  */
 #include "timers.h"
-#include <string.h>
 
-#define FIRST_ROOM 64
+/* --- the heap: each is due no later than its children --- */
 
-bool hfi_timers_reserve(struct hfi_timers *timers, size_t count)
+/* One of two trees; either may be NULL. The root's `next` and `prev` are garbage. */
+static struct hfi_timer *meld(struct hfi_timer *a, struct hfi_timer *b)
 {
-    size_t room = timers->room ? timers->room : FIRST_ROOM;
-    if (count <= timers->room)
-        return true;
-    while (room < count)
-        room *= 2;
-    struct hfi_timer **larger = hfi_alloc(room * sizeof(struct hfi_timer *));
-    if (!larger)
-        return false;
-    if (timers->count)
-        memcpy(larger, timers->heap, timers->count * sizeof(struct hfi_timer *));
-    hfi_free(timers->heap);
-    timers->heap = larger;
-    timers->room = room;
-    return true;
+    if (!a || !b)
+        return a ? a : b;
+    struct hfi_timer *root = b->at_ns < a->at_ns ? b : a, *child = root == a ? b : a;
+    child->next = root->child;
+    if (child->next)
+        child->next->prev = child;
+    child->prev = root;
+    root->child = child;
+    return root;
 }
 
-static void put(struct hfi_timers *timers, size_t place, struct hfi_timer *timer)
+/* One of all that stand beside each other: in pairs, and then from the last pair to the first, which is what makes the
+ * price logarithmic. */
+static struct hfi_timer *meld_all(struct hfi_timer *timer)
 {
-    timers->heap[place - 1] = timer;
-    timer->place = place;
-}
-
-/* Puts the timer where it belongs, from a free `place` on: towards the first or away from it. */
-static void sift(struct hfi_timers *timers, size_t place, struct hfi_timer *timer)
-{
-    while (place > 1 && timers->heap[place / 2 - 1]->at_ns > timer->at_ns) {
-        put(timers, place, timers->heap[place / 2 - 1]);
-        place /= 2;
+    struct hfi_timer *pairs = NULL, *root = NULL;
+    while (timer) {
+        struct hfi_timer *second = timer->next, *rest = second ? second->next : NULL;
+        struct hfi_timer *pair = meld(timer, second);
+        pair->next = pairs;
+        pairs = pair;
+        timer = rest;
     }
-    for (size_t child; (child = 2 * place) <= timers->count; place = child) {
-        if (child < timers->count && timers->heap[child]->at_ns < timers->heap[child - 1]->at_ns)
-            child++;
-        if (timers->heap[child - 1]->at_ns >= timer->at_ns)
-            break;
-        put(timers, place, timers->heap[child - 1]);
+    while (pairs) {
+        struct hfi_timer *pair = pairs;
+        pairs = pair->next;
+        root = meld(root, pair);
     }
-    put(timers, place, timer);
+    return root;
 }
 
-static void take_out(struct hfi_timers *timers, struct hfi_timer *timer)
+static void take_out_of_heap(struct hfi_timers *timers, struct hfi_timer *timer)
 {
-    struct hfi_timer *last = timers->heap[--timers->count];
-    if (last != timer)
-        sift(timers, timer->place, last);
-    timer->place = 0;
+    if (timer == timers->heap) {
+        timers->heap = meld_all(timer->child);
+        return;
+    }
+    *(timer->prev->child == timer ? &timer->prev->child : &timer->prev->next) = timer->next;
+    if (timer->next)
+        timer->next->prev = timer->prev;
+    timers->heap = meld(timers->heap, meld_all(timer->child));
 }
 
-void hfi_timers_move(struct hfi_timers *timers, struct hfi_timer *timer, hfi_time at_ns)
+/* --- the lists --- */
+
+static void take_out_of_list(struct hfi_timers *timers, struct hfi_timer *timer)
 {
-    timer->at_ns = at_ns;
-    if (at_ns != HFI_NEVER)
-        sift(timers, timer->place ? timer->place : ++timers->count, timer);
-    else
-        take_out(timers, timer);
+    if (timer->next)
+        timer->next->prev = timer->prev;
+    if (timer->prev)
+        timer->prev->next = timer->next;
+    for (int i = 0; i < HFI_TIMER_LISTS && (!timer->next || !timer->prev); i++) {
+        if (timers->lists[i].first == timer)
+            timers->lists[i].first = timer->next;
+        if (timers->lists[i].last == timer)
+            timers->lists[i].last = timer->prev;
+    }
+}
+
+/* The list at whose end it fits best, or an empty one; -1: none. */
+static int find_list(const struct hfi_timers *timers, hfi_time at_ns)
+{
+    int found = -1;
+    hfi_time best = -1;
+    for (int i = 0; i < HFI_TIMER_LISTS; i++) {
+        const struct hfi_timer *last = timers->lists[i].last;
+        const hfi_time at = last ? last->at_ns : 0;
+        if (at <= at_ns && at > best) {
+            best = at;
+            found = i;
+        }
+    }
+    return found;
+}
+
+static void put_in(struct hfi_timers *timers, struct hfi_timer *timer)
+{
+    const int list = find_list(timers, timer->at_ns);
+    if (list < 0) {
+        timer->child = NULL;
+        timers->heap = meld(timers->heap, timer);
+        return;
+    }
+    timer->child = timer;
+    timer->next = NULL;
+    timer->prev = timers->lists[list].last;
+    *(timer->prev ? &timer->prev->next : &timers->lists[list].first) = timer;
+    timers->lists[list].last = timer;
+}
+
+void hfi_timers_set(struct hfi_timers *timers, struct hfi_timer *timer, hfi_time at_ns)
+{
+    if (timer->at_ns && timer->child == timer)
+        take_out_of_list(timers, timer);
+    else if (timer->at_ns)
+        take_out_of_heap(timers, timer);
+    timer->at_ns = at_ns == HFI_NEVER ? 0 : at_ns;
+    if (timer->at_ns)
+        put_in(timers, timer);
 }
 
 struct hfi_timer *hfi_timers_first(const struct hfi_timers *timers)
 {
-    return timers->count ? timers->heap[0] : NULL;
-}
-
-void hfi_timers_free(struct hfi_timers *timers)
-{
-    hfi_free(timers->heap);
+    struct hfi_timer *first = timers->heap;
+    for (int i = 0; i < HFI_TIMER_LISTS; i++) {
+        struct hfi_timer *timer = timers->lists[i].first;
+        if (timer && (!first || timer->at_ns < first->at_ns))
+            first = timer;
+    }
+    return first;
 }

@@ -12,9 +12,9 @@ static void finish_later(struct hfi_hold *hold, hfi_time at_ns)
     if (!hold->undoing) {
         hold->undoing = true;
         const bool ends = client->caps & HF_CAP_EXPIRY && !client->engine->lingers;
-        hold->undo_until_ns = ends ? hfi_now_ns() + hold->lease.terms.ttl_ms * HFI_MS : HFI_NEVER;
+        hold->lease.deadline_ns = ends ? hfi_now_ns() + hold->lease.terms.ttl_ms * HFI_MS : HFI_NEVER;
     }
-    hold->undo_at_ns = at_ns;
+    hold->lease.renew_at_ns = at_ns;
     hfi_hold_schedule(hold);
     /* Without a keeper it is tried once more by hf_close(). */
     hfi_keeper_start(client, NULL);
@@ -37,15 +37,17 @@ hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)
     if (!hold->engaged)
         return HF_OK;
     hold->pins++;
-    pthread_mutex_unlock(&client->mutex);
     const hfi_time deadline = client->engine->immediate ? HFI_NEVER : hfi_now_ns() + patience_ns;
     const struct hfi_request request = hfi_hold_request(hold, deadline);
+    pthread_mutex_unlock(&client->mutex);
     const hf_status status = client->engine->release(client->store, hold->engine_lock, &request, err);
     pthread_mutex_lock(&client->mutex);
     hfi_hold_unpin(hold);
 
-    if (is_unfinished(client, status) && !client->closing && !(hold->undoing && hfi_now_ns() >= hold->undo_until_ns)) {
-        finish_later(hold, hfi_now_ns() + hfi_backoff_ns(++hold->undo_failures, client->env.random()));
+    struct hfi_lease *lease = &hold->lease;
+    if (is_unfinished(client, status) && !client->closing && !(hold->undoing && hfi_now_ns() >= lease->deadline_ns)) {
+        lease->failures = hold->undoing ? lease->failures + 1 : 1;
+        finish_later(hold, hfi_now_ns() + hfi_backoff_ns(lease->failures, client->env.random()));
     } else {
         hold->engaged = false;
         if (hold->undoing) {

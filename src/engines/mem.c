@@ -23,26 +23,30 @@
 #include <unistd.h>
 
 #define SHARDS 64
+#define FIRST_BUCKETS 4
 #define ASK_AGAIN (50 * HFI_MS)
 
 enum mem_state { NEW, WAITING, HOLDING };
 
+/* There may be very many that are held. */
 struct mem_lock {
-    enum mem_state state;
-    uint64_t hash;
+    uint8_t state;  /* enum mem_state */
+    uint8_t tokens; /* so many from `token` on; while it waits: so many are of use */
+    uint32_t hash;
     const char *name; /* the request's: lives as long as this lock does */
     const char *note;
-    struct hfi_owner owner;
-    struct hfi_waker *waker; /* NULL while its thread is not asleep */
+    uint64_t serial; /* of its owner */
     uint64_t token;
-    hfi_time since_ns;
+    union {
+        hfi_time since_ns;       /* of one that holds */
+        struct hfi_waker *waker; /* of one that waits; NULL while its thread is not asleep */
+    };
     struct mem_store *store;
-    const char *broken_by;        /* its client is to be told: who waits for that in mem_evict(); NULL: nobody */
-    bool awaited;                 /* somebody waits for its release */
-    struct mem_lock *next_holder; /* in the shard */
+    struct mem_lock *next_holder; /* in the bucket */
     struct mem_lock *next_waiter; /* behind the holder */
     struct mem_lock *last_waiter; /* of a holder; garbage if it has none */
 };
+_Static_assert(sizeof(struct mem_lock) <= 80, "a lock has become larger");
 
 struct mem_store {
     const struct hfi_env *env;
@@ -58,10 +62,20 @@ struct mem_mark {
     char name[];
 };
 
+/* A thread that is inside of mem_evict(). */
+struct mem_break {
+    struct mem_break *next;
+    const struct mem_lock *lock; /* NULL: it was released */
+    const char *by;              /* its client is to be told; NULL: it was */
+};
+
 static struct shard {
     pthread_mutex_t mutex;
-    pthread_cond_t released; /* for mem_evict() */
-    struct mem_lock *holders;
+    pthread_cond_t released;   /* for mem_evict() */
+    struct mem_lock **holders; /* by hash; NULL: there has been none yet */
+    size_t bucket_count;       /* a power of two */
+    size_t holder_count;
+    struct mem_break *breaks;
     struct mem_mark *marks;
 } shards[SHARDS] = { [0 ... SHARDS - 1] = { .mutex = PTHREAD_MUTEX_INITIALIZER,
                                             .released = PTHREAD_COND_INITIALIZER } };
@@ -69,15 +83,11 @@ static struct shard {
 static atomic_uint_fast64_t last_token;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* A forked child holds nothing, and nothing in its table is anybody's. */
+/* A forked child holds nothing, and nothing in its table is anybody's; nor freed: the parent may have been at work. */
 static void forget_parent(void)
 {
-    for (size_t i = 0; i < SHARDS; i++) {
-        pthread_mutex_init(&shards[i].mutex, NULL);
-        pthread_cond_init(&shards[i].released, NULL);
-        shards[i].holders = NULL;
-        shards[i].marks = NULL; /* not freed: the parent may have been at work on them */
-    }
+    for (size_t i = 0; i < SHARDS; i++)
+        shards[i] = (struct shard){ .mutex = PTHREAD_MUTEX_INITIALIZER, .released = PTHREAD_COND_INITIALIZER };
 }
 
 static void install_forget_parent(void)
@@ -85,24 +95,53 @@ static void install_forget_parent(void)
     pthread_atfork(NULL, NULL, forget_parent);
 }
 
-static struct shard *shard_of(uint64_t hash)
+static struct shard *shard_of(uint32_t hash)
 {
-    return &shards[(hash >> 32) % SHARDS];
+    return &shards[hash % SHARDS];
 }
 
-static struct mem_lock **find(struct shard *shard, uint64_t hash, const char *name)
+static struct mem_lock **bucket_of(const struct shard *shard, uint32_t hash)
 {
-    struct mem_lock **link = &shard->holders;
+    return &shard->holders[hash / SHARDS & (shard->bucket_count - 1)];
+}
+
+/* The holder, or the end of the list that it would be in. There is room. */
+static struct mem_lock **find(const struct shard *shard, uint32_t hash, const char *name)
+{
+    struct mem_lock **link = bucket_of(shard, hash);
     while (*link && ((*link)->hash != hash || strcmp((*link)->name, name) != 0))
         link = &(*link)->next_holder;
     return link;
+}
+
+/* Room for one holder more; false: no memory. */
+static bool make_room(struct shard *shard)
+{
+    if (shard->holder_count < shard->bucket_count)
+        return true;
+    const size_t old_count = shard->bucket_count, more = old_count ? 2 * old_count : FIRST_BUCKETS;
+    struct mem_lock **old = shard->holders, **larger = hfi_alloc(more * sizeof(struct mem_lock *));
+    if (!larger)
+        return old_count > 0; /* a crowded table still works */
+    shard->holders = larger;
+    shard->bucket_count = more;
+    for (size_t i = 0; i < old_count; i++) {
+        for (struct mem_lock *lock = old[i], *next; lock; lock = next) {
+            next = lock->next_holder;
+            struct mem_lock **place = bucket_of(shard, lock->hash);
+            lock->next_holder = *place;
+            *place = lock;
+        }
+    }
+    hfi_free(old);
+    return true;
 }
 
 static hf_status mem_open(void *memory, const struct hfi_url *url, const struct hfi_env *env, struct hfi_opened *opened,
                           hf_error *err)
 {
     struct mem_store *store = memory;
-    (void)opened;
+    opened->reserves = true;
     pthread_once(&once, install_forget_parent);
     store->env = env;
     store->bell = -1;
@@ -121,10 +160,8 @@ static void mem_close(void *memory)
 static void hold(struct mem_lock *lock, hfi_time now_ns)
 {
     lock->state = HOLDING;
-    lock->token = atomic_fetch_add(&last_token, 1) + 1;
+    lock->token = atomic_fetch_add(&last_token, lock->tokens) + 1;
     lock->since_ns = now_ns;
-    lock->broken_by = NULL;
-    lock->awaited = false;
 }
 
 /* --- marks: with the shard's mutex --- */
@@ -190,6 +227,8 @@ static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, cons
     const struct mem_mark *mark = request->once ? *find_mark(shard, request->name, grant->counted_from_ns) : NULL;
     if (mark)
         return say_done(mark, grant->counted_from_ns, grant);
+    if (lock->state != HOLDING)
+        lock->tokens = (uint8_t)request->reserve;
     if (lock->state == NEW) {
         struct mem_lock **link = find(shard, lock->hash, request->name);
         struct mem_lock *holder = *link;
@@ -198,6 +237,7 @@ static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, cons
             lock->next_waiter = NULL;
             lock->next_holder = NULL;
             *link = lock;
+            shard->holder_count++;
         } else if (request->queue) {
             lock->state = WAITING;
             lock->next_waiter = NULL;
@@ -207,6 +247,7 @@ static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, cons
     }
     if (lock->state == HOLDING) {
         grant->token = lock->token;
+        grant->tokens = lock->tokens;
         return HF_OK;
     }
     snprintf(grant->holder, sizeof grant->holder, "another thread of process %d", (int)getpid());
@@ -216,18 +257,18 @@ static hf_status attempt_locked(struct shard *shard, struct mem_lock *lock, cons
 static hf_status mem_attempt(void *store, void *memory, const struct hfi_request *request, struct hfi_grant *grant,
                              hf_error *err)
 {
-    (void)err;
     struct mem_lock *lock = memory;
     if (!lock->name) {
         lock->store = store;
         lock->name = request->name;
         lock->note = request->note;
-        lock->owner = request->owner;
-        lock->hash = hfi_name_hash(request->name);
+        lock->serial = request->owner.serial;
+        lock->hash = (uint32_t)hfi_name_hash(request->name);
     }
     struct shard *shard = shard_of(lock->hash);
     pthread_mutex_lock(&shard->mutex);
-    const hf_status status = attempt_locked(shard, lock, request, grant);
+    const hf_status status = make_room(shard) ? attempt_locked(shard, lock, request, grant)
+                                              : hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
     pthread_mutex_unlock(&shard->mutex);
     return status;
 }
@@ -239,15 +280,17 @@ static hf_status mem_wait(void *store, void *memory, const struct hfi_request *r
     struct mem_lock *lock = memory;
     struct shard *shard = shard_of(lock->hash);
     pthread_mutex_lock(&shard->mutex);
-    lock->waker = request->waker;
     const bool granted = lock->state == HOLDING;
+    if (!granted)
+        lock->waker = request->waker;
     pthread_mutex_unlock(&shard->mutex);
 
     const bool woken = granted || hfi_waker_sleep(request->waker, NULL, 0, request->deadline_ns);
 
     pthread_mutex_lock(&shard->mutex);
-    lock->waker = NULL; /* the waker goes back to its client after this wait */
     const bool news = woken || lock->state == HOLDING;
+    if (lock->state != HOLDING)
+        lock->waker = NULL; /* the waker goes back to its client after this wait */
     pthread_mutex_unlock(&shard->mutex);
     return news ? HF_OK : HF_TIMEOUT;
 }
@@ -257,16 +300,22 @@ static void hand_over(struct shard *shard, struct mem_lock *lock)
     struct mem_lock **link = find(shard, lock->hash, lock->name);
     struct mem_lock *heir = lock->next_waiter;
     *link = lock->next_holder;
-    if (lock->awaited)
+    for (struct mem_break *wanted = shard->breaks; wanted; wanted = wanted->next) {
+        if (wanted->lock == lock)
+            wanted->lock = NULL;
         pthread_cond_broadcast(&shard->released);
-    if (!heir)
+    }
+    if (!heir) {
+        shard->holder_count--;
         return;
+    }
+    struct hfi_waker *waker = heir->waker;
     hold(heir, heir->store->env->now_ns());
     heir->last_waiter = lock->last_waiter;
-    heir->next_holder = shard->holders;
-    shard->holders = heir;
-    if (heir->waker)
-        hfi_waker_wake(heir->waker);
+    heir->next_holder = *link;
+    *link = heir;
+    if (waker)
+        hfi_waker_wake(waker);
 }
 
 static void leave_queue(struct shard *shard, struct mem_lock *lock)
@@ -308,25 +357,30 @@ struct shown {
     int64_t waiters;
 };
 
+static void copy_lock(struct shown *out, const struct mem_lock *lock)
+{
+    snprintf(out->name, sizeof out->name, "%s", lock->name);
+    snprintf(out->note, sizeof out->note, "%s", lock->note);
+    out->token = lock->token;
+    out->since_ns = lock->since_ns;
+    out->remaining_ms = -1;
+    out->waiters = 0;
+    for (const struct mem_lock *waiter = lock->next_waiter; waiter; waiter = waiter->next_waiter)
+        out->waiters++;
+}
+
 /* Copies what the shard holds whose name begins so: the caller's function runs without its mutex. */
 static size_t copy_shard(struct shard *shard, const char *name, size_t length, struct shown *out, size_t room)
 {
     size_t count = 0;
-    for (const struct mem_lock *lock = shard->holders; lock; lock = lock->next_holder) {
-        if (strncmp(lock->name, name, length) != 0)
-            continue;
-        if (count < room) {
-            struct shown *one = &out[count];
-            snprintf(one->name, sizeof one->name, "%s", lock->name);
-            snprintf(one->note, sizeof one->note, "%s", lock->note);
-            one->token = lock->token;
-            one->since_ns = lock->since_ns;
-            one->remaining_ms = -1;
-            one->waiters = 0;
-            for (const struct mem_lock *waiter = lock->next_waiter; waiter; waiter = waiter->next_waiter)
-                one->waiters++;
+    for (size_t i = 0; i < shard->bucket_count; i++) {
+        for (const struct mem_lock *lock = shard->holders[i]; lock; lock = lock->next_holder) {
+            if (strncmp(lock->name, name, length) != 0)
+                continue;
+            if (count < room)
+                copy_lock(&out[count], lock);
+            count++;
         }
-        count++;
     }
     return count;
 }
@@ -433,7 +487,7 @@ static hf_status mem_forget_done(void *memory, const char *name, hfi_time deadli
     (void)deadline_ns;
     (void)err;
     const struct mem_store *store = memory;
-    struct shard *shard = shard_of(hfi_name_hash(name));
+    struct shard *shard = shard_of((uint32_t)hfi_name_hash(name));
     pthread_mutex_lock(&shard->mutex);
     unmark(shard, name, store->env->now_ns());
     pthread_mutex_unlock(&shard->mutex);
@@ -445,7 +499,7 @@ static hf_status mem_inspect_one(void *store, const char *name, hf_inspect_fn ea
 {
     (void)deadline_ns;
     struct listing listing = { store, copy_shard, name, strlen(name) + 1, each, arg, 0 };
-    const bool shown = show_shard(&listing, shard_of(hfi_name_hash(name)));
+    const bool shown = show_shard(&listing, shard_of((uint32_t)hfi_name_hash(name)));
     return shown ? HF_OK : say_no_memory(err);
 }
 
@@ -455,20 +509,20 @@ static int mem_ear(void *memory)
     return store->bell;
 }
 
-/* Takes one broken lock of this store out of the list of those to be told of; serial 0: there is none. */
-static struct hfi_owner next_broken(struct shard *shard, const struct mem_store *store, char by[160])
+/* The serial of one of this store's locks that is to be broken, once; 0: there is none. */
+static uint64_t next_broken(struct shard *shard, const struct mem_store *store, char by[160])
 {
-    struct hfi_owner owner = { 0 };
+    uint64_t serial = 0;
     pthread_mutex_lock(&shard->mutex);
-    for (struct mem_lock *lock = shard->holders; lock && !owner.serial; lock = lock->next_holder) {
-        if (lock->broken_by && lock->store == store) {
-            snprintf(by, 160, "%s", lock->broken_by);
-            lock->broken_by = NULL;
-            owner = lock->owner;
-        }
+    for (struct mem_break *wanted = shard->breaks; wanted && !serial; wanted = wanted->next) {
+        if (!wanted->by || !wanted->lock || wanted->lock->store != store)
+            continue;
+        snprintf(by, 160, "%s", wanted->by);
+        wanted->by = NULL;
+        serial = wanted->lock->serial;
     }
     pthread_mutex_unlock(&shard->mutex);
-    return owner;
+    return serial;
 }
 
 static void mem_hear(void *memory)
@@ -476,9 +530,9 @@ static void mem_hear(void *memory)
     struct mem_store *store = memory;
     hfi_bell_hush(store->bell);
     for (size_t i = 0; i < SHARDS; i++) {
-        struct hfi_owner owner;
+        struct hfi_owner owner = { .client = store->env->client };
         char by[160], why[HFI_WHY_MAX];
-        while ((owner = next_broken(&shards[i], store, by)).serial) {
+        while ((owner.serial = next_broken(&shards[i], store, by)) != 0) {
             hfi_say_broken(why, by);
             store->env->lost(store->env->core, owner, why);
         }
@@ -498,26 +552,26 @@ static void await_release(struct shard *shard, hfi_time most_ns)
 static hf_status mem_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)
 {
     const struct mem_store *store = memory;
-    const uint64_t hash = hfi_name_hash(name);
+    const uint32_t hash = (uint32_t)hfi_name_hash(name);
     struct shard *shard = shard_of(hash);
     hf_status status = HF_OK;
     pthread_mutex_lock(&shard->mutex);
-    struct mem_lock *lock = *find(shard, hash, name);
-    const uint64_t token = lock ? lock->token : 0;
-    while (lock && lock->token == token && status == HF_OK) {
+    struct mem_break wanted = { .next = shard->breaks, .lock = shard->bucket_count ? *find(shard, hash, name) : NULL };
+    shard->breaks = &wanted;
+    while (wanted.lock && status == HF_OK) {
         /* Again and again: a holder that has just been granted the lock may not know of it yet. */
-        lock->broken_by = by;
-        lock->awaited = true;
-        hfi_bell_ring(lock->store->bell);
+        wanted.by = by;
+        hfi_bell_ring(wanted.lock->store->bell);
         const hfi_time left = deadline_ns - store->env->now_ns();
         if (left <= 0)
             status = hfi_fail(err, HF_UNAVAILABLE, 0, "the holder of %.100s is busy with a callback", name);
         else
             await_release(shard, left < ASK_AGAIN ? left : ASK_AGAIN);
-        lock = *find(shard, hash, name);
     }
-    if (lock && lock->token == token)
-        lock->broken_by = NULL; /* nobody waits for it any more */
+    struct mem_break **link = &shard->breaks;
+    while (*link != &wanted)
+        link = &(*link)->next;
+    *link = wanted.next;
     pthread_mutex_unlock(&shard->mutex);
     return status;
 }

@@ -16,6 +16,8 @@
 
 extern const char *store_url;
 extern uint32_t store_caps;
+/* Of those that open_client() opens: 0, the default, unless a test of one store looks at its queue. */
+extern int64_t store_handoff_ms;
 
 /* Beside the store's capabilities, of the build: forks while other threads allocate. The sanitizers' allocators do
  * not. */
@@ -62,6 +64,9 @@ void random_pause(uint32_t most_us);
 /* --- locks --- */
 
 hf_client *open_client(void);
+/* One whose threads pass a lock on among themselves for so long; less than 0: every waiter of which stands in the
+ * store's own queue. */
+hf_client *open_client_with_handoff(int64_t handoff_ms);
 /* One of many that log in at once, on a machine that may have other things to do: the default is too short then. */
 hf_client *open_patient_client(void);
 hf_lock *must_acquire(hf_client *client, const char *name, const hf_options *options);

@@ -127,7 +127,7 @@ PROMISE(once_those_who_want_it_anyway_are_served, HF_CAP_ONCE)
     hf_options anyway = HF_OPTIONS_INIT;
     anyway.owner = HF_OWNER_HANDLE;
     anyway.ttl_ms = endless_ttl_ms();
-    hf_client *client = open_client(), *other = open_client();
+    hf_client *client = open_client(), *other = open_client_with_handoff(-1);
     struct waiter waiters[3];
     hf_lock *lock = must_acquire(client, name.text, &once);
     for (int i = 0; i < 3; i++) {

@@ -47,7 +47,7 @@ PROMISE(p03_a_bounded_wait_is_served_before_its_deadline, 0)
 PROMISE(p03_a_wait_for_ever_ends_when_the_holder_releases, 0)
 {
     struct name name = unique_name("x");
-    hf_client *holder = open_client(), *other = open_client();
+    hf_client *holder = open_client_with_handoff(-1), *other = open_client();
     struct waiter own, foreign;
     hf_lock *lock = must_acquire(holder, name.text, NULL);
     uint64_t token = hf_token(lock);
@@ -113,7 +113,7 @@ PROMISE(p03_a_wait_for_ever_ends_when_the_holder_is_killed, HF_CAP_PROCESSES)
 PROMISE(p03_cancel_ends_the_waits_for_that_name_and_no_other, 0)
 {
     struct name name = unique_name("x"), other_name = unique_name("y");
-    hf_client *holder = open_client(), *client = open_client(), *bystander = open_client();
+    hf_client *holder = open_client(), *client = open_client_with_handoff(-1), *bystander = open_client();
     hf_lock *x = must_acquire(holder, name.text, NULL), *y = must_acquire(holder, other_name.text, NULL);
     struct waiter first, second, elsewhere, stranger;
     waiter_start(&first, client, name.text, NULL);
@@ -144,7 +144,7 @@ PROMISE(p03_cancel_ends_the_waits_for_that_name_and_no_other, 0)
 PROMISE(p03_cancel_without_waits_changes_nothing, 0)
 {
     struct name name = unique_name("x");
-    hf_client *client = open_client(), *other = open_client();
+    hf_client *client = open_client_with_handoff(-1), *other = open_client();
     CHECK_STATUS(HF_OK, hf_cancel(client, name.text), NULL);
     hf_lock *lock = must_acquire(client, name.text, NULL);
     /* Neither what is held nor a later wait. */
@@ -183,7 +183,7 @@ PROMISE(p03_threads_are_served_in_order_of_arrival, HF_CAP_FAIR)
 {
     enum { COUNT = 8 };
     struct name name = unique_name("x");
-    hf_client *holder = open_client(), *client = open_client();
+    hf_client *holder = open_client_with_handoff(-1), *client = open_client_with_handoff(-1);
     struct waiter waiters[COUNT];
     hf_lock *lock = must_acquire(holder, name.text, NULL);
     uint64_t last = hf_token(lock);
@@ -253,4 +253,70 @@ PROMISE(p03_who_arrives_later_does_not_overtake, HF_CAP_FAIR)
     }
     hf_close(holder);
     hf_close(client);
+}
+
+/* --- threads of one client that pass it on --- */
+
+struct turns {
+    hf_client *client;
+    struct name name;
+    struct witness *witness;
+    struct gate *others_served; /* NULL: for so many rounds each */
+    uint32_t rounds;
+};
+
+static void take_turns(void *arg, uint32_t index)
+{
+    struct turns *turns = arg;
+    for (uint32_t i = 0; turns->others_served ? gate_count(turns->others_served) == 0 : i < turns->rounds; i++) {
+        hf_lock *lock = must_acquire(turns->client, turns->name.text, NULL);
+        witness_visit(turns->witness, index + 1, hf_token(lock));
+        must_release(lock);
+    }
+}
+
+PROMISE(p03_threads_of_one_client_are_served_one_after_the_other, 0)
+{
+    enum { THREADS = 8, ROUNDS = 12 };
+    struct turns turns = { open_client(), unique_name("x"), shared_new(sizeof(struct witness)), NULL, ROUNDS };
+    run_threads(THREADS, take_turns, &turns);
+    witness_check(turns.witness);
+    CHECK_INT(THREADS * ROUNDS, atomic_load(&turns.witness->entries));
+    check_becomes_free(turns.client, turns.name.text);
+    hf_close(turns.client);
+}
+
+struct guest {
+    struct name name;
+    struct witness witness;
+    struct gate served;
+};
+
+static void be_served(void *arg)
+{
+    enum { TIMES = 5, NUMBER = 100 };
+    struct guest *guest = arg;
+    hf_client *client = open_client();
+    for (int i = 0; i < TIMES; i++) {
+        hf_lock *lock = must_acquire(client, guest->name.text, NULL);
+        witness_visit(&guest->witness, NUMBER, hf_token(lock));
+        must_release(lock);
+    }
+    gate_pass(&guest->served);
+    hf_close(client);
+}
+
+/* However long the threads of a client might pass it on by the clock: they go on until the other one was served. */
+PROMISE(p03_another_process_is_served_while_threads_pass_it_on, HF_CAP_FAIR | HF_CAP_PROCESSES)
+{
+    enum { THREADS = 8 };
+    struct guest *guest = shared_new(sizeof *guest);
+    guest->name = unique_name("x");
+    const pid_t pid = helper_start(be_served, guest);
+    struct turns turns = { open_client_with_handoff(endless_ttl_ms()), guest->name, &guest->witness, &guest->served,
+                           0 };
+    run_threads(THREADS, take_turns, &turns);
+    helper_join(pid);
+    witness_check(&guest->witness);
+    hf_close(turns.client);
 }

@@ -105,7 +105,7 @@ PROMISE(p12_closing_ends_all_waits, 0)
 {
     enum { COUNT = 4 };
     struct name name = unique_name("x");
-    hf_client *holder = open_client(), *client = open_client();
+    hf_client *holder = open_client(), *client = open_client_with_handoff(-1);
     struct waiter waiters[COUNT];
     hf_lock *lock = must_acquire(holder, name.text, NULL);
     for (int i = 0; i < COUNT; i++) {

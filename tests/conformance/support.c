@@ -95,12 +95,15 @@ void random_pause(uint32_t most_us)
 
 /* --- locks --- */
 
-static hf_client *open_with_timeout(uint32_t timeout_ms)
+int64_t store_handoff_ms;
+
+static hf_client *open_with(uint32_t timeout_ms, int64_t handoff_ms)
 {
     hf_client *client = NULL;
     hf_error err = { 0 };
     hf_client_options options = HF_CLIENT_OPTIONS_INIT;
     options.timeout_ms = timeout_ms;
+    options.handoff_ms = handoff_ms;
     REQUIRE_STATUS(HF_OK, hf_open(&client, store_url, &options, &err), &err);
     REQUIRE(client != NULL);
     return client;
@@ -108,12 +111,17 @@ static hf_client *open_with_timeout(uint32_t timeout_ms)
 
 hf_client *open_client(void)
 {
-    return open_with_timeout(0);
+    return open_with(0, store_handoff_ms);
+}
+
+hf_client *open_client_with_handoff(int64_t handoff_ms)
+{
+    return open_with(0, handoff_ms);
 }
 
 hf_client *open_patient_client(void)
 {
-    return open_with_timeout(15000);
+    return open_with(15000, store_handoff_ms);
 }
 
 hf_lock *must_acquire(hf_client *client, const char *name, const hf_options *options)

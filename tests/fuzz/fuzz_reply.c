@@ -150,7 +150,7 @@ static void give_back(struct engine *engine)
     hf_error err = { 0 };
     fuzz_check_answer(hfi_module_engine.release(engine->store, &engine->lock, &request, &err), &err);
     FUZZ_REQUIRE(engine->store->nodes->ear.waiting == NULL); /* nobody listens for a lock that may be freed now */
-    FUZZ_REQUIRE(engine->lock.channel == NULL);
+    FUZZ_REQUIRE(engine->lock.wait == NULL);
 }
 
 /* What open() would have found out: the dialect, whether publishing is sharded, and how to release. */

@@ -32,6 +32,7 @@ void use_url(const char *url)
     static char copy[400];
     snprintf(copy, sizeof copy, "%s", url);
     store_url = copy;
+    store_handoff_ms = -1; /* these tests count who stands in the server's queue */
 }
 
 struct redis_server *serve(const char *arguments)
@@ -50,7 +51,9 @@ hf_client *open_url(const char *format, ...)
     va_start(args, format);
     vsnprintf(url, sizeof url, format, args);
     va_end(args);
-    REQUIRE_STATUS(HF_OK, hf_open(&client, url, NULL, &err), &err);
+    hf_client_options options = HF_CLIENT_OPTIONS_INIT;
+    options.handoff_ms = -1;
+    REQUIRE_STATUS(HF_OK, hf_open(&client, url, &options, &err), &err);
     return client;
 }
 

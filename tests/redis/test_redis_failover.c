@@ -151,7 +151,7 @@ TEST_LIMIT(a_waiter_that_the_new_master_does_not_know_gets_the_lock_there, 29)
 static void release_during(enum fall fall)
 {
     struct redis_group *group = sentinels();
-    const hf_client_options hasty = { sizeof hasty, test_ms(500) };
+    const hf_client_options hasty = { .size = sizeof hasty, .timeout_ms = test_ms(500), .handoff_ms = -1 };
     hf_client *client = NULL, *other = open_client();
     hf_error err = { 0 };
     REQUIRE_STATUS(HF_OK, hf_open(&client, group->url, &hasty, &err), &err);

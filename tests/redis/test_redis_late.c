@@ -42,6 +42,7 @@ static hf_client *open_hasty(const struct late_relay *relay, const char *query)
     hf_client *client = NULL;
     hf_error err = { 0 };
     hf_client_options limits = HF_CLIENT_OPTIONS_INIT;
+    limits.handoff_ms = -1;
     char url[300];
     limits.timeout_ms = test_ms(900);
     snprintf(url, sizeof url, "redis://127.0.0.1:%d?%s", late_relay_port(relay), query);

@@ -112,7 +112,7 @@ TEST(a_client_is_opened_while_two_are_cut_off)
     struct redis_group *group = start_masters_apart(5);
     strike(group, 0, CUT);
     strike(group, 3, CUT);
-    const hf_client_options options = { sizeof options, 60000 };
+    const hf_client_options options = { .size = sizeof options, .timeout_ms = 60000 };
     hf_client *client = NULL;
     hf_error err = { 0 };
     REQUIRE_STATUS(HF_OK, hf_open(&client, group->url, &options, &err), &err);

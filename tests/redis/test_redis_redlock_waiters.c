@@ -360,7 +360,7 @@ static void wait_through(struct redis_group *group, enum fault fault, bool come_
 {
     enum { WAITERS = 6 };
     struct waiter waiters[WAITERS];
-    const hf_client_options patient = { sizeof patient, 60000 };
+    const hf_client_options patient = { .size = sizeof patient, .timeout_ms = 60000 };
     const hf_options options = stranger(endless_ttl_ms());
     hf_client *client = NULL;
     hf_error err = { 0 };

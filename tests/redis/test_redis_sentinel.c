@@ -343,7 +343,7 @@ TEST_LIMIT(a_demoted_master_that_keeps_its_clients_is_left_for_the_new_one, 60)
 TEST_LIMIT(an_answer_of_the_old_master_is_neither_waited_for_nor_believed_after_the_switch, 60)
 {
     struct redis_group *group = sentinels();
-    const hf_client_options patient = { sizeof patient, endless_ttl_ms() };
+    const hf_client_options patient = { .size = sizeof patient, .timeout_ms = endless_ttl_ms(), .handoff_ms = -1 };
     hf_client *client = NULL, *other = open_client();
     hf_error err = { 0 };
     REQUIRE_STATUS(HF_OK, hf_open(&client, group->url, &patient, &err), &err);
@@ -373,7 +373,7 @@ TEST_LIMIT(an_answer_of_the_old_master_is_neither_waited_for_nor_believed_after_
 TEST_LIMIT(a_lock_is_renewed_at_the_new_master_though_the_old_one_stopped_in_the_middle_of_a_renewal, 60)
 {
     struct redis_group *group = sentinels();
-    const hf_client_options patient = { sizeof patient, endless_ttl_ms() };
+    const hf_client_options patient = { .size = sizeof patient, .timeout_ms = endless_ttl_ms(), .handoff_ms = -1 };
     hf_client *client = NULL;
     hf_error err = { 0 };
     REQUIRE_STATUS(HF_OK, hf_open(&client, group->url, &patient, &err), &err);

@@ -14,12 +14,13 @@ _Atomic uint64_t script_last_owner, script_forgotten;
 _Atomic int script_lost_at_once;
 _Atomic int64_t script_counted_ns;
 _Atomic int script_done;
+atomic_bool script_reserves;
 static _Atomic uint64_t token;
 
 /* Those that are held are in a list of the store's, as in engines whose locks share a session. */
 struct scripted_lock {
     bool held;
-    struct scripted_lock *next;
+    struct scripted_lock *next, *prev;
 };
 
 struct scripted_store {
@@ -31,14 +32,16 @@ struct scripted_store {
 static void note_held(struct scripted_store *store, struct scripted_lock *lock, bool held)
 {
     pthread_mutex_lock(&store->mutex);
-    struct scripted_lock **link = &store->held;
     if (held) {
-        lock->next = *link;
-        *link = lock;
+        lock->prev = NULL;
+        lock->next = store->held;
+        if (lock->next)
+            lock->next->prev = lock;
+        store->held = lock;
     } else {
-        while (*link != lock)
-            link = &(*link)->next;
-        *link = lock->next;
+        *(lock->prev ? &lock->prev->next : &store->held) = lock->next;
+        if (lock->next)
+            lock->next->prev = lock->prev;
     }
     lock->held = held;
     atomic_fetch_add(&script_held, held ? 1 : -1);
@@ -76,8 +79,8 @@ static hf_status scripted_open(void *memory, const struct hfi_url *url, const st
 {
     struct scripted_store *store = memory;
     (void)url;
-    (void)opened;
     (void)err;
+    opened->reserves = atomic_load(&script_reserves);
     store->env = env;
     pthread_mutex_init(&store->mutex, NULL);
     return HF_OK;
@@ -102,7 +105,8 @@ static hf_status scripted_attempt(void *memory_of_store, void *memory, const str
         return hfi_fail(err, status, 0, "so says the script");
     if (!lock->held)
         note_held(store, lock, true);
-    grant->token = atomic_fetch_add(&token, 1) + 1;
+    grant->token = atomic_fetch_add(&token, request->reserve) + 1;
+    grant->tokens = request->reserve;
     grant->counted_from_ns -= atomic_load(&script_counted_ns);
     if (atomic_load(&script_lost_at_once) > 0) {
         atomic_fetch_sub(&script_lost_at_once, 1);
@@ -163,11 +167,17 @@ static const struct hfi_engine engine = {
 
 hf_client *scripted_client(uint32_t timeout_ms)
 {
+    return scripted_line_client(timeout_ms, 0);
+}
+
+hf_client *scripted_line_client(uint32_t timeout_ms, int64_t handoff_ms)
+{
     const struct hfi_url url = { "scripted", "" };
     hf_client_options options = HF_CLIENT_OPTIONS_INIT;
     hf_client *client = NULL;
     hf_error err;
     options.timeout_ms = timeout_ms;
+    options.handoff_ms = handoff_ms;
     REQUIRE_STATUS(HF_OK, hfi_open_engine(&client, &engine, &url, "scripted:", &options, &err), &err);
     return client;
 }

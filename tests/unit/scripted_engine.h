@@ -37,7 +37,11 @@ extern _Atomic int script_done;
 /* Renewals under way, and how many began while another one was. */
 extern _Atomic int script_renewing, script_renew_overlaps;
 
+/* It gives tokens in advance: to be set before a client is opened. */
+extern atomic_bool script_reserves;
+
 void script_set(struct script *script, int count, hf_status status, bool stalls);
 hf_client *scripted_client(uint32_t timeout_ms);
+hf_client *scripted_line_client(uint32_t timeout_ms, int64_t handoff_ms);
 
 #endif

@@ -91,6 +91,8 @@ static void line_up(struct engine *engine)
 
 static void end(struct engine *engine)
 {
+    for (int i = 0; i < 2; i++)
+        hfi_redis_expect_no_more(engine->store, &engine->locks[i], REDIS_NEW);
     hfi_module_engine.close(engine->store);
     hfi_free(engine->store);
     wire_end(&engine->wire);
@@ -104,7 +106,7 @@ TEST(a_gift_lasts_for_the_claim_time_less_what_passed)
     wire_serve(&engine.wire, BOTH_LINED_UP "use ear\npush 1 41 1 0\n");
     start(&engine);
     line_up(&engine);
-    const hfi_time before = engine.locks[0].sent_ns;
+    const hfi_time before = engine.locks[0].wait->sent_ns;
     listen_for(&engine, test_ms(100));
     ahead_ns += 500 * HFI_MS;
     CHECK_STATUS(HF_OK, attempt(&engine, 0, &grant, &err), &err);

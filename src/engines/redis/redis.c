@@ -62,6 +62,7 @@ static hf_status redis_open(void *memory, const struct hfi_url *url, const struc
         return status;
     const struct redis_dialect *dialect = store->config.dialect;
     opened->caps = (opened->caps & ~(HF_CAP_FAIR | HF_CAP_WAKE_ONE)) | dialect->caps;
+    opened->reserves = dialect->reserves;
     store->by_channels = dialect->own_channels || store->sharded;
     hfi_redis_scripts_init(store->scripts, dialect, store->sharded);
     return HF_OK;
@@ -87,10 +88,11 @@ struct words {
     char done_key[HFI_REDIS_KEY_MAX];
     char ttl[16];
     char done_ms[24];
+    char reserve[16];
     char replicas[16], patience[24];
 };
 
-#define WORDS_MOST (2 + 1 + HFI_REDIS_KEYS_MOST + 1 + 4)
+#define WORDS_MOST (2 + 1 + HFI_REDIS_KEYS_MOST + 1 + 5)
 
 static bool wants_done_key(enum redis_script_name script)
 {
@@ -136,12 +138,14 @@ static hf_status take_busy(struct redis_store *store, struct redis_lock *lock, c
         snprintf(grant->holder, sizeof grant->holder, "%s:%s", host, pid);
     grant->holder_left_ms = left_ms >= 0 ? left_ms : -1;
     /* A place with a server that we do not listen to is none: it was moved there while we asked. */
-    lock->queued = place >= 0 && lock->node == question->node;
+    lock->queued = place >= 0 && hfi_redis_node_of(lock) == question->node;
     lock->unsure = lock->unsure || (place >= 0 && !lock->queued); /* but it must be given up there */
-    lock->server_us = reply->element[1]->integer;
-    lock->sent_ns = question->sent_ns;
+    if (!lock->wait)
+        return HF_BUSY;
+    lock->wait->server_us = reply->element[1]->integer;
+    lock->wait->sent_ns = question->sent_ns;
     const bool stranger = store->config.dialect->strangers && !*holder && left_ms != -2;
-    hfi_redis_backstop(store, lock, stranger ? -1 : left_ms, place);
+    hfi_redis_backstop(store, lock->wait, stranger ? -1 : left_ms, place);
     return HF_BUSY;
 }
 
@@ -183,6 +187,10 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
     snprintf(words.ttl, sizeof words.ttl, "%u", request->ttl_ms);
     hfi_redis_add(&commands[0], words.ttl);
     hfi_redis_add(&commands[0], line_up ? "1" : "0");
+    if (request->reserve > 1) {
+        snprintf(words.reserve, sizeof words.reserve, "%u", request->reserve - 1);
+        hfi_redis_add(&commands[0], words.reserve);
+    }
     const bool wait = hfi_redis_add_replication(&commands[1], words.replicas, words.patience, &store->config,
                                                 request->deadline_ns - store->env->now_ns());
     struct redis_question question = {
@@ -197,6 +205,7 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
         return status;
     if (!request->once || !hfi_redis_take_done(replies[0], request->name, grant, &status, err))
         status = take_answer(store, lock, replies, &question, line_up, grant, err);
+    grant->tokens = request->reserve;
     freeReplyObject(replies[0]);
     freeReplyObject(replies[1]);
     return status;
@@ -205,23 +214,24 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
 /* With the mutex. A gift made at server time G, of which we know that server time T was not before our time s: it lasts
  * until s + (G - T) + claim, less what clocks may run apart. If that is near, or cannot be reckoned, the waiter must
  * ask. */
-static bool is_fresh(const struct redis_store *store, const struct redis_lock *lock, struct hfi_grant *grant)
+static bool is_fresh(const struct redis_store *store, const struct redis_wait *wait, struct hfi_grant *grant)
 {
     const hfi_time now = store->env->now_ns();
-    const hfi_time waited = now - lock->sent_ns;
-    if (store->config.replicas || store->config.fsync || waited > TRUSTED_WAIT || lock->given_us < lock->server_us)
+    const hfi_time waited = now - wait->sent_ns;
+    if (store->config.replicas || store->config.fsync || waited > TRUSTED_WAIT || wait->given_us < wait->server_us)
         return false;
     /* A message also comes by way of a server that is not asked any more, and whoever sent it counts those who hear it
      * at its own door alone: it has taken us for dead, and given the lock to the next. */
     if (store->config.kind != REDIS_ONE)
         return false;
-    const uint64_t between_us = (uint64_t)lock->given_us - (uint64_t)lock->server_us; /* of any two numbers */
+    const uint64_t between_us = (uint64_t)wait->given_us - (uint64_t)wait->server_us; /* of any two numbers */
     if (between_us > (uint64_t)waited / 1000)
         return false;
     const hfi_time between = (hfi_time)between_us * 1000;
-    grant->counted_from_ns = lock->sent_ns + between - between / 100;
+    grant->counted_from_ns = wait->sent_ns + between - between / 100;
     grant->valid_ms = HFI_REDIS_CLAIM_MS;
-    grant->token = lock->token;
+    grant->token = wait->token;
+    grant->tokens = wait->tokens;
     return grant->counted_from_ns + CLAIM_NS / 2 > now;
 }
 
@@ -234,11 +244,11 @@ static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi
         return HF_INVALID;
     pthread_mutex_lock(&store->mutex);
     /* Whoever gave it may have recorded that the work is done. */
-    const bool fresh = lock->state == REDIS_GIVEN && !request->once && is_fresh(store, lock, grant);
+    const bool fresh = lock->state == REDIS_GIVEN && !request->once && is_fresh(store, lock->wait, grant);
     if (lock->state == REDIS_HELD)
         lock->unsure = true; /* granted, but too late to be of use: the server may have it still */
     lock->state = REDIS_NEW; /* what was said is too old to be believed: only what comes from now on counts */
-    struct redis_node *node = lock->node;
+    struct redis_node *node = hfi_redis_node_of(lock);
     pthread_mutex_unlock(&store->mutex);
     if (fresh) {
         hfi_redis_expect_no_more(store, lock, REDIS_HELD);
@@ -264,8 +274,8 @@ static hf_status prepare_to_wait(struct redis_store *store, struct redis_lock *l
                                  hf_error *err)
 {
     const hfi_time deadline = earlier(store->env->now_ns() + store->env->timeout_ns, request->deadline_ns);
-    const uint64_t asked_under = lock->ear_number;
-    struct redis_node *const asked = lock->node;
+    struct redis_node *const asked = hfi_redis_node_of(lock);
+    const uint64_t asked_under = asked ? lock->wait->ear_number : 0;
     struct redis_node *node;
     redis_keys keys;
     store->config.dialect->keys(keys, store, request->name, request->owner);
@@ -274,7 +284,8 @@ static hf_status prepare_to_wait(struct redis_store *store, struct redis_lock *l
         status = hfi_redis_subscribe(store, node, lock, request, deadline, err);
     if (status == HF_OK)
         hfi_redis_expect(store, node, lock, request->owner); /* the next attempt asks this one for a place */
-    if (status == HF_OK && asked == node && lock->ear_number == asked_under) /* it gives no place: not in a loop */
+    if (status == HF_OK && asked == node &&
+        lock->wait->ear_number == asked_under) /* it gives no place: not in a loop */
         hfi_waker_sleep(request->waker, NULL, 0, earlier(store->env->now_ns() + NO_PLACE_PAUSE, deadline));
     return status;
 }
@@ -285,8 +296,9 @@ static hf_status redis_wait(void *memory, void *lock_memory, const struct hfi_re
     struct redis_lock *lock = lock_memory;
     if (!lock->queued)
         return prepare_to_wait(store, lock, request, err);
-    const bool ask_again = lock->ask_again_ns < request->deadline_ns;
-    const bool news = hfi_redis_listen(store, lock, request, ask_again ? lock->ask_again_ns : request->deadline_ns);
+    const hfi_time ask_again_ns = lock->wait->ask_again_ns;
+    const bool ask_again = ask_again_ns < request->deadline_ns;
+    const bool news = hfi_redis_listen(store, lock, request, ask_again ? ask_again_ns : request->deadline_ns);
     return news || ask_again ? HF_OK : HF_TIMEOUT;
 }
 

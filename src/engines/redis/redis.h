@@ -327,6 +327,7 @@ struct redis_dialect {
     uint32_t caps;
     bool own_channels; /* one channel for each lock, not one for each client */
     bool gifts;        /* a release hands the lock over; without, its message only says that it is worth asking */
+    bool reserves;     /* its REDIS_ACQUIRE takes a fifth argument: so many tokens more are for the same grant */
     bool leaves_latch; /* its fourth key answers a release that is sent again; to be deleted after the answer */
     bool strangers;    /* holders that send no message: they must be asked after */
     /* By number, for PUBLISH and for SPUBLISH. NULL: the dialect has no such script. */
@@ -419,28 +420,42 @@ enum redis_state {
     REDIS_HELD
 };
 
-struct redis_lock {
-    enum redis_state state; /* becomes REDIS_CALLED or REDIS_GIVEN under the store's mutex, at any time while `node` */
-    bool queued;            /* it stands in the queue, as far as we know */
-    bool unsure;            /* the server may know of it: an answer was lost, or too few replicas have it */
-    bool astray;            /* an attempt was not answered, and may arrive at any time */
-    _Atomic unsigned unanswered; /* attempts and renewals, so far: N of the renewals to come; release() reads it, too */
-    bool refused;                /* its channel was, by the server */
-    uint64_t ear_number;         /* of the ear that it lined up under */
-    struct hfi_owner owner;
+/* What a lock needs while it waits. */
+struct redis_wait {
+    uint64_t serial;       /* of its owner */
+    uint64_t ear_number;   /* of the ear that it lined up under */
     hfi_time ask_again_ns; /* the backstop */
     /* what ties the server's clock to ours: a request that was sent at sent_ns was answered with server_us */
     hfi_time sent_ns;
     int64_t server_us;
     /* the gift */
     uint64_t token;
+    uint32_t tokens; /* from that on */
     int64_t given_us;
     struct redis_node *node; /* in whose ear.waiting it is; NULL: in none */
     struct hfi_waker *waker; /* while its thread sleeps */
     struct redis_lock *next;
-    struct redis_channel *channel; /* with by_channels, while it waits */
+    struct redis_channel *channel; /* with by_channels */
     unsigned polls;
+    bool refused; /* its channel was, by the server */
 };
+
+/* There may be very many that are held. */
+struct redis_lock {
+    enum redis_state
+        state; /* becomes REDIS_CALLED or REDIS_GIVEN under the store's mutex, at any time while it waits */
+    _Atomic unsigned unanswered; /* attempts and renewals, so far: N of the renewals to come; release() reads it, too */
+    bool queued;                 /* it stands in the queue, as far as we know */
+    bool unsure;                 /* the server may know of it: an answer was lost, or too few replicas have it */
+    bool astray;                 /* an attempt was not answered, and may arrive at any time */
+    struct redis_wait *wait;     /* NULL unless a message may come for it; hfi_redis_expect_no_more() frees it */
+};
+
+/* In whose ear.waiting it is; NULL: in none. */
+static inline struct redis_node *hfi_redis_node_of(const struct redis_lock *lock)
+{
+    return lock->wait ? lock->wait->node : NULL;
+}
 
 void hfi_redis_scripts_init(struct redis_script scripts[REDIS_SCRIPTS], const struct redis_dialect *dialect,
                             bool sharded);
@@ -449,7 +464,7 @@ hf_status hfi_redis_store_init(struct redis_store *store, const struct hfi_url *
                                hf_error *err);
 void hfi_redis_store_free(struct redis_store *store);
 /* When to ask again for a lock that is busy for `left_ms` (-1: not known) and has `place` others before us. */
-void hfi_redis_backstop(const struct redis_store *store, struct redis_lock *lock, int64_t left_ms, int64_t place);
+void hfi_redis_backstop(const struct redis_store *store, struct redis_wait *wait, int64_t left_ms, int64_t place);
 
 /* --- redis_renew.c --- */
 

@@ -4,7 +4,7 @@
  *
  *   lock    hash   o owner "client.serial"   t last token   u held until   i since and "host pid note"   a arrivals
  *                  n the last renewal that others may be behind   x marks: owners that nothing is granted to any more
- *   queue   zset   "owner host pid note" by order of arrival
+ *   queue   zset   "owner host pid note" by order of arrival; and a half: who is to get RESERVED tokens
  *
  * No `o`, or a `u` that has passed: free. The hash stays for a day after its last use and keeps the token; `a` is there
  * while there may be a queue. All times are the server's, in microseconds; `i` starts with seconds and microseconds.
@@ -15,11 +15,16 @@
  */
 #include "redis.h"
 #include "redis_lua.h"
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 /* In a cluster with sharded publishing a waiter is told on a channel in the lock's slot. */
 #define TO_SLOT "'spublish', KEYS[1] .. ':c:' .. client"
+
+/* For a waiter whose client is going to pass the lock on to others of its own; `t` is the last of them. */
+#define RESERVED "64"
+static_assert(HFI_TOKENS_MOST == 64, "RESERVED is the same number");
 
 /* clang-format off */
 
@@ -37,8 +42,10 @@
     "local heir\n"                                                                                                     \
     "local token = string.format('%.0f', last < now and now or last + 1)\n"                                            \
     "while not heir do\n"                                                                                              \
-    "  local first = redis.call('zpopmin', KEYS[2])[1]\n"                                                              \
+    "  local popped = redis.call('zpopmin', KEYS[2])\n"                                                                \
+    "  local first = popped[1]\n"                                                                                      \
     "  if not first then redis.call('hdel', KEYS[1], 'o', 'a') break end\n"                                            \
+    "  local more = popped[2] % 1 > 0 and ' " RESERVED "' or ''\n"                                                     \
     "  local space = string.find(first, ' ', 18, true)\n"                                                              \
     "  local owner = string.sub(first, 1, space - 1)\n"                                                                \
     "  local client = string.sub(owner, 1, 16)\n"                                                                      \
@@ -47,7 +54,7 @@
     "  elseif client ~= silent then\n"                                                                                 \
     "    redis.set_repl(redis.REPL_NONE)\n"                                                                            \
     "    heard = redis.pcall(" CHANNEL ",\n"                                                                           \
-    "      string.sub(owner, 18) .. ' ' .. token .. ' ' .. c[1] .. ' ' .. c[2])\n"                                     \
+    "      string.sub(owner, 18) .. ' ' .. token .. ' ' .. c[1] .. ' ' .. c[2] .. more)\n"                             \
     "    redis.set_repl(redis.REPL_ALL)\n"                                                                             \
     "    if heard == 0 then redis.pcall(" CHANNEL ", string.sub(owner, 18) .. ' ' .. token .. ' 1 0') end\n"           \
     "    if type(heard) == 'table' then\n"                                                                             \
@@ -57,6 +64,7 @@
     "    end\n"                                                                                                        \
     "  end\n"                                                                                                          \
     "  if heard > 0 then\n"                                                                                            \
+    "    if more ~= '' then token = string.format('%.0f', token + " RESERVED " - 1) end\n"                             \
     "    redis.call('hset', KEYS[1], 'o', owner, 't', token, 'u', now + 2000000,\n"                                    \
     "      'i', c[1] .. ' ' .. c[2] .. string.sub(first, space))\n"                                                    \
     "    if " NEW_HOUR " then redis.call('pexpire', KEYS[1], 86402000) end\n"                                          \
@@ -64,15 +72,17 @@
     "  end\n"                                                                                                          \
     "end\n"
 
-/* ARGV owner, "host pid note", ttl, 1 to line up. Held now: the token. Else { -1, now, left ms, place, holder }. What
- * comes after a renewal by the same owner is late, and changes nothing. */
+/* ARGV owner, "host pid note", ttl, 1 to line up, and how many tokens more than one to reserve, unless that is none.
+ * Held now: the first token. Else { -1, now, left ms, place, holder }. What comes after a renewal by the same owner is
+ * late, and changes nothing. */
 #define ACQUIRE(CHANNEL)                                                                                               \
     "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't', 'x')\n" CLOCK                                               \
     "local last = tonumber(h[3]) or 0\n"                                                                               \
     REFUSE_MARKED("h[4]")                                                                                              \
     "if not h[1] and not h[2] then\n"                                                                                  \
     "  local token = last < now and now or last + 1\n"                                                                 \
-    "  redis.call('hset', KEYS[1], 'o', ARGV[1], 't', token, 'u', now + ARGV[3] * 1000,\n"                             \
+    "  redis.call('hset', KEYS[1], 'o', ARGV[1], 't', ARGV[5] and token + ARGV[5] or token,\n"                         \
+    "    'u', now + ARGV[3] * 1000,\n"                                                                                 \
     "    'i', c[1] .. ' ' .. c[2] .. ' ' .. ARGV[2])\n"                                                                \
     "  if " NEW_HOUR " or ARGV[3] - 3600000 > 0 then redis.call('pexpire', KEYS[1], ARGV[3] + 86400000) end\n"         \
     "  if stale then redis.call('hdel', KEYS[1], 'x') end\n"                                                           \
@@ -93,18 +103,20 @@
     "end\n"                                                                                                            \
     "if h[1] == me then\n"                                                                                             \
     "  if state[3] and " HOLDER_OF("state[3]") " == me then return tonumber(h[3]) end\n"                               \
-    "  redis.call('hset', KEYS[1], 'o', me, 't', h[3], 'u', now + ARGV[3] * 1000,\n"                                   \
+    "  local token = ARGV[5] and h[3] + 1 or tonumber(h[3])\n"                                                         \
+    "  redis.call('hset', KEYS[1], 'o', me, 't', token + (ARGV[5] or 0), 'u', now + ARGV[3] * 1000,\n"                 \
     "    'i', c[1] .. ' ' .. c[2] .. ' ' .. ARGV[2])\n"                                                                \
     "  redis.call('pexpire', KEYS[1], ARGV[3] + 86400000)\n"                                                           \
     "  redis.call('zrem', KEYS[2], me .. ' ' .. ARGV[2])\n"                                                            \
-    "  return tonumber(h[3])\n"                                                                                        \
+    "  return token\n"                                                                                                 \
     "end\n"                                                                                                            \
     "local place = -1\n"                                                                                               \
     "if ARGV[4] == '1' then\n"                                                                                         \
     "  local member = me .. ' ' .. ARGV[2]\n"                                                                          \
     "  place = redis.call('zrank', KEYS[2], member)\n"                                                                 \
     "  if not place then\n"                                                                                            \
-    "    redis.call('zadd', KEYS[2], redis.call('hincrby', KEYS[1], 'a', 1), member)\n"                                \
+    "    local arrival = redis.call('hincrby', KEYS[1], 'a', 1)\n"                                                     \
+    "    redis.call('zadd', KEYS[2], ARGV[5] and arrival + 0.5 or arrival, member)\n"                                  \
     "    place = redis.call('zcard', KEYS[2]) - 1\n"                                                                   \
     "  end\n"                                                                                                          \
     "  redis.call('pexpire', KEYS[2], 86400000)\n"                                                                     \
@@ -219,6 +231,7 @@ const struct redis_dialect hfi_redis_native = {
     .prefix = "hf:",
     .caps = HF_CAP_FAIR | HF_CAP_WAKE_ONE,
     .gifts = true,
+    .reserves = true,
     .scripts = SCRIPTS(TO_CLIENT),
     .sharded_scripts = SCRIPTS(TO_SLOT),
     .keys = keys_of,

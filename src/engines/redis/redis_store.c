@@ -23,19 +23,19 @@ static int64_t within(int64_t number, int64_t most)
     return number < 0 ? 0 : number < most ? number : most;
 }
 
-void hfi_redis_backstop(const struct redis_store *store, struct redis_lock *lock, int64_t left_ms, int64_t place)
+void hfi_redis_backstop(const struct redis_store *store, struct redis_wait *wait, int64_t left_ms, int64_t place)
 {
     const int64_t turn = within(place, PLACE_MOST);
     hfi_time pause = within(left_ms, BACKSTOP_MOST) * HFI_MS + BACKSTOP_FIRST + turn * BACKSTOP_STEP;
     hfi_time spread = BACKSTOP_STEP;
     if (left_ms == -1) {
-        pause = (POLL_FIRST << lock->polls) * (turn + 1);
+        pause = (POLL_FIRST << wait->polls) * (turn + 1);
         spread = pause;
-        lock->polls += lock->polls < POLLS_MOST;
+        wait->polls += wait->polls < POLLS_MOST;
     } else {
-        lock->polls = 0;
+        wait->polls = 0;
     }
-    lock->ask_again_ns = store->env->now_ns() + pause + (hfi_time)(store->env->random() % (uint64_t)spread);
+    wait->ask_again_ns = store->env->now_ns() + pause + (hfi_time)(store->env->random() % (uint64_t)spread);
 }
 
 /* "hf:{KEY}:x" and "hf::KEY:x", whichever letter; and Redisson's latch. */

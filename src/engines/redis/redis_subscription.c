@@ -155,26 +155,33 @@ static void leave_channel(const struct redis_store *store, struct redis_ear *ear
     hfi_free(old);
 }
 
+static bool get_wait(struct redis_lock *lock)
+{
+    if (!lock->wait)
+        lock->wait = hfi_alloc(sizeof *lock->wait);
+    return lock->wait;
+}
+
 static void link_lock(struct redis_node *node, struct redis_lock *lock, struct hfi_owner owner)
 {
-    lock->owner = owner;
-    lock->node = node;
-    lock->ear_number = node->ear.number;
-    lock->next = node->ear.waiting;
+    lock->wait->serial = owner.serial;
+    lock->wait->node = node;
+    lock->wait->ear_number = node->ear.number;
+    lock->wait->next = node->ear.waiting;
     node->ear.waiting = lock;
 }
 
 static void unlink_lock(const struct redis_store *store, struct redis_lock *lock)
 {
-    struct redis_ear *ear = &lock->node->ear;
+    struct redis_ear *ear = &lock->wait->node->ear;
     struct redis_lock **link = &ear->waiting;
     while (*link != lock)
-        link = &(*link)->next;
-    *link = lock->next;
-    lock->node = NULL;
-    if (lock->channel)
-        leave_channel(store, ear, lock->channel);
-    lock->channel = NULL;
+        link = &(*link)->wait->next;
+    *link = lock->wait->next;
+    lock->wait->node = NULL;
+    if (lock->wait->channel)
+        leave_channel(store, ear, lock->wait->channel);
+    lock->wait->channel = NULL;
 }
 
 static void lose_ear(struct redis_node *node);
@@ -185,20 +192,22 @@ static hf_status subscribe_lock(const struct redis_store *store, struct redis_no
     const struct redis_dialect *dialect = store->config.dialect;
     redis_keys keys;
     char channel[HFI_REDIS_KEY_MAX];
-    if (lock->node && lock->node != node)
+    if (!get_wait(lock))
+        return hfi_fail(err, HF_NOMEM, 0, "no memory to wait with");
+    if (lock->wait->node && lock->wait->node != node)
         unlink_lock(store, lock);
-    if (lock->channel && lock->ear_number == node->ear.number)
+    if (lock->wait->channel && lock->wait->ear_number == node->ear.number)
         return HF_OK;
     dialect->keys(keys, store, request->name, request->owner);
     dialect->channel(channel, keys, store->env->client);
-    lock->channel = use_channel(store, &node->ear, channel);
-    if (!lock->channel) {
+    lock->wait->channel = use_channel(store, &node->ear, channel);
+    if (!lock->wait->channel) {
         lose_ear(node); /* nobody may be listening who would notice, and everybody after us would fail like this */
         return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection to listen to broke");
     }
-    lock->refused = false;
-    lock->ear_number = node->ear.number;
-    if (!lock->node)
+    lock->wait->refused = false;
+    lock->wait->ear_number = node->ear.number;
+    if (!lock->wait->node)
         link_lock(node, lock, request->owner);
     return HF_OK;
 }
@@ -214,13 +223,13 @@ hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node
         return status;
     pthread_mutex_lock(&store->mutex);
     status = subscribe_lock(store, node, lock, request, err);
-    const bool confirmed = status == HF_OK && lock->channel->confirmed;
+    const bool confirmed = status == HF_OK && lock->wait->channel->confirmed;
     pthread_mutex_unlock(&store->mutex);
     if (status != HF_OK || confirmed)
         return status;
     listen_for(store, lock, request, deadline_ns, true); /* until the server has confirmed it */
     pthread_mutex_lock(&store->mutex);
-    if (lock->refused) {
+    if (lock->wait->refused) {
         if (err)
             *err = node->ear.refusal;
         status = node->ear.refusal.status;
@@ -234,8 +243,8 @@ hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node
 static void tell(struct redis_lock *lock, const struct redis_lock *listener, enum redis_state state)
 {
     lock->state = state;
-    if (lock->waker && lock != listener)
-        hfi_waker_wake(lock->waker);
+    if (lock->wait->waker && lock != listener)
+        hfi_waker_wake(lock->wait->waker);
 }
 
 /* Digits, and behind them a blank or the end. */
@@ -248,27 +257,31 @@ static bool read_number(const char **text, uint64_t *out)
     return digit && (*end == ' ' || *end == 0);
 }
 
-/* "serial token s us" for one of our waiting locks: a gift. Where there are none, "serial": it is worth asking. */
+/* "serial token s us" for one of our waiting locks: a gift; and how many tokens are its own, if it is more than one.
+ * Where there are no gifts, "serial": it is worth asking. */
 static void take_message(const struct redis_store *store, const struct redis_node *node,
                          const struct redis_lock *listener, const char *text)
 {
     const bool gifts = store->config.dialect->gifts;
-    uint64_t serial, token, seconds, microseconds;
+    uint64_t serial, token, seconds, microseconds, tokens = 1;
     if (!read_number(&text, &serial))
         return;
     struct redis_lock *lock = node->ear.waiting;
-    while (lock && lock->owner.serial != serial)
-        lock = lock->next;
+    while (lock && lock->wait->serial != serial)
+        lock = lock->wait->next;
     if (!lock) /* it has left: its release() has given the lock back, or is going to */
         return;
     if (!gifts && !*text && lock->state == REDIS_NEW)
         tell(lock, listener, REDIS_CALLED);
     if (!gifts || !read_number(&text, &token) || !read_number(&text, &seconds) || !read_number(&text, &microseconds))
         return;
+    if (*text && (!read_number(&text, &tokens) || tokens == 0 || tokens > HFI_TOKENS_MOST))
+        return;
     if (*text || token == 0 || seconds == 0 || seconds > INT32_MAX * 4ULL || microseconds > 999999)
         return; /* times beyond reason are no times */
-    lock->token = token;
-    lock->given_us = (int64_t)(seconds * 1000000 + microseconds);
+    lock->wait->token = token;
+    lock->wait->tokens = (uint32_t)tokens;
+    lock->wait->given_us = (int64_t)(seconds * 1000000 + microseconds);
     tell(lock, listener, REDIS_GIVEN);
 }
 
@@ -277,8 +290,8 @@ static void take_shared(const struct redis_node *node, const struct redis_lock *
                         const char *text)
 {
     const bool one = strcmp(text, "0") == 0;
-    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
-        if (lock->state != REDIS_NEW || !lock->channel || strcmp(lock->channel->name, channel) != 0)
+    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->wait->next) {
+        if (lock->state != REDIS_NEW || !lock->wait->channel || strcmp(lock->wait->channel->name, channel) != 0)
             continue;
         tell(lock, listener, REDIS_CALLED);
         if (one)
@@ -291,9 +304,9 @@ static void take_confirmation(struct redis_node *node, const struct redis_lock *
     struct redis_channel *channel = *find_channel(&node->ear, name);
     if (channel)
         channel->confirmed = true;
-    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
-        if (channel && lock->channel == channel && lock->waker && lock != listener)
-            hfi_waker_wake(lock->waker);
+    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->wait->next) {
+        if (channel && lock->wait->channel == channel && lock->wait->waker && lock != listener)
+            hfi_waker_wake(lock->wait->waker);
     }
 }
 
@@ -311,10 +324,10 @@ static void lose_ear(struct redis_node *node)
     hfi_redis_disconnect(node->ear.connection);
     node->ear.connection = NULL;
     hfi_redis_forget_channels(&node->ear);
-    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
-        lock->channel = NULL;
-        if (lock->waker)
-            hfi_waker_wake(lock->waker);
+    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->wait->next) {
+        lock->wait->channel = NULL;
+        if (lock->wait->waker)
+            hfi_waker_wake(lock->wait->waker);
     }
 }
 
@@ -328,12 +341,12 @@ void hfi_redis_lose_ear(struct redis_store *store, struct redis_node *node)
 void hfi_redis_call_all(struct redis_store *store, struct redis_node *node)
 {
     pthread_mutex_lock(&store->mutex);
-    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next) {
+    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->wait->next) {
         if (lock->state != REDIS_NEW)
             continue;
         lock->state = REDIS_CALLED;
-        if (lock->waker)
-            hfi_waker_wake(lock->waker);
+        if (lock->wait->waker)
+            hfi_waker_wake(lock->wait->waker);
     }
     pthread_mutex_unlock(&store->mutex);
 }
@@ -345,8 +358,8 @@ static void take_refusal(struct redis_node *node, const redisReply *reply)
         hfi_fail(refusal, HF_UNAVAILABLE, 0, "the lock was moved to another server of the cluster");
     else
         hfi_redis_refusal(reply, "", refusal);
-    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->next)
-        lock->refused = lock->channel && !lock->channel->confirmed;
+    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->wait->next)
+        lock->wait->refused = lock->wait->channel && !lock->wait->channel->confirmed;
 }
 
 /* False: the ear is of no use any more. */
@@ -394,14 +407,14 @@ bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct
                       struct hfi_owner owner)
 {
     pthread_mutex_lock(&store->mutex);
-    if (lock->node && lock->node != node)
+    if (hfi_redis_node_of(lock) && lock->wait->node != node)
         unlink_lock(store, lock);
-    bool can_hear = node->ear.connection != NULL;
+    bool can_hear = node->ear.connection && get_wait(lock);
     if (store->by_channels)
-        can_hear = can_hear && lock->channel && lock->channel->confirmed;
-    else
-        lock->ear_number = node->ear.number;
-    if (can_hear && !lock->node)
+        can_hear = can_hear && lock->wait->channel && lock->wait->channel->confirmed;
+    else if (lock->wait)
+        lock->wait->ear_number = node->ear.number;
+    if (can_hear && !lock->wait->node)
         link_lock(node, lock, owner);
     pthread_mutex_unlock(&store->mutex);
     return can_hear;
@@ -411,26 +424,30 @@ bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct
 static void pass_call_on(const struct redis_node *node, const struct redis_channel *channel)
 {
     struct redis_lock *lock = node->ear.waiting;
-    while (lock && (lock->channel != channel || lock->state != REDIS_NEW))
-        lock = lock->next;
+    while (lock && (lock->wait->channel != channel || lock->state != REDIS_NEW))
+        lock = lock->wait->next;
     if (!lock)
         return;
     lock->state = REDIS_CALLED;
-    if (lock->waker)
-        hfi_waker_wake(lock->waker);
+    if (lock->wait->waker)
+        hfi_waker_wake(lock->wait->waker);
 }
 
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state)
 {
     pthread_mutex_lock(&store->mutex);
-    struct redis_node *node = lock->node;
+    struct redis_node *node = hfi_redis_node_of(lock);
     /* Called, and gone before it could ask: the call is for another one of us. */
     const struct redis_channel *channel =
-        lock->state == REDIS_CALLED && state == REDIS_NEW && store->config.dialect->own_channels ? lock->channel : NULL;
+        node && lock->state == REDIS_CALLED && state == REDIS_NEW && store->config.dialect->own_channels
+            ? lock->wait->channel
+            : NULL;
     if (node)
         unlink_lock(store, lock);
+    hfi_free(lock->wait);
+    lock->wait = NULL;
     lock->state = state;
-    if (node && channel)
+    if (channel)
         pass_call_on(node, channel);
     pthread_mutex_unlock(&store->mutex);
 }
@@ -439,17 +456,17 @@ void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock
 static void pass_duty_on(const struct redis_node *node)
 {
     const struct redis_lock *lock = node->ear.waiting;
-    while (lock && !lock->waker)
-        lock = lock->next;
+    while (lock && !lock->wait->waker)
+        lock = lock->wait->next;
     if (lock)
-        hfi_waker_wake(lock->waker);
+        hfi_waker_wake(lock->wait->waker);
 }
 
 /* With the mutex. Whether there is still something to wait for. */
 static bool no_news(const struct redis_store *store, const struct redis_lock *lock, const struct redis_node *node)
 {
     return (lock->state == REDIS_NEW || lock->state == REDIS_HELD) && node->ear.connection &&
-           node->ear.number == lock->ear_number && (lock->channel || !store->by_channels);
+           node->ear.number == lock->wait->ear_number && (lock->wait->channel || !store->by_channels);
 }
 
 static hfi_time silence_of(const struct hfi_request *request)
@@ -494,10 +511,11 @@ static bool listen_for(struct redis_store *store, struct redis_lock *lock, const
     const hfi_time silence = silence_of(request);
     bool in_time = true;
     pthread_mutex_lock(&store->mutex);
-    struct redis_node *node = lock->node;
-    lock->waker = waker;
+    struct redis_node *node = hfi_redis_node_of(lock);
+    if (node)
+        lock->wait->waker = waker;
     while (in_time && node && !hfi_waker_called_back(waker) &&
-           (confirmation ? lock->channel && !lock->channel->confirmed : no_news(store, lock, node))) {
+           (confirmation ? lock->wait->channel && !lock->wait->channel->confirmed : no_news(store, lock, node))) {
         const bool duty = !node->ear.on_duty;
         const uint64_t number = node->ear.number;
         const hfi_time look = due(&node->ear, silence);
@@ -513,7 +531,8 @@ static bool listen_for(struct redis_store *store, struct redis_lock *lock, const
         if (node->ear.number == number)
             look_after_ear(store, node, lock, silence);
     }
-    lock->waker = NULL;
+    if (node)
+        lock->wait->waker = NULL;
     if (node && !node->ear.on_duty)
         pass_duty_on(node);
     const bool news = lock->state == REDIS_GIVEN || lock->state == REDIS_CALLED;

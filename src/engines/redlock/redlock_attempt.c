@@ -264,7 +264,8 @@ static void ask_soon(const struct redlock_store *store, struct redlock_lock *loc
     hfi_time pause = (now - sent_ns + SPLIT_PAUSE) << lock->splits;
     pause = pause < SPLIT_PAUSE_MOST ? pause : SPLIT_PAUSE_MOST;
     lock->splits = lock->splits < most ? lock->splits + 1 : most;
-    lock->redis.ask_again_ns = now + (hfi_time)(env->random() % (2 * (uint64_t)pause));
+    if (lock->redis.wait)
+        lock->redis.wait->ask_again_ns = now + (hfi_time)(env->random() % (2 * (uint64_t)pause));
 }
 
 /* Who has a majority, for people and for knowing when to ask again. */
@@ -293,9 +294,9 @@ static void take_busy(struct redlock_store *store, struct redlock_lock *lock, co
             snprintf(grant->holder, sizeof grant->holder, "%s:%s", host, pid);
     }
     grant->holder_left_ms = left_ms >= 0 ? left_ms : -1;
-    lock->redis.queued =
-        tally->place >= 0 && tally->usher < store->count && lock->redis.node == store->masters[tally->usher];
-    lock->line = lock->redis.queued ? lock->redis.node : NULL;
+    lock->redis.queued = tally->place >= 0 && tally->usher < store->count &&
+                         hfi_redis_node_of(&lock->redis) == store->masters[tally->usher];
+    lock->line = lock->redis.queued ? lock->redis.wait->node : NULL;
     /* Nobody has it; or somebody who has let go of it at the usher, which will call nobody for that any more: the first
      * in line goes on asking. */
     const bool split = left_ms == -2 || tally->free;
@@ -303,7 +304,8 @@ static void take_busy(struct redlock_store *store, struct redlock_lock *lock, co
         ask_soon(store, lock, round->sent_ns, left_ms == -2 ? SPLITS_MOST : SPLITS_MOST_HELD);
     } else {
         lock->splits = 0;
-        hfi_redis_backstop(&store->redis, &lock->redis, known ? left_ms : -1, tally->place);
+        if (lock->redis.wait)
+            hfi_redis_backstop(&store->redis, lock->redis.wait, known ? left_ms : -1, tally->place);
     }
 }
 
