@@ -97,8 +97,7 @@ static void break_wire(struct redis_wire *wire, const hf_error *err)
     while ((op = wire->connecting.first) != NULL) {
         struct redis_call *call = call_of(op);
         hfi_op_list_remove(&wire->connecting, op);
-        if (call->err)
-            *call->err = *err;
+        *call->err = *err;
         stop_waiting(call, err->status);
     }
     for (uint64_t i = wire->answered; i < wire->said; i++) {
@@ -310,8 +309,7 @@ static bool start_ready(struct redis_call *call)
         return false;
     hf_error trouble = { .status = HF_NOMEM };
     if (!wire && !(wire = connect_wire(call->store, call->node, &trouble))) {
-        if (call->err)
-            *call->err = trouble;
+        *call->err = trouble;
         call->op.woken = trouble.status;
         return false;
     }
@@ -476,24 +474,28 @@ static int ask(struct hfi_op *op)
 
 /* --- what others see --- */
 
-static hf_status run(struct redis_call *call)
+static hf_status run(struct redis_call *call, hf_error *err)
 {
-    hf_error unused, *err = call->err ? call->err : &unused;
-    err->status = HF_OK;
+    hf_error trouble; /* of which nothing is written to `err` if all goes well in the end */
+    trouble.status = HF_OK;
+    call->err = &trouble;
     const hf_status status = hfi_loop_run(&call->store->loop, &call->op);
-    if (status != HF_OK && err->status == HF_OK) /* it did not even begin, or had no time to go again */
-        hfi_fail(err, status, 0, status == HF_NOMEM ? "no memory for a request" : "the server did not answer in time");
+    if (status == HF_OK)
+        return HF_OK;
+    if (trouble.status == HF_OK) /* it did not even begin, or had no time to go again */
+        hfi_fail(&trouble, status, 0,
+                 status == HF_NOMEM ? "no memory for a request" : "the server did not answer in time");
+    if (err)
+        *err = trouble;
     return status;
 }
 
 hf_status hfi_redis_wire_open(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err)
 {
-    struct redis_call call = { .op = { .run = ask, .deadline_ns = deadline_ns },
-                               .store = store,
-                               .node = node,
-                               .deadline_ns = deadline_ns,
-                               .err = err };
-    return run(&call);
+    struct redis_call call = {
+        .op = { .run = ask, .deadline_ns = deadline_ns }, .store = store, .node = node, .deadline_ns = deadline_ns
+    };
+    return run(&call, err);
 }
 
 hf_status hfi_redis_wire_ask(struct redis_store *store, struct redis_question *question, bool asking,
@@ -505,10 +507,9 @@ hf_status hfi_redis_wire_ask(struct redis_store *store, struct redis_question *q
                                .question = question,
                                .asking = asking,
                                .replies = replies,
-                               .deadline_ns = deadline_ns,
-                               .err = err };
+                               .deadline_ns = deadline_ns };
     question->sent_ns = 0;
-    const hf_status status = run(&call);
+    const hf_status status = run(&call, err);
     if (status != HF_OK)
         hfi_redis_free_replies(replies, call.got);
     for (size_t i = 0; i < call.known; i++) {
