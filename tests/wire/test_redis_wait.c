@@ -32,6 +32,11 @@ TEST(a_gift_is_taken_without_asking)
     get_it(41, 5000, LINED_UP "use ear\npush 1 41 5 0\n" RELEASED);
 }
 
+TEST(a_gift_of_several_tokens_is_taken_as_one_of_one_is)
+{
+    get_it(41, 5000, LINED_UP "use ear\npush 1 41 5 0 64\n" RELEASED);
+}
+
 TEST(a_gift_in_single_bytes)
 {
     get_it(41, 5000,
@@ -109,6 +114,9 @@ TEST(messages_for_nobody)
         "push ",
         "push x",
         "push 1 41 5 0 x",
+        "push 1 41 5 0 0",
+        "push 1 41 5 0 65",
+        "push 1 41 5 0 64 1",
         "push 1 41 1 0x",
         "push 1,41,1,0",
         "push 99999999999999999999999 41 5 0",

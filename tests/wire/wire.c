@@ -438,6 +438,7 @@ hf_status wire_open(struct wire *wire, const char *query, uint32_t timeout_ms, h
     char url[300];
     hf_client_options options = HF_CLIENT_OPTIONS_INIT;
     options.timeout_ms = wire->timeout_ms = timeout_ms;
+    options.handoff_ms = -1; /* every waiter of a test speaks to the server itself */
     snprintf(url, sizeof url, "redis://127.0.0.1:%d%s", script_port(wire->server), query);
     return hf_open(&wire->client, url, &options, err);
 }
@@ -447,6 +448,7 @@ hf_status wire_open_url(struct wire *wire, const char *format, uint32_t timeout_
     char url[300];
     hf_client_options options = HF_CLIENT_OPTIONS_INIT;
     options.timeout_ms = wire->timeout_ms = timeout_ms;
+    options.handoff_ms = -1; /* every waiter of a test speaks to the server itself */
     snprintf(url, sizeof url, format, script_port(wire->server)); /* NOLINT: the test's own words */
     return hf_open(&wire->client, url, &options, err);
 }
