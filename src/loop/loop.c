@@ -35,7 +35,6 @@ void hfi_loop_close(struct hfi_loop *loop)
 {
     assert(loop->op_count == 0 && !loop->sources);
     hfi_fd_close(loop->epoll);
-    hfi_timers_free(&loop->timers);
     pthread_mutex_destroy(&loop->mutex);
 }
 

@@ -90,11 +90,8 @@ void hfi_op_begin(struct hfi_loop *loop, struct hfi_op *op)
     op->withdraw = NULL;
     op->sleeper = NULL;
     op->source = NULL;
-    op->timer = (struct hfi_timer){ .place = 0 };
-    if (!hfi_timers_reserve(&loop->timers, ++loop->op_count)) {
-        complete(op, HF_NOMEM);
-        return;
-    }
+    op->timer = (struct hfi_timer){ .at_ns = 0 };
+    loop->op_count++;
     hfi_timers_set(&loop->timers, &op->timer, op->deadline_ns);
     go_on(op);
 }

@@ -482,9 +482,8 @@ static hf_status run(struct redis_call *call, hf_error *err)
     const hf_status status = hfi_loop_run(&call->store->loop, &call->op);
     if (status == HF_OK)
         return HF_OK;
-    if (trouble.status == HF_OK) /* it did not even begin, or had no time to go again */
-        hfi_fail(&trouble, status, 0,
-                 status == HF_NOMEM ? "no memory for a request" : "the server did not answer in time");
+    if (trouble.status == HF_OK) /* it had no time to go again */
+        hfi_fail(&trouble, status, 0, "the server did not answer in time");
     if (err)
         *err = trouble;
     return status;
