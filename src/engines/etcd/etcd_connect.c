@@ -69,6 +69,14 @@ hf_status hfi_etcd_connect_step(struct etcd_connection *connection, const struct
     return status;
 }
 
+hf_status hfi_etcd_connect_late(const struct etcd_connection *connection, const struct etcd_address *address,
+                                hf_error *err)
+{
+    if (connection->phase == ETCD_CONNECTING)
+        return hfi_dial_late(&connection->dial, address->host, address->port, err);
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.120s:%s: no answer in time", address->host, address->port);
+}
+
 void hfi_etcd_disconnect(struct etcd_connection *connection)
 {
     if (!connection)
