@@ -14,6 +14,8 @@
 #define BUFFER 16384
 /* A thread that sends for others leaves it to one of them after so many writes. */
 #define WRITES_MOST 16
+/* It waits so long for room in a socket before it looks after itself. */
+#define ROOM_WAIT_MS 50
 
 hfi_time hfi_loop_now_ns(void)
 {
@@ -117,8 +119,35 @@ static bool put_back(struct hfi_source *source, const struct hfi_bytes *rest, si
     return true;
 }
 
-/* Lets go of the mutex while it sends. A connection that breaks is ended by whoever reads it. */
-static void send_once(struct hfi_loop *loop, struct hfi_source *source)
+/* Takes the mutex again. False: the source was removed meanwhile, and may be gone. */
+static bool stop_sending(struct hfi_loop *loop, struct hfi_source *source)
+{
+    pthread_mutex_lock(&loop->mutex);
+    const bool removed = source->removed;
+    source->sending = false;
+    if (removed && !source->read)
+        let_go(source);
+    return !removed;
+}
+
+/* The socket has no room for the rest. Whoever drives waits for that, too; but a thread that reads does not. */
+static void wait_for_room(struct hfi_loop *loop, struct hfi_source *source)
+{
+    struct pollfd one = { .fd = source->fd, .events = POLLOUT };
+    if (!source->read) {
+        source->events = EPOLLIN | EPOLLOUT;
+        return;
+    }
+    hfi_source_say(loop, source);
+    source->sending = true;
+    hfi_unlock_and_wake(loop);
+    poll(&one, 1, ROOM_WAIT_MS);
+    stop_sending(loop, source);
+}
+
+/* Lets go of the mutex while it sends; false: there is no room for more. A connection that breaks is ended by whoever
+ * reads it. */
+static bool send_once(struct hfi_loop *loop, struct hfi_source *source)
 {
     struct hfi_bytes batch = source->out;
     source->out = source->spare;
@@ -130,19 +159,17 @@ static void send_once(struct hfi_loop *loop, struct hfi_source *source)
     do
         sent = batch.used ? send(source->fd, batch.data, batch.used, MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
     while (sent < 0 && errno == EINTR);
-    const bool full = sent < 0 && errno == EAGAIN;
-    pthread_mutex_lock(&loop->mutex);
+    const bool broken = sent < 0 && errno != EAGAIN;
     const size_t done = sent > 0 ? (size_t)sent : 0;
-    source->sending = false;
     source->spare = batch;
-    if (source->removed) {
-        if (!source->read)
-            let_go(source);
-    } else if ((sent < 0 && !full) || (done < batch.used && !put_back(source, &batch, done))) {
+    if (!stop_sending(loop, source))
+        return true;
+    source->events = EPOLLIN;
+    if (broken || (done < batch.used && !put_back(source, &batch, done)))
         shutdown(source->fd, SHUT_RD);
-    } else { /* the rest when there is room for it */
-        source->events = done < batch.used ? EPOLLIN | EPOLLOUT : EPOLLIN;
-    }
+    else if (done < batch.used)
+        wait_for_room(loop, source);
+    return done == batch.used;
 }
 
 /* True: something was sent, and the mutex was let go of meanwhile. */
@@ -163,8 +190,9 @@ static bool send_all(struct hfi_loop *loop)
         source->dirty = false;
         if (source->fill && !source->fill(source))
             shutdown(source->fd, SHUT_RD);
-        send_once(loop, source);
         writes++;
+        if (!send_once(loop, source))
+            break;
         link = &loop->dirty;
     }
     return writes > 0;

@@ -105,34 +105,41 @@ TEST_LIMIT(a_waiter_whose_usher_calls_in_vain_is_served_before_the_time_is_over,
 
 /* --------------------------------------------------------------------------------------------- requests and answers */
 
+static void *renew(void *lock)
+{
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err);
+    return NULL;
+}
+
 /* A router forgot them, say. The first request is lost; the others must not be lost one by one. */
 TEST_LIMIT(connections_that_died_while_idle_cost_one_request_and_not_one_each, 40)
 {
-    enum { THREADS = 8, TIMEOUT_MS = 1000 };
+    enum { TIMEOUT_MS = 1000 };
     struct redis_server *server = serve("");
     struct relay *relay = relay_start(server->port);
     hf_client *client = open_url("redis://127.0.0.1:%d?timeout=%d", relay->port, TIMEOUT_MS);
-    hf_lock *lock = NULL;
+    hf_lock *held = must_acquire(client, "held", NULL), *lock = NULL;
     hf_error err = { 0 };
-    redis_server_pause(server); /* all of them have asked before the first is answered: as many connections */
-    struct waiter waiters[THREADS];
-    struct name names[THREADS];
-    for (unsigned i = 0; i < THREADS; i++) {
-        names[i] = numbered_name(NAME, i);
-        waiter_start(&waiters[i], client, names[i].text, NULL);
-    }
-    pause_ms(test_ms(200));
+    pthread_t thread;
+    struct waiter waiter;
+    redis_server_pause(server); /* one that asks, and one that renews, which has a connection of its own then */
+    waiter_start(&waiter, client, NAME, NULL);
+    pause_ms(test_ms(100));
+    REQUIRE_INT(0, pthread_create(&thread, NULL, renew, held));
+    pause_ms(test_ms(100));
     redis_server_continue(server);
-    for (unsigned i = 0; i < THREADS; i++) {
-        waiter_finish(&waiters[i]);
-    }
+    waiter_finish(&waiter);
+    pthread_join(thread, NULL);
     pause_ms(300); /* what was used a moment ago is not suspected */
     atomic_store(&relay->swallow_all, true);
     while (atomic_load(&relay->swallowed) < 2)
         await_a_moment();
     CHECK_STATUS(HF_UNKNOWN, hf_try_acquire(&lock, client, "first", NULL, &err), &err);
     CHECK_STATUS(HF_OK, hf_try_acquire(&lock, client, "second", NULL, &err), &err);
+    renew(held);
     must_release(lock);
+    must_release(held);
     check_becomes_free(client, "first"); /* nothing is left of it */
     hf_close(client);
     relay_stop(relay);

@@ -17,7 +17,6 @@
  * is to be trusted is reckoned from the last answered request, see is_fresh(); in doubt the waiter asks.
  */
 #include "redis_wire.h"
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,9 +55,6 @@ static hf_status redis_open(void *memory, const struct hfi_url *url, const struc
                             struct hfi_opened *opened, hf_error *err)
 {
     struct redis_store *store = memory;
-    const bool watches = hfi_redis_watch_open(store);
-    if (!hfi_loop_open(&store->loop) || !watches)
-        return hfi_fail_errno(err, errno, "make", "a client");
     hf_status status = hfi_redis_store_init(store, url, env, err);
     if (status == HF_OK)
         status = connect_first(store, err);
@@ -78,7 +74,6 @@ static void redis_close(void *memory)
     hfi_redis_disconnect(store->sentinel.connection);
     hfi_redis_cluster_close(store);
     hfi_redis_store_free(store);
-    hfi_loop_close(&store->loop);
 }
 
 /* --- asking --- */

@@ -3,6 +3,7 @@
  * redis_store.c: what a client of redis: or redlock: is made of, and when its waiters ask by themselves.
  */
 #include "redis.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -79,6 +80,9 @@ hf_status hfi_redis_store_init(struct redis_store *store, const struct hfi_url *
     struct redis_config *config = &store->config;
     store->env = env;
     pthread_mutex_init(&store->mutex, NULL);
+    const bool watches = hfi_redis_watch_open(store);
+    if (!hfi_loop_open(&store->loop) || !watches)
+        return hfi_fail_errno(err, errno, "make", "a client");
     gethostname(host, sizeof host - 1);
     snprintf(store->who, sizeof store->who, "%s %d", host, (int)getpid());
     hf_status status = hfi_redis_config_read(config, url, err);
@@ -97,6 +101,7 @@ hf_status hfi_redis_store_init(struct redis_store *store, const struct hfi_url *
 void hfi_redis_store_free(struct redis_store *store)
 {
     hfi_redis_nodes_free(store);
+    hfi_loop_close(&store->loop);
     SSL_CTX_free(store->config.access.tls);
     SSL_CTX_free(store->config.sentinel.tls);
     hfi_redis_config_free(&store->config);

@@ -181,8 +181,12 @@ static void take(struct hfi_source *source, const void *buffer, ssize_t got)
 static bool fill(struct hfi_source *source)
 {
     struct redis_wire *wire = wire_of(source);
+    size_t done = 0;
+    int step = 1;
     ERR_clear_error();
-    if (wire->plain.used && SSL_write(wire->connection->tls, wire->plain.data, (int)wire->plain.used) <= 0)
+    for (; done < wire->plain.used && step > 0; done += step > 0 ? (size_t)step : 0)
+        step = SSL_write(wire->connection->tls, wire->plain.data + done, (int)(wire->plain.used - done));
+    if (step <= 0)
         return false;
     wire->plain.used = 0;
     const size_t more = BIO_ctrl_pending(wire->outward);

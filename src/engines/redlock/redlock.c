@@ -18,7 +18,6 @@
  *                     Their tokens still differ, and never go backwards; see model/.
  */
 #include "redlock.h"
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,8 +75,6 @@ static hf_status redlock_open(void *memory, const struct hfi_url *url, const str
 {
     struct redlock_store *store = memory;
     (void)opened;
-    if (!hfi_redis_watch_open(&store->redis))
-        return hfi_fail_errno(err, errno, "make", "a client");
     const hf_status status = hfi_redis_store_init(&store->redis, url, env, err);
     if (status != HF_OK)
         return status;

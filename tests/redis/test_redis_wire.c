@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_redis_wire.c: a connection that threads share: whatever happens at whichever await, each question ends once,
+ * with its own answers or none.
+ */
+#include "engines/redis/redis_wire.h"
+#include "redis_support.h"
+#include "silent_relay.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static hfi_time now_ns(void)
+{
+    return hfi_loop_now_ns();
+}
+
+static uint64_t no_chance(void)
+{
+    return 0;
+}
+
+static const struct hfi_env env = { .timeout_ns = 5 * HFI_SECOND, .now_ns = now_ns, .random = no_chance };
+
+static struct redis_store *open_store(const char *url)
+{
+    struct redis_store *store = calloc(1, sizeof *store);
+    const char *colon = strchr(url, ':');
+    char scheme[32];
+    hf_error err = { 0 };
+    snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url), url);
+    const struct hfi_url split = { .scheme = scheme, .rest = colon + 1 };
+    REQUIRE_STATUS(HF_OK, hfi_redis_store_init(store, &split, &env, &err), &err);
+    return store;
+}
+
+static void close_store(struct redis_store *store)
+{
+    CHECK_INT(0, store->loop.op_count);
+    hfi_redis_watch_close(store);
+    hfi_redis_store_free(store);
+    free(store);
+}
+
+/* "return ARGV[1]", which the server may not know: it is asked by its hash first. */
+static hf_status echo(struct redis_store *store, const char *text, hfi_time deadline_ns)
+{
+    static const char *const source = "return ARGV[1]";
+    struct redis_script script;
+    struct redis_command command = { REDIS_ROOM(4) };
+    redisReply *reply = NULL;
+    hf_error err = { 0 };
+    hfi_redis_script_init(&script, source);
+    hfi_redis_add_script(&command, &script);
+    hfi_redis_add(&command, "0");
+    hfi_redis_add(&command, text);
+    struct redis_question question = { .commands = &command, .count = 1, .node = store->nodes };
+    const hf_status status = hfi_redis_wire_ask(store, &question, false, &reply, deadline_ns, &err);
+    CHECK_STATUS(status, status == HF_OK ? HF_OK : err.status, &err);
+    if (status == HF_OK && CHECK(reply && reply->type == REDIS_REPLY_STRING))
+        CHECK_STR(text, reply->str);
+    CHECK((reply != NULL) == (status == HF_OK));
+    freeReplyObject(reply);
+    return status;
+}
+
+static hf_status echo_soon(struct redis_store *store, const char *text)
+{
+    return echo(store, text, now_ns() + 15 * HFI_SECOND);
+}
+
+/* --- one thing at one await --- */
+
+enum disturbance { TIME_IS_OVER, BREAK, BOTH, DISTURBANCES };
+
+static struct {
+    struct redis_store *store;
+    unsigned at, awaits, times;
+    enum disturbance what;
+} plan;
+
+static void disturb(struct hfi_op *op)
+{
+    struct redis_wire *wire = plan.store->nodes->wire;
+    if (++plan.awaits != plan.at)
+        return;
+    plan.times++;
+    if (plan.what != TIME_IS_OVER)
+        shutdown(((struct hfi_source *)wire)->fd, SHUT_RDWR);
+    if (plan.what != BREAK)
+        hfi_op_limit(op, 1);
+}
+
+/* At the first the connection is made, at the second the script is asked by its hash, at the third by its text. */
+static void check_await(struct redis_server *server, const char *url, unsigned at, enum disturbance what)
+{
+    struct redis_store *store = open_store(url);
+    char text[40];
+    snprintf(text, sizeof text, "await %u, %d", at, (int)what);
+    plan.store = store;
+    plan.at = at;
+    plan.awaits = plan.times = 0;
+    plan.what = what;
+    redis_server_do(server, "SCRIPT FLUSH");
+    store->loop.on_await = disturb;
+    const hf_status status = echo_soon(store, text);
+    store->loop.on_await = NULL;
+    CHECK_INT(1, plan.times);
+    /* What is not connected yet may be so in spite of that. */
+    if (!CHECK(status == (at == 1 ? HF_UNAVAILABLE : HF_UNKNOWN) || (at == 1 && what == BREAK && status == HF_OK)))
+        test_note("%s: %d", text, (int)status);
+    CHECK_STATUS(HF_OK, echo_soon(store, "another"), NULL); /* and not what came late */
+    close_store(store);
+}
+
+TEST_LIMIT(at_every_await_the_time_may_be_over_or_the_connection_break, 40)
+{
+    struct redis_server *server = redis_server_start_tls(NULL, "");
+    for (unsigned at = 1; at <= 3; at++) {
+        for (enum disturbance what = 0; what < DISTURBANCES; what++) {
+            check_await(server, server->url, at, what);
+            check_await(server, server->tls_url, at, what);
+        }
+    }
+}
+
+/* --- many at once --- */
+
+#define THREADS 16
+
+static struct redis_store *shared;
+static atomic_bool enough;
+
+static void ask_often(void *arg, uint32_t index)
+{
+    char text[64];
+    const unsigned *times = arg;
+    for (unsigned i = 0; i < *times || !*times; i++) {
+        snprintf(text, sizeof text, "thread %u, question %u", index, i);
+        const hf_status status = echo_soon(shared, text);
+        CHECK(status == HF_OK || (!*times && (status == HF_UNKNOWN || status == HF_UNAVAILABLE)));
+        if (!*times && atomic_load(&enough))
+            return;
+    }
+}
+
+static void check_own_answers(const char *url)
+{
+    unsigned times = 200;
+    shared = open_store(url);
+    run_threads(THREADS, ask_often, &times);
+    close_store(shared);
+}
+
+TEST_LIMIT(each_thread_gets_its_own_answers, 60)
+{
+    struct redis_server *server = redis_server_start_tls(NULL, "");
+    check_own_answers(server->url);
+    check_own_answers(server->tls_url);
+}
+
+static void ask_or_break(void *arg, uint32_t index)
+{
+    struct redis_server *server = arg;
+    unsigned endless = 0;
+    if (index < THREADS) {
+        ask_often(&endless, index);
+        return;
+    }
+    for (int i = 0; i < 50; i++) {
+        redis_server_do(server, "CLIENT KILL TYPE normal SKIPME yes");
+        hfi_redis_wire_break(shared, shared->nodes);
+        await_a_moment();
+    }
+    atomic_store(&enough, true);
+}
+
+TEST_LIMIT(a_connection_that_breaks_costs_those_who_wait_and_no_others, 60)
+{
+    struct redis_server *server = redis_server_start(NULL, "");
+    shared = open_store(server->url);
+    run_threads(THREADS + 1, ask_or_break, server);
+    CHECK_STATUS(HF_OK, echo_soon(shared, "afterwards"), NULL);
+    close_store(shared);
+}
+
+/* Commands that are larger than what the socket has room for. */
+static void ask_much(void *arg, uint32_t index)
+{
+    const size_t length = 3000000;
+    char *text = malloc(length + 1);
+    (void)arg;
+    memset(text, 'a' + (int)index, length);
+    text[length] = 0;
+    for (int i = 0; i < 3; i++)
+        CHECK_STATUS(HF_OK, echo_soon(shared, text), NULL);
+    free(text);
+}
+
+TEST_LIMIT(large_commands_of_several_threads_stay_apart, 60)
+{
+    struct redis_server *server = redis_server_start_tls(NULL, "");
+    const char *const urls[] = { server->url, server->tls_url };
+    for (int i = 0; i < 2; i++) {
+        shared = open_store(urls[i]);
+        run_threads(4, ask_much, NULL);
+        close_store(shared);
+    }
+}
+
+/* --- a connection on which nothing comes any more --- */
+
+struct asker {
+    struct redis_store *store;
+    hfi_time deadline_ns;
+    hf_status status;
+};
+
+static void *ask_once(void *arg)
+{
+    struct asker *asker = arg;
+    asker->status = echo(asker->store, "on the old one", asker->deadline_ns);
+    return NULL;
+}
+
+/* Whoever asks after somebody's time was over does so on another connection; those before it still wait. */
+TEST_LIMIT(a_silent_connection_is_left_by_those_who_ask_next, 40)
+{
+    struct redis_server *server = redis_server_start(NULL, "");
+    struct relay *relay = relay_start(server->port);
+    char url[64];
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", relay->port);
+    struct redis_store *store = open_store(url);
+    CHECK_STATUS(HF_OK, echo_soon(store, "first"), NULL);
+    struct redis_wire *old = store->nodes->wire;
+    atomic_store(&relay->swallow_all, true);
+    struct asker patient = { store, now_ns() + 3 * HFI_SECOND, HF_OK };
+    pthread_t thread;
+    REQUIRE_INT(0, pthread_create(&thread, NULL, ask_once, &patient));
+    while (!hfi_redis_wire_is_busy(store, store->nodes))
+        await_a_moment();
+    CHECK_STATUS(HF_UNKNOWN, echo(store, "hurried", now_ns() + 100 * HFI_MS), NULL);
+    CHECK_STATUS(HF_OK, echo_soon(store, "next"), NULL);
+    CHECK(store->nodes->wire && store->nodes->wire != old);
+    pthread_join(thread, NULL);
+    CHECK_INT(HF_UNKNOWN, patient.status);
+    close_store(store);
+    relay_stop(relay);
+}
+
+/* --- through the library --- */
+
+static void pair_often(void *arg, uint32_t index)
+{
+    const struct name name = numbered_name("own", index);
+    for (int i = 0; i < 50; i++)
+        must_release(must_acquire(arg, name.text, NULL));
+}
+
+/* How many there were, with those that are gone. */
+static int64_t connections(struct redis_server *server)
+{
+    static const char field[] = "total_connections_received:";
+    char info[8192];
+    redis_server_text(server, info, sizeof info, "INFO stats");
+    const char *found = strstr(info, field);
+    REQUIRE(found != NULL);
+    return strtoll(found + strlen(field), NULL, 10);
+}
+
+TEST_LIMIT(the_threads_of_a_client_have_one_connection, 60)
+{
+    struct redis_server *server = serve("");
+    const int64_t before = connections(server);
+    hf_client *client = open_client();
+    run_threads(64, pair_often, client);
+    CHECK_INT(before + 1, connections(server));
+    hf_close(client);
+}
