@@ -81,10 +81,12 @@ struct etcd_connection {
     nghttp2_session *session;
     enum etcd_phase phase;
     struct hfi_dial dial;
-    short wants;          /* what poll() is to wait for before the next step */
-    struct hfi_bytes out; /* what the socket had no room for */
-    size_t sent;
-    bool leaving; /* the server takes no new calls on it */
+    short wants;            /* what poll() is to wait for before the next step */
+    struct hfi_bytes clear; /* with TLS: what is to be encrypted */
+    struct hfi_bytes out;   /* what the socket had no room for */
+    bool leaving;           /* the server takes no new calls on it */
+    bool pinged;            /* it wants to hear this back; it asks so with each call, to see how fast the network is */
+    uint8_t ping[8];
     /* NULL, or is called when a stream is over. */
     void (*over)(struct etcd_stream *stream);
 };
@@ -102,9 +104,12 @@ bool hfi_etcd_begin(struct etcd_connection *connection, struct etcd_stream *stre
                     const char *token, hfi_time timeout_ns);
 /* After messages were added to a stream that stays open. */
 void hfi_etcd_resume(struct etcd_connection *connection, const struct etcd_stream *stream);
-/* Adds what is to be sent to `out`; false: the connection is of no use any more. */
+/* There is something to be sent; adds it to `out`, encrypted if need be; and takes what was received. False: the
+ * connection is of no use any more. */
+bool hfi_etcd_has_frames(const struct etcd_connection *connection);
 bool hfi_etcd_make_frames(struct etcd_connection *connection, struct hfi_bytes *out);
-/* Both never wait; false: the same. */
+bool hfi_etcd_feed(struct etcd_connection *connection, const void *bytes, size_t length);
+/* The same with the socket, without waiting. */
 bool hfi_etcd_flush(struct etcd_connection *connection);
 bool hfi_etcd_fetch(struct etcd_connection *connection);
 

@@ -163,6 +163,10 @@ static int take_frame(nghttp2_session *session, const nghttp2_frame *frame, void
     (void)session;
     if (frame->hd.type == NGHTTP2_GOAWAY)
         connection->leaving = true;
+    if (frame->hd.type == NGHTTP2_PING && !(frame->hd.flags & NGHTTP2_FLAG_ACK)) {
+        connection->pinged = true;
+        memcpy(connection->ping, frame->ping.opaque_data, sizeof connection->ping);
+    }
     return 0;
 }
 
@@ -179,6 +183,7 @@ bool hfi_etcd_session_new(struct etcd_connection *connection)
     }
     /* Until the server has said how many streams it takes; nghttp2 keeps the rest. */
     nghttp2_option_set_peer_max_concurrent_streams(option, 1);
+    nghttp2_option_set_no_auto_ping_ack(option, 1);
     nghttp2_session_callbacks_set_on_header_callback2(callbacks, take_header);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, take_data);
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, take_close);
@@ -234,73 +239,78 @@ void hfi_etcd_resume(struct etcd_connection *connection, const struct etcd_strea
     nghttp2_session_resume_data(connection->session, stream->id); /* fails if it was not put off, which is fine */
 }
 
-/* --- bytes on the socket --- */
+/* --- bytes from and for the socket --- */
 
-/* Bytes sent; 0: there is no room; -1: broken. */
-static ssize_t send_some(struct etcd_connection *connection, const uint8_t *bytes, size_t length)
+/* Of what is to be sent; what OpenSSL makes of it is left in memory. */
+static bool encrypt(struct etcd_connection *connection, struct hfi_bytes *out)
 {
-    if (connection->tls) {
-        ERR_clear_error();
-        const int sent = SSL_write(connection->tls, bytes, (int)length);
-        if (sent > 0)
-            return sent;
-        const int error = SSL_get_error(connection->tls, sent);
-        return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ ? 0 : -1;
-    }
-    ssize_t sent;
-    do
-        sent = send(connection->fd, bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    return sent < 0 && errno == EAGAIN ? 0 : sent;
+    struct hfi_bytes *clear = &connection->clear;
+    BIO *outward = SSL_get_wbio(connection->tls);
+    size_t done = 0;
+    int part = 1;
+    ERR_clear_error();
+    for (; done < clear->used && part > 0; done += part > 0 ? (size_t)part : 0)
+        part = SSL_write(connection->tls, clear->data + done, (int)(clear->used - done));
+    clear->used = 0;
+    const size_t more = BIO_ctrl_pending(outward);
+    if (part <= 0 || !hfi_bytes_reserve(out, more))
+        return false;
+    if (more)
+        out->used += (size_t)BIO_read(outward, out->data + out->used, (int)more);
+    return true;
 }
 
 bool hfi_etcd_make_frames(struct etcd_connection *connection, struct hfi_bytes *out)
 {
     const uint8_t *frames;
     ssize_t length;
+    if (connection->pinged && nghttp2_submit_ping(connection->session, NGHTTP2_FLAG_ACK, connection->ping) != 0)
+        return false;
+    connection->pinged = false;
     while ((length = nghttp2_session_mem_send(connection->session, &frames)) > 0) {
-        if (!add_bytes(out, frames, (size_t)length))
+        if (!add_bytes(connection->tls ? &connection->clear : out, frames, (size_t)length))
             return false;
     }
-    return length == 0;
+    return length == 0 && (!connection->tls || encrypt(connection, out));
+}
+
+bool hfi_etcd_has_frames(const struct etcd_connection *connection)
+{
+    return nghttp2_session_want_write(connection->session) ||
+           (connection->tls && BIO_ctrl_pending(SSL_get_wbio(connection->tls)));
+}
+
+bool hfi_etcd_feed(struct etcd_connection *connection, const void *bytes, size_t length)
+{
+    uint8_t clear[4096];
+    int got;
+    if (!connection->tls)
+        return nghttp2_session_mem_recv(connection->session, bytes, length) == (ssize_t)length;
+    if (BIO_write(SSL_get_rbio(connection->tls), bytes, (int)length) != (int)length)
+        return false;
+    ERR_clear_error();
+    while ((got = SSL_read(connection->tls, clear, sizeof clear)) > 0) {
+        if (nghttp2_session_mem_recv(connection->session, clear, (size_t)got) != got)
+            return false;
+    }
+    return SSL_get_error(connection->tls, got) == SSL_ERROR_WANT_READ;
 }
 
 bool hfi_etcd_flush(struct etcd_connection *connection)
 {
     struct hfi_bytes *out = &connection->out;
+    ssize_t sent;
     if (!hfi_etcd_make_frames(connection, out)) /* all of them in one write */
         return false;
-    ssize_t sent = 1;
-    while (connection->sent < out->used && sent > 0) {
-        sent = send_some(connection, out->data + connection->sent, out->used - connection->sent);
-        if (sent < 0)
-            return false;
-        connection->sent += (size_t)sent;
-    }
-    if (connection->sent == out->used)
-        connection->sent = out->used = 0;
+    do
+        sent = out->used ? send(connection->fd, out->data, out->used, MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0 && errno != EAGAIN)
+        return false;
+    if (sent > 0)
+        drop_bytes(out, (size_t)sent);
     connection->wants = out->used ? POLLIN | POLLOUT : POLLIN;
     return true;
-}
-
-/* Bytes received; 0: there are none; -1: broken, or closed. */
-static ssize_t receive_some(struct etcd_connection *connection, uint8_t *buffer, size_t room)
-{
-    if (connection->tls) {
-        ERR_clear_error();
-        const int got = SSL_read(connection->tls, buffer, (int)room);
-        if (got > 0)
-            return got;
-        const int error = SSL_get_error(connection->tls, got);
-        return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ ? 0 : -1;
-    }
-    ssize_t got;
-    do
-        got = recv(connection->fd, buffer, room, MSG_DONTWAIT);
-    while (got < 0 && errno == EINTR);
-    if (got < 0 && errno == EAGAIN)
-        return 0;
-    return got > 0 ? got : -1;
 }
 
 bool hfi_etcd_fetch(struct etcd_connection *connection)
@@ -308,10 +318,11 @@ bool hfi_etcd_fetch(struct etcd_connection *connection)
     uint8_t buffer[BUFFER];
     ssize_t got;
     do {
-        got = receive_some(connection, buffer, sizeof buffer);
-        if (got < 0 || nghttp2_session_mem_recv(connection->session, buffer, (size_t)got) != got)
+        got = recv(connection->fd, buffer, sizeof buffer, MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return true;
+        if (got <= 0 || !hfi_etcd_feed(connection, buffer, (size_t)got))
             return false;
-        /* What OpenSSL has read, poll() does not see; of a full buffer the rest is there already. */
-    } while (got == sizeof buffer || (got > 0 && connection->tls));
+    } while (got == sizeof buffer); /* the rest is there already */
     return true;
 }

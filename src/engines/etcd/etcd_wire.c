@@ -6,7 +6,6 @@
 #include "loop/await.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/err.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -23,9 +22,9 @@ struct etcd_wire {
     struct etcd_node *node;
     struct etcd_connection *connection;
     struct hfi_op_list waiters; /* for it to be ready, and from then on for answers */
-    hfi_time heard_ns;
-    bool given_up;         /* something was sent and will not be answered */
-    BIO *inward, *outward; /* with TLS: where OpenSSL finds what was read and leaves what is to be sent */
+    unsigned users;             /* those, and who was woken and has not gone on yet */
+    hfi_time said_ns, heard_ns;
+    bool given_up; /* something was sent and will not be answered */
 };
 
 /* One question, on the stack of whoever asks. */
@@ -36,7 +35,7 @@ struct etcd_asking {
     struct etcd_question *question;
     const char *token;
     struct etcd_wire **place;
-    struct etcd_wire *wire; /* while it waits */
+    struct etcd_wire *wire; /* that it uses; NULL: none */
     size_t open;            /* streams that are not over */
     hfi_time sent_ns;
     hf_error *err;
@@ -53,18 +52,6 @@ static struct etcd_asking *asking_of(struct hfi_op *op)
     return (struct etcd_asking *)op;
 }
 
-static void wait_on(struct etcd_wire *wire, struct etcd_asking *asking)
-{
-    asking->wire = wire;
-    hfi_op_list_add(&wire->waiters, &asking->op);
-}
-
-static void wait_no_more(struct etcd_asking *asking)
-{
-    hfi_op_list_remove(&asking->wire->waiters, &asking->op);
-    asking->wire = NULL;
-}
-
 /* --- its end --- */
 
 static void gone(struct hfi_source *source)
@@ -76,13 +63,35 @@ static void gone(struct hfi_source *source)
     hfi_free(wire);
 }
 
-/* Nothing more is asked on it. */
+/* Nothing more is asked on it, and the last user ends it. */
 static void leave(struct etcd_wire *wire)
 {
     if (*wire->place == wire)
         *wire->place = NULL;
-    if (!wire->waiters.first)
+    if (wire->users == 0)
         hfi_source_remove(&wire->store->loop, &wire->source);
+}
+
+static void wait_on(struct etcd_wire *wire, struct etcd_asking *asking)
+{
+    asking->wire = wire;
+    wire->users++;
+    hfi_op_list_add(&wire->waiters, &asking->op);
+}
+
+static void wake(struct etcd_asking *asking, hf_status how)
+{
+    hfi_op_list_remove(&asking->wire->waiters, &asking->op);
+    hfi_op_wake(&asking->op, how);
+}
+
+/* It was woken, or need not wait. */
+static void stop_using(struct etcd_asking *asking)
+{
+    struct etcd_wire *wire = asking->wire;
+    asking->wire = NULL;
+    if (wire && --wire->users == 0 && *wire->place != wire)
+        leave(wire);
 }
 
 static bool was_sent(const struct etcd_question *question)
@@ -95,10 +104,10 @@ static bool was_sent(const struct etcd_question *question)
 }
 
 /* How a question that is not answered ends. */
-static hf_status no_answer(const struct etcd_asking *asking, struct etcd_wire *wire, int native, const char *why)
+static hf_status no_answer(const struct etcd_asking *asking, int native, const char *why)
 {
     const bool sent = was_sent(asking->question);
-    wire->given_up = wire->given_up || sent;
+    asking->wire->given_up = asking->wire->given_up || sent;
     return hfi_fail(asking->err, sent ? HF_UNKNOWN : HF_UNAVAILABLE, native, "%s", why);
 }
 
@@ -108,107 +117,53 @@ static void break_wire(struct etcd_wire *wire, const hf_error *err)
     struct hfi_op *op;
     while ((op = wire->waiters.first) != NULL) {
         struct etcd_asking *asking = asking_of(op);
-        wait_no_more(asking);
-        if (wire->source.connected) {
-            hfi_op_wake(op, no_answer(asking, wire, err->native, err->message));
-            continue;
-        }
         if (asking->err)
             *asking->err = *err;
-        hfi_op_wake(op, err->status);
+        wake(asking, wire->source.connected ? no_answer(asking, err->native, err->message) : err->status);
     }
     leave(wire);
 }
 
 /* --- bytes --- */
 
-/* All frames that there are; with TLS, encrypted. */
 static bool fill(struct hfi_source *source)
 {
-    struct etcd_wire *wire = wire_of(source);
-    struct etcd_connection *connection = wire->connection;
-    struct hfi_bytes *out = wire->outward ? &connection->out : &source->out;
-    if (!hfi_etcd_make_frames(connection, out))
-        return false;
-    if (!wire->outward)
-        return true;
-    ERR_clear_error();
-    if (out->used && SSL_write(connection->tls, out->data, (int)out->used) <= 0)
-        return false;
-    out->used = 0;
-    const size_t more = BIO_ctrl_pending(wire->outward);
-    if (!hfi_bytes_reserve(&source->out, more))
-        return false;
-    if (more)
-        source->out.used += (size_t)BIO_read(wire->outward, source->out.data + source->out.used, (int)more);
-    return true;
+    return hfi_etcd_make_frames(wire_of(source)->connection, &source->out);
 }
 
 /* Called by nghttp2. */
 static void take_over(struct etcd_stream *stream)
 {
     struct etcd_asking *asking = stream->asking;
-    if (--asking->open > 0)
-        return;
-    wait_no_more(asking);
-    hfi_op_wake(&asking->op, HF_OK);
-}
-
-/* Bytes that were read are decrypted, if need be, and what they say is given to whom it is for. */
-static bool feed(struct etcd_wire *wire, const void *bytes, size_t length)
-{
-    uint8_t clear[4096];
-    int got;
-    nghttp2_session *session = wire->connection->session;
-    if (!wire->inward)
-        return nghttp2_session_mem_recv(session, bytes, length) == (ssize_t)length;
-    if (BIO_write(wire->inward, bytes, (int)length) != (int)length)
-        return false;
-    ERR_clear_error();
-    while ((got = SSL_read(wire->connection->tls, clear, sizeof clear)) > 0) {
-        if (nghttp2_session_mem_recv(session, clear, (size_t)got) != got)
-            return false;
-    }
-    return SSL_get_error(wire->connection->tls, got) == SSL_ERROR_WANT_READ;
+    if (--asking->open == 0)
+        wake(asking, HF_OK);
 }
 
 static void take(struct hfi_source *source, const void *buffer, ssize_t got)
 {
     struct etcd_wire *wire = wire_of(source);
-    if (got <= 0 || !feed(wire, buffer, (size_t)got)) {
+    if (got <= 0 || !hfi_etcd_feed(wire->connection, buffer, (size_t)got)) {
         hf_error err;
         hfi_fail(&err, HF_UNKNOWN, got < 0 ? errno : 0, "the server closed the connection before it answered");
         break_wire(wire, &err);
         return;
     }
     wire->heard_ns = hfi_loop_now_ns();
-    /* The window may have to be opened for the rest; what goes out after the last answer can wait. */
-    if (wire->waiters.first &&
-        (nghttp2_session_want_write(wire->connection->session) || (wire->outward && BIO_pending(wire->outward))))
+    /* The window may have to be opened for the rest. What goes out after the last answer can wait, and so can what
+     * answers a ping, unless the server means to find out whether somebody is there. */
+    const bool idle = wire->heard_ns - wire->said_ns > HFI_SECOND;
+    if (wire->waiters.first && (hfi_etcd_has_frames(wire->connection) || (wire->connection->pinged && idle)))
         hfi_source_say(&wire->store->loop, source);
-    if (wire->connection->leaving || *wire->place != wire)
+    if (wire->connection->leaving)
         leave(wire);
 }
 
 /* --- connecting --- */
 
-/* From now on reads block. With TLS two threads may read and write at once: OpenSSL gets its bytes from memory, under
- * the mutex, and not from the socket. */
-static bool prepare(struct etcd_wire *wire)
+/* From now on reads block. */
+static bool prepare(int fd)
 {
-    const int fd = wire->connection->fd;
     const struct timeval block = { .tv_sec = HFI_LOOP_BLOCK_NS / HFI_SECOND };
-    if (wire->connection->tls) {
-        BIO *inward = BIO_new(BIO_s_mem()), *outward = BIO_new(BIO_s_mem());
-        if (!inward || !outward) {
-            BIO_free(inward);
-            BIO_free(outward);
-            return false;
-        }
-        SSL_set_bio(wire->connection->tls, inward, outward);
-        wire->inward = inward;
-        wire->outward = outward;
-    }
     return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &block, sizeof block) == 0 &&
            fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0;
 }
@@ -224,18 +179,16 @@ static void step(struct hfi_source *source)
     source->events = (connection->wants & POLLIN ? EPOLLIN : 0u) | (connection->wants & POLLOUT ? EPOLLOUT : 0u);
     if (status == HF_TIMEOUT)
         return;
-    if (status == HF_OK && !prepare(wire))
-        status = hfi_fail(&err, HF_NOMEM, 0, "no memory for a connection");
+    if (status == HF_OK && !prepare(connection->fd))
+        status = hfi_fail_errno(&err, errno, "prepare", "a connection");
     if (status != HF_OK) {
         break_wire(wire, &err);
         return;
     }
     source->connected = true;
     wire->heard_ns = hfi_loop_now_ns();
-    while ((op = wire->waiters.first) != NULL) {
-        wait_no_more(asking_of(op));
-        hfi_op_wake(op, HF_OK);
-    }
+    while ((op = wire->waiters.first) != NULL)
+        wake(asking_of(op), HF_OK);
 }
 
 static struct etcd_wire *connect_wire(struct etcd_asking *asking)
@@ -287,11 +240,10 @@ static hf_status withdraw_from_connecting(struct hfi_op *op)
 {
     struct etcd_asking *asking = asking_of(op);
     struct etcd_wire *wire = asking->wire;
-    const hf_status status = hfi_etcd_connect_late(wire->connection, wire->node->address, asking->err);
-    wait_no_more(asking);
+    hfi_op_list_remove(&wire->waiters, op);
     if (!wire->waiters.first)
         leave(wire);
-    return status;
+    return hfi_etcd_connect_late(wire->connection, wire->node->address, asking->err);
 }
 
 /* Awaits that there is a connection. */
@@ -344,12 +296,11 @@ static hf_status withdraw_from_call(struct hfi_op *op)
 {
     struct etcd_asking *asking = asking_of(op);
     struct etcd_wire *wire = asking->wire;
-    const hf_status status = no_answer(asking, wire, 0, "the server did not answer in time");
-    wait_no_more(asking);
+    hfi_op_list_remove(&wire->waiters, op);
     cancel_all(wire, asking->question);
     if (wire->heard_ns <= asking->sent_ns || hfi_loop_now_ns() - wire->heard_ns > SILENT_FOR)
         leave(wire);
-    return status;
+    return no_answer(asking, 0, "the server did not answer in time");
 }
 
 /* Awaits the answers. */
@@ -360,7 +311,7 @@ static bool start_call(struct etcd_asking *asking)
         asking->op.woken = hfi_fail(asking->err, HF_UNAVAILABLE, 0, "the connection broke before anything was said");
         return false;
     }
-    asking->sent_ns = hfi_loop_now_ns();
+    asking->sent_ns = wire->said_ns = hfi_loop_now_ns();
     asking->question->sent_ns = asking->store->env->now_ns();
     asking->open = asking->question->count;
     if (!begin_all(wire, asking)) {
@@ -379,8 +330,10 @@ static int ask(struct hfi_op *op)
     struct etcd_asking *const asking = asking_of(op);
     BEGIN(op->line);
     AWAIT(start_ready(asking));
+    stop_using(asking);
     if (op->woken == HF_OK)
         AWAIT(start_call(asking));
+    stop_using(asking);
     END;
     return (int)op->woken;
 }
