@@ -9,10 +9,11 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-/* One that has said nothing for longer is looked at before it is used; and one that does not answer is left. */
+/* One that has said nothing for longer is looked at before it is used. */
 #define JUST_NOW (50 * HFI_MS)
-#define SILENT_FOR (200 * HFI_MS)
-/* A connection has numbers for so many streams; with twice as many they would be used up. */
+/* One that has said nothing for longer, and leaves a call unanswered, is left. */
+#define SILENT_FOR HFI_SECOND
+/* Streams have odd numbers, up to twice this one: long before, another connection is made. */
 #define LAST_STREAM (1u << 30)
 
 struct etcd_wire {
