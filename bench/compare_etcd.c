@@ -16,7 +16,7 @@
 
 #define HANDOFFS 200
 #define BATCH 50
-#define PATIENCE (10 * HFI_SECOND)
+#define PATIENCE_MS 10000
 #define KEY "raw/x/77"
 #define GROUP "raw/x/"
 #define GROUP_END "raw/x0"
@@ -34,14 +34,22 @@ static ProtobufCBinaryData text(const char *words)
     return (ProtobufCBinaryData){ .len = strlen(words), .data = (uint8_t *)(uintptr_t)words };
 }
 
+static bool is_ready(const struct etcd_connection *connection)
+{
+    struct pollfd one = { .fd = connection->fd, .events = connection->wants };
+    return poll(&one, 1, PATIENCE_MS) > 0;
+}
+
 static ProtobufCMessage *ask(struct raw *raw, const char *path, const ProtobufCMessage *request,
                              const ProtobufCMessageDescriptor *type)
 {
-    struct etcd_stream stream = { .path = path }, *const streams[] = { &stream };
+    struct etcd_stream stream = { .path = path };
     ProtobufCMessage *answer = NULL;
     demand(hfi_etcd_add_message(&stream, request) && hfi_etcd_begin(raw->connection, &stream, raw->authority, NULL, 0),
            "cannot ask");
-    demand(hfi_etcd_exchange(raw->connection, streams, 1, hfi_etcd_now_ns() + PATIENCE, NULL) == HF_OK, "no answer");
+    demand(hfi_etcd_flush(raw->connection), "cannot ask");
+    while (!stream.closed)
+        demand(is_ready(raw->connection) && hfi_etcd_fetch(raw->connection), "no answer");
     demand(stream.code == 0 && hfi_etcd_take_message(&stream, type, &answer) && answer, stream.reason);
     hfi_etcd_stream_free(&stream);
     return answer;
@@ -119,7 +127,7 @@ static struct etcd_connection *connect_raw(const struct etcd_address *address)
     hf_error err = { 0 };
     demand(hfi_etcd_connect_begin(&connection, address, false, &err) == HF_OK, err.message);
     while (hfi_etcd_connect_step(connection, address, NULL, &err) == HF_TIMEOUT)
-        demand(hfi_etcd_ready_by(connection->fd, connection->wants, hfi_etcd_now_ns() + PATIENCE), "no connection");
+        demand(is_ready(connection), "no connection");
     demand(connection->phase == ETCD_READY, err.message);
     return connection;
 }
@@ -150,9 +158,8 @@ static void await_watch(struct raw *ear, struct etcd_stream *stream, bool event)
             return;
         if (message)
             continue;
-        demand(hfi_etcd_flush(ear->connection) &&
-                   hfi_etcd_ready_by(ear->connection->fd, POLLIN, hfi_etcd_now_ns() + PATIENCE) &&
-                   hfi_etcd_fetch(ear->connection) && !stream->closed,
+        demand(hfi_etcd_flush(ear->connection) && is_ready(ear->connection) && hfi_etcd_fetch(ear->connection) &&
+                   !stream->closed,
                "the watch broke");
     }
 }

@@ -75,7 +75,6 @@ static void write_script(struct script *script, const uint8_t *part, size_t leng
 {
     static const uint8_t farewell[8] = { 0x7f, 0xff, 0xff, 0xff };
     script->used = 0;
-    say_frame(script, NGHTTP2_SETTINGS, 0, 0, NULL, 0);
     if (length >= 2) {
         const size_t rest = length - 2, first = part[1] < rest ? part[1] : rest;
         answer(script, 1, part[0], part + 2, first);
@@ -85,9 +84,10 @@ static void write_script(struct script *script, const uint8_t *part, size_t leng
     say_frame(script, NGHTTP2_GOAWAY, 0, 0, farewell, sizeof farewell);
 }
 
-/* *other must stay open, for what is sent. */
+/* On which the server has said how many streams it takes. *other must stay open, for what is sent. */
 static struct etcd_connection *connection_with(const struct script *script, int *other)
 {
+    static const uint8_t settings[9] = { [3] = NGHTTP2_SETTINGS };
     int ends[2];
     struct etcd_connection *connection = hfi_alloc(sizeof *connection);
     hfi_fd_begin();
@@ -96,12 +96,33 @@ static struct etcd_connection *connection_with(const struct script *script, int 
     FUZZ_REQUIRE(connection && made && hfi_etcd_session_new(connection));
     FUZZ_REQUIRE(send(ends[1], script->bytes, script->used, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)script->used);
     FUZZ_REQUIRE(shutdown(ends[1], SHUT_WR) == 0);
+    FUZZ_REQUIRE(nghttp2_session_mem_recv(connection->session, settings, sizeof settings) == sizeof settings);
     *other = ends[1];
     connection->fd = ends[0];
     connection->phase = ETCD_READY;
     connection->wants = POLLIN;
-    connection->used_ns = hfi_now_ns();
     return connection;
+}
+
+/* Those that the engine is to get, the first the first. */
+static struct {
+    struct etcd_connection *next[PARTS_MOST];
+    int others[PARTS_MOST];
+    size_t count, taken;
+} connections;
+
+hf_status __wrap_hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address, bool alone,
+                                        hf_error *err);
+hf_status __wrap_hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd_address *address, bool alone,
+                                        hf_error *err)
+{
+    (void)address;
+    (void)alone;
+    *out = NULL;
+    if (connections.taken == connections.count)
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "nobody is there");
+    *out = connections.next[connections.taken++];
+    return HF_OK;
 }
 
 /* --- what is asked --- */
@@ -208,29 +229,37 @@ static void give_back(struct engine *engine)
     FUZZ_REQUIRE(engine->store->ear.watched == NULL); /* nothing is left that points to a lock that may be freed now */
 }
 
-/* Every part is what one connection says, the first the first. */
-static size_t connect_all(struct etcd_store *store, const uint8_t *data, size_t size, int others[PARTS_MOST])
+/* Every part is what one connection says. */
+static void connect_all(const uint8_t *data, size_t size)
 {
-    struct etcd_connection **link = &store->nodes->idle;
     size_t count = 0;
     while (size && count < PARTS_MOST) {
         struct script script;
         const uint8_t *mark = memchr(data, 0xff, size);
         const size_t length = mark ? (size_t)(mark - data) : size;
         write_script(&script, data, length);
-        *link = connection_with(&script, &others[count++]);
-        link = &(*link)->next;
+        connections.next[count] = connection_with(&script, &connections.others[count]);
+        count++;
         data += length + (mark != NULL);
         size -= length + (mark != NULL);
     }
-    store->nodes->idle_count = count;
-    return count;
+    connections.taken = 0;
+    connections.count = count;
+}
+
+static void disconnect_all(void)
+{
+    for (size_t i = 0; i < connections.count; i++) {
+        if (i >= connections.taken)
+            hfi_etcd_disconnect(connections.next[i]);
+        close(connections.others[i]);
+    }
+    connections.taken = connections.count = 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const struct hfi_url nobody = { "etcd", "//127.0.0.1:1" };
-    int others[PARTS_MOST];
     if (size < 2 || size > INPUT_MOST)
         return 0;
     const uint8_t choice = data[0];
@@ -244,7 +273,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     /* Finds nobody there, but leaves everything else ready. */
     FUZZ_REQUIRE(hfi_module_engine.open(engine.store, &nobody, &engine.env, &(struct hfi_opened){ 0 }, NULL) ==
                  HF_UNAVAILABLE);
-    const size_t count = connect_all(engine.store, data + 1, size - 1, others);
+    connect_all(data + 1, size - 1);
     if (!(choice & 0x80))
         lend(engine.store, choice & 0x40);
     if (choice & 1)
@@ -259,7 +288,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     hfi_module_engine.close(engine.store);
     hfi_free(engine.store);
     hfi_waker_free(engine.waker);
-    for (size_t i = 0; i < count; i++)
-        close(others[i]);
+    disconnect_all();
     return 0;
 }

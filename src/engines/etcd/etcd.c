@@ -17,6 +17,7 @@
  *                     there is the token.
  */
 #include "etcd.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -58,6 +59,8 @@ static hf_status etcd_open(void *memory, const struct hfi_url *url, const struct
     store->ear.epoll = store->ear.timer = -1;
     pthread_mutex_init(&store->mutex, NULL);
     pthread_cond_init(&store->granted, NULL);
+    if (!hfi_loop_open(&store->loop))
+        return hfi_fail_errno(err, errno, "make", "a client");
     gethostname(host, sizeof host - 1);
     snprintf(store->who, sizeof store->who, "%s %d", host, (int)getpid());
     hf_status status = hfi_etcd_config_read(&store->config, url, err);
@@ -76,6 +79,7 @@ static void etcd_close(void *memory)
     hfi_etcd_leases_close(store);
     hfi_etcd_ear_close(store);
     hfi_etcd_nodes_free(store);
+    hfi_loop_close(&store->loop);
     SSL_CTX_free(store->tls);
     hfi_free(store->token);
     hfi_etcd_config_free(&store->config);

@@ -10,7 +10,7 @@
  *   etcd_look.c        who holds what; etcd_done.c: what is done
  *   etcd_ask.c         one exchange, with whichever server answers; etcd_answer.c: what a refusal means
  *   etcd_login.c       the token of the log-in
- *   etcd_node.c        a server and the idle connections to it
+ *   etcd_wire.c        the connection to a server that all threads share; etcd_node.c: the servers
  *   etcd_connect.c     socket and TLS; etcd_connection.c: gRPC calls on HTTP/2
  *   etcd_url.c
  *   etcd.proto         the messages
@@ -21,6 +21,7 @@
 #include "engine.h"
 #include "engines/dial.h"
 #include "etcd.pb-c.h"
+#include "loop/loop.h"
 #include <nghttp2/nghttp2.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
@@ -57,44 +58,39 @@ void hfi_etcd_config_free(struct etcd_config *config);
 
 /* --- etcd_connection.c --- */
 
-struct etcd_bytes {
-    uint8_t *data;
-    size_t used, room;
-};
-
 /* One call on a connection. It must stay where it is until it is over or the connection is closed. */
 struct etcd_stream {
     const char *path; /* "/etcdserverpb.KV/Txn" */
     bool stays_open;  /* more messages may follow in both directions */
     int32_t id;       /* 0: not begun */
-    struct etcd_bytes out, in;
+    struct hfi_bytes out, in;
     size_t sent; /* of `out` */
     bool closed;
+    bool untouched;   /* the server has done nothing, and will not */
     int http;         /* the status, 0: none came */
     int code;         /* grpc-status, -1: none came */
     char reason[120]; /* grpc-message */
+    struct etcd_asking *asking;
 };
 
 enum etcd_phase { ETCD_CONNECTING, ETCD_SHAKING_HANDS, ETCD_READY };
 
 struct etcd_connection {
-    struct etcd_connection *next; /* in its node's list of idle ones */
     int fd;
     SSL *tls;
     nghttp2_session *session;
     enum etcd_phase phase;
     struct hfi_dial dial;
-    short wants;           /* what poll() is to wait for before the next step */
-    struct etcd_bytes out; /* what the socket had no room for */
-    size_t sent;
-    bool leaving; /* the server takes no new calls on it */
-    hfi_time used_ns;
+    short wants;            /* what poll() is to wait for before the next step */
+    struct hfi_bytes clear; /* with TLS: what is to be encrypted */
+    struct hfi_bytes out;   /* what the socket had no room for */
+    bool leaving;           /* the server takes no new calls on it */
+    bool pinged;            /* it wants to hear this back; it asks so with each call, to see how fast the network is */
+    uint8_t ping[8];
+    /* NULL, or is called when a stream is over. */
+    void (*over)(struct etcd_stream *stream);
 };
 
-hfi_time hfi_etcd_now_ns(void);
-/* True if the socket is ready by the deadline. */
-bool hfi_etcd_ready_by(int fd, short events, hfi_time deadline_ns);
-bool hfi_etcd_add_bytes(struct etcd_bytes *bytes, const void *data, size_t length);
 void hfi_etcd_stream_free(struct etcd_stream *stream);
 
 bool hfi_etcd_session_new(struct etcd_connection *connection);
@@ -108,12 +104,14 @@ bool hfi_etcd_begin(struct etcd_connection *connection, struct etcd_stream *stre
                     const char *token, hfi_time timeout_ns);
 /* After messages were added to a stream that stays open. */
 void hfi_etcd_resume(struct etcd_connection *connection, const struct etcd_stream *stream);
-/* Both never wait; false: the connection is of no use any more. */
+/* There is something to be sent; adds it to `out`, encrypted if need be; and takes what was received. False: the
+ * connection is of no use any more. */
+bool hfi_etcd_has_frames(const struct etcd_connection *connection);
+bool hfi_etcd_make_frames(struct etcd_connection *connection, struct hfi_bytes *out);
+bool hfi_etcd_feed(struct etcd_connection *connection, const void *bytes, size_t length);
+/* The same with the socket, without waiting. */
 bool hfi_etcd_flush(struct etcd_connection *connection);
 bool hfi_etcd_fetch(struct etcd_connection *connection);
-/* Sends and receives until all `count` streams are over. HF_UNKNOWN: sent, in whole or in part, but not answered. */
-hf_status hfi_etcd_exchange(struct etcd_connection *connection, struct etcd_stream *const *streams, size_t count,
-                            hfi_time deadline_ns, hf_error *err);
 
 /* --- etcd_connect.c --- */
 
@@ -123,6 +121,9 @@ hf_status hfi_etcd_connect_begin(struct etcd_connection **out, const struct etcd
                                  hf_error *err);
 hf_status hfi_etcd_connect_step(struct etcd_connection *connection, const struct etcd_address *address, SSL_CTX *tls,
                                 hf_error *err);
+/* The sentence and the status of one that is not ready in time. */
+hf_status hfi_etcd_connect_late(const struct etcd_connection *connection, const struct etcd_address *address,
+                                hf_error *err);
 void hfi_etcd_disconnect(struct etcd_connection *connection);
 
 /* --- etcd_node.c --- */
@@ -131,16 +132,13 @@ void hfi_etcd_disconnect(struct etcd_connection *connection);
 struct etcd_node {
     const struct etcd_address *address;
     char authority[300]; /* "host:port" */
-    struct etcd_connection *idle;
-    size_t idle_count;
+    /* With the loop's mutex: the connection that all share, and one for renewals that must not wait for others. NULL:
+     * there is none. */
+    struct etcd_wire *wire, *apart;
 };
 
 hf_status hfi_etcd_nodes_new(struct etcd_store *store, hf_error *err);
 void hfi_etcd_nodes_free(struct etcd_store *store);
-/* A connection that is ready, idle so far or new. */
-hf_status hfi_etcd_borrow(struct etcd_store *store, struct etcd_node *node, struct etcd_connection **out,
-                          hfi_time deadline_ns, hf_error *err);
-void hfi_etcd_give_back(struct etcd_store *store, struct etcd_node *node, struct etcd_connection *connection);
 
 /* --- etcd_answer.c --- */
 
@@ -169,6 +167,7 @@ struct etcd_question {
     struct etcd_call *calls;
     size_t count;
     bool writes;
+    bool renews; /* it must not wait behind anything else */
     hfi_time deadline_ns;
     hfi_time sent_ns;   /* set: when what was answered was sent */
     uint64_t login;     /* set: after which log-in */
@@ -190,9 +189,8 @@ bool hfi_etcd_needs_login(const struct etcd_store *store);
 const char *hfi_etcd_token(const struct etcd_store *store);
 /* A server refused the token of this log-in (see store->logins): the next who needs one logs in. */
 void hfi_etcd_login_refused(struct etcd_store *store, uint64_t login);
-/* Asks for a token; with the mutex or without. False: as hfi_etcd_begin(). */
-bool hfi_etcd_login_begin(const struct etcd_store *store, struct etcd_connection *connection,
-                          struct etcd_stream *stream, const char *authority, hfi_time timeout_ns);
+/* The call that asks for a token; with the mutex or without. False: no memory. */
+bool hfi_etcd_login_prepare(const struct etcd_store *store, struct etcd_stream *stream);
 /* Keeps what was answered. False: that was no token. */
 bool hfi_etcd_login_take(struct etcd_store *store, struct etcd_stream *stream);
 
@@ -408,8 +406,9 @@ struct etcd_store {
     SSL_CTX *tls;               /* NULL: no TLS */
     char who[HFI_ETCD_WHO_MAX]; /* "host pid" */
     struct etcd_node *nodes;
+    struct hfi_loop loop; /* of the shared connections */
 
-    pthread_mutex_t mutex; /* guards all that follows, and the idle connections */
+    pthread_mutex_t mutex; /* guards all that follows */
     size_t current;        /* the node that answered last */
     bool answers;          /* the last exchange was answered */
     char *token;           /* NULL: none; "": none is wanted */

@@ -59,6 +59,8 @@ hf_status hfi_etcd_outcome(const struct etcd_stream *stream, bool writes, hf_err
 {
     if (stream->code == 0)
         return HF_OK;
+    if (stream->code < 0 && stream->untouched)
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "the server takes no more calls on this connection");
     /* A proxy that gave up may have passed the request on. */
     if (stream->code < 0 && stream->http && stream->http != 200)
         return hfi_fail(err, writes && stream->http >= 500 ? HF_UNKNOWN : HF_UNAVAILABLE, stream->http,

@@ -3,10 +3,9 @@
  * etcd_ask.c: one exchange with whichever server answers: the one that did so last, and when it is dead, silent or cut
  * off from the cluster, the next.
  */
-#include "etcd.h"
+#include "etcd_wire.h"
 #include <string.h>
 
-#define CALLS_MOST 40
 /* With at least so much time left, half of it is kept for the next server. */
 #define ENOUGH_FOR_TWO HFI_SECOND
 
@@ -20,19 +19,6 @@ void hfi_etcd_answers_free(struct etcd_question *question)
         protobuf_c_message_free_unpacked(call->answer, NULL);
         call->answer = NULL;
     }
-}
-
-static bool begin_all(struct etcd_connection *connection, const char *authority, const char *token,
-                      struct etcd_question *question, hfi_time timeout_ns)
-{
-    for (size_t i = 0; i < question->count; i++) {
-        struct etcd_call *call = &question->calls[i];
-        call->stream.path = call->path;
-        if (!hfi_etcd_add_message(&call->stream, call->request) ||
-            !hfi_etcd_begin(connection, &call->stream, authority, token, timeout_ns))
-            return false;
-    }
-    return true;
 }
 
 /* Unpacks the answers of calls that went well; the status of the first that did not. */
@@ -51,12 +37,6 @@ static hf_status take_answers(struct etcd_question *question, hf_error *err)
     return HF_OK;
 }
 
-static hfi_time time_left(hfi_time deadline_ns)
-{
-    const hfi_time left = deadline_ns - hfi_etcd_now_ns();
-    return left > HFI_MS ? left : HFI_MS;
-}
-
 /* Of a call that changes nothing, an answer that did not come leaves nothing unknown. */
 static hf_status nothing_unknown(hf_status status, hf_error *err)
 {
@@ -67,16 +47,16 @@ static hf_status nothing_unknown(hf_status status, hf_error *err)
     return HF_UNAVAILABLE;
 }
 
-/* The calls in one write. The connection is of no use any more unless all streams are over. */
-static hf_status exchange(struct etcd_connection *connection, const char *authority, const char *token,
-                          struct etcd_question *question, hfi_time deadline_ns, hf_error *err)
+static hf_status exchange(struct etcd_store *store, struct etcd_node *node, struct etcd_question *question,
+                          const char *token, hfi_time deadline_ns, hf_error *err)
 {
-    struct etcd_stream *streams[CALLS_MOST];
-    for (size_t i = 0; i < question->count; i++)
-        streams[i] = &question->calls[i].stream;
-    if (!begin_all(connection, authority, token, question, time_left(deadline_ns)))
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a request");
-    hf_status status = hfi_etcd_exchange(connection, streams, question->count, deadline_ns, err);
+    for (size_t i = 0; i < question->count; i++) {
+        struct etcd_call *call = &question->calls[i];
+        call->stream.path = call->path;
+        if (!hfi_etcd_add_message(&call->stream, call->request))
+            return hfi_fail(err, HF_NOMEM, 0, "no memory for a request");
+    }
+    hf_status status = hfi_etcd_wire_ask(store, node, question, token, deadline_ns, err);
     if (!question->writes)
         status = nothing_unknown(status, err);
     return status == HF_OK ? take_answers(question, err) : status;
@@ -84,25 +64,25 @@ static hf_status exchange(struct etcd_connection *connection, const char *author
 
 /* --- the log-in --- */
 
-static hf_status log_in(struct etcd_store *store, const struct etcd_node *node, struct etcd_connection *connection,
-                        hfi_time deadline_ns, hf_error *err)
+static hf_status log_in(struct etcd_store *store, struct etcd_node *node, bool renews, hfi_time deadline_ns,
+                        hf_error *err)
 {
-    struct etcd_stream stream = { .path = NULL }, *const streams[] = { &stream };
-    if (!hfi_etcd_login_begin(store, connection, &stream, node->authority, time_left(deadline_ns))) {
-        hfi_etcd_stream_free(&stream);
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a request");
-    }
-    hf_status status = nothing_unknown(hfi_etcd_exchange(connection, streams, 1, deadline_ns, err), err);
+    struct etcd_call call = { .path = NULL };
+    struct etcd_question question = { .calls = &call, .count = 1, .renews = renews };
+    hf_status status = hfi_etcd_login_prepare(store, &call.stream)
+                           ? hfi_etcd_wire_ask(store, node, &question, NULL, deadline_ns, err)
+                           : hfi_fail(err, HF_NOMEM, 0, "no memory for a request");
+    status = nothing_unknown(status, err);
     if (status == HF_OK) {
         pthread_mutex_lock(&store->mutex);
-        const bool logged_in = hfi_etcd_login_take(store, &stream);
+        const bool logged_in = hfi_etcd_login_take(store, &call.stream);
         pthread_mutex_unlock(&store->mutex);
         if (!logged_in)
-            status = hfi_etcd_outcome(&stream, false, err);
+            status = hfi_etcd_outcome(&call.stream, false, err);
         if (!logged_in && status == HF_OK)
             status = hfi_fail(err, HF_INTERNAL, 0, "the server answered in a way that makes no sense");
     }
-    hfi_etcd_stream_free(&stream);
+    hfi_etcd_stream_free(&call.stream);
     return status;
 }
 
@@ -137,27 +117,13 @@ static void forget_login(struct etcd_store *store, uint64_t login)
 static hf_status ask_node(struct etcd_store *store, struct etcd_node *node, struct etcd_question *question,
                           hfi_time deadline_ns, hf_error *err)
 {
-    struct etcd_connection *connection;
-    hf_status status = hfi_etcd_borrow(store, node, &connection, deadline_ns, err);
-    if (status != HF_OK)
-        return status;
+    hf_status status = HF_OK;
     if (needs_login(store))
-        status = log_in(store, node, connection, deadline_ns, err);
+        status = log_in(store, node, question->renews, deadline_ns, err);
     if (status == HF_OK) {
         char *token = copy_token(store, &question->login);
-        question->sent_ns = store->env->now_ns();
-        status = exchange(connection, node->authority, token, question, deadline_ns, err);
+        status = exchange(store, node, question, token, deadline_ns, err);
         hfi_free(token);
-    }
-    bool over = true; /* every stream: else what comes late would be written to memory that is gone */
-    for (size_t i = 0; i < question->count; i++)
-        over = over && question->calls[i].stream.closed;
-    if (over && status != HF_INTERNAL) {
-        connection->used_ns = hfi_etcd_now_ns();
-        hfi_etcd_give_back(store, node, connection);
-    } else {
-        hfi_dial_reset(connection->fd);
-        hfi_etcd_disconnect(connection);
     }
     return status;
 }

@@ -42,11 +42,23 @@ hf_status hfi_etcd_tls_new(SSL_CTX **out, const struct etcd_config *config, hf_e
     return status;
 }
 
+/* When it is done OpenSSL has its bytes from memory, and not from the socket: one thread may read it while another one
+ * writes. */
 static hf_status step_shaking_hands(struct etcd_connection *connection, const struct etcd_address *address,
                                     SSL_CTX *tls, hf_error *err)
 {
-    return tls ? hfi_tls_shake_hands(&connection->tls, tls, connection->fd, address->host, &connection->wants, err)
-               : HF_OK;
+    const hf_status status =
+        hfi_tls_shake_hands(&connection->tls, tls, connection->fd, address->host, &connection->wants, err);
+    if (status != HF_OK)
+        return status;
+    BIO *inward = BIO_new(BIO_s_mem()), *outward = BIO_new(BIO_s_mem());
+    if (!inward || !outward) {
+        BIO_free(inward);
+        BIO_free(outward);
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for TLS");
+    }
+    SSL_set_bio(connection->tls, inward, outward);
+    return HF_OK;
 }
 
 /* --- all of it --- */
@@ -60,13 +72,21 @@ hf_status hfi_etcd_connect_step(struct etcd_connection *connection, const struct
         if (status == HF_OK)
             connection->phase = ETCD_SHAKING_HANDS;
     }
-    if (status == HF_OK && connection->phase == ETCD_SHAKING_HANDS)
+    if (status == HF_OK && connection->phase == ETCD_SHAKING_HANDS && tls)
         status = step_shaking_hands(connection, address, tls, err);
     if (status == HF_OK) {
         connection->phase = ETCD_READY;
         connection->wants = POLLIN;
     }
     return status;
+}
+
+hf_status hfi_etcd_connect_late(const struct etcd_connection *connection, const struct etcd_address *address,
+                                hf_error *err)
+{
+    if (connection->phase == ETCD_CONNECTING)
+        return hfi_dial_late(&connection->dial, address->host, address->port, err);
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "no TLS with %.120s:%s: no answer in time", address->host, address->port);
 }
 
 void hfi_etcd_disconnect(struct etcd_connection *connection)
@@ -77,6 +97,7 @@ void hfi_etcd_disconnect(struct etcd_connection *connection)
     SSL_free(connection->tls); /* without the farewell, which could block */
     hfi_fd_close(connection->fd);
     nghttp2_session_del(connection->session);
+    hfi_free(connection->clear.data);
     hfi_free(connection->out.data);
     hfi_free(connection);
 }

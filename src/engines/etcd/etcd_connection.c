@@ -12,55 +12,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define BUFFER 16384
 #define HEAD 5 /* one byte: not compressed; four: how long */
 /* No answer to us is longer. */
 #define MESSAGE_MOST ((size_t)64 << 20)
 
-/* The core's clock, read directly: a socket waits in real time, also where a test has set env->now_ns() forward. */
-hfi_time hfi_etcd_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return now.tv_sec * HFI_SECOND + now.tv_nsec;
-}
-
-bool hfi_etcd_ready_by(int fd, short events, hfi_time deadline_ns)
-{
-    struct pollfd one = { .fd = fd, .events = events };
-    int result;
-    do {
-        const hfi_time left = deadline_ns - hfi_etcd_now_ns();
-        const struct timespec time = { .tv_sec = left > 0 ? left / HFI_SECOND : 0,
-                                       .tv_nsec = left > 0 ? left % HFI_SECOND : 0 };
-        result = ppoll(&one, 1, &time, NULL);
-    } while (result < 0 && errno == EINTR);
-    return result > 0;
-}
-
 /* --- bytes --- */
 
-bool hfi_etcd_add_bytes(struct etcd_bytes *bytes, const void *data, size_t length)
+static bool add_bytes(struct hfi_bytes *bytes, const void *data, size_t length)
 {
-    if (bytes->used + length > bytes->room) {
-        const size_t room = 2 * (bytes->used + length);
-        uint8_t *larger = hfi_alloc(room);
-        if (!larger)
-            return false;
-        if (bytes->used)
-            memcpy(larger, bytes->data, bytes->used);
-        hfi_free(bytes->data);
-        bytes->data = larger;
-        bytes->room = room;
-    }
+    if (!hfi_bytes_reserve(bytes, length))
+        return false;
     memcpy(bytes->data + bytes->used, data, length);
     bytes->used += length;
     return true;
 }
 
-static void drop_bytes(struct etcd_bytes *bytes, size_t count)
+static void drop_bytes(struct hfi_bytes *bytes, size_t count)
 {
     bytes->used -= count;
     if (bytes->used)
@@ -79,14 +48,14 @@ void hfi_etcd_stream_free(struct etcd_stream *stream)
 /* Where protobuf-c packs a message to. */
 struct sink {
     ProtobufCBuffer base;
-    struct etcd_bytes *bytes;
+    struct hfi_bytes *bytes;
     bool full;
 };
 
 static void pack_append(ProtobufCBuffer *buffer, size_t length, const uint8_t *data)
 {
     struct sink *sink = (struct sink *)buffer;
-    sink->full = sink->full || !hfi_etcd_add_bytes(sink->bytes, data, length);
+    sink->full = sink->full || !add_bytes(sink->bytes, data, length);
 }
 
 bool hfi_etcd_add_message(struct etcd_stream *stream, const ProtobufCMessage *message)
@@ -98,7 +67,7 @@ bool hfi_etcd_add_message(struct etcd_stream *stream, const ProtobufCMessage *me
     if (stream->sent == stream->out.used) /* nothing of what went before is needed any more */
         stream->sent = stream->out.used = 0;
     const size_t before = stream->out.used;
-    sink.full = !hfi_etcd_add_bytes(&stream->out, head, sizeof head);
+    sink.full = !add_bytes(&stream->out, head, sizeof head);
     if (!sink.full)
         protobuf_c_message_pack_to_buffer(message, &sink.base);
     if (sink.full)
@@ -108,7 +77,7 @@ bool hfi_etcd_add_message(struct etcd_stream *stream, const ProtobufCMessage *me
 
 bool hfi_etcd_take_message(struct etcd_stream *stream, const ProtobufCMessageDescriptor *type, ProtobufCMessage **out)
 {
-    const uint8_t *in = stream->in.data;
+    const uint8_t *in = (const uint8_t *)stream->in.data;
     *out = NULL;
     if (stream->in.used < HEAD)
         return true;
@@ -127,12 +96,13 @@ bool hfi_etcd_take_message(struct etcd_stream *stream, const ProtobufCMessageDes
 static ssize_t give_data(nghttp2_session *session, int32_t id, uint8_t *buffer, size_t room, uint32_t *flags,
                          nghttp2_data_source *source, void *user)
 {
-    struct etcd_stream *stream = source->ptr;
+    struct etcd_stream *stream = nghttp2_session_get_stream_user_data(session, id);
+    (void)source;
+    (void)user;
+    if (!stream) /* it is being canceled */
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     const size_t left = stream->out.used - stream->sent;
     const size_t part = left < room ? left : room;
-    (void)session;
-    (void)id;
-    (void)user;
     if (part == 0 && stream->stays_open)
         return NGHTTP2_ERR_DEFERRED;
     memcpy(buffer, stream->out.data + stream->sent, part);
@@ -169,7 +139,7 @@ static int take_data(nghttp2_session *session, uint8_t flags, int32_t id, const 
     (void)user;
     if (!stream)
         return 0;
-    if (stream->in.used + length > MESSAGE_MOST + HEAD || !hfi_etcd_add_bytes(&stream->in, data, length))
+    if (stream->in.used + length > MESSAGE_MOST + HEAD || !add_bytes(&stream->in, data, length))
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     return 0;
 }
@@ -177,10 +147,13 @@ static int take_data(nghttp2_session *session, uint8_t flags, int32_t id, const 
 static int take_close(nghttp2_session *session, int32_t id, uint32_t code, void *user)
 {
     struct etcd_stream *stream = nghttp2_session_get_stream_user_data(session, id);
-    (void)code;
-    (void)user;
-    if (stream)
-        stream->closed = true;
+    const struct etcd_connection *connection = user;
+    if (!stream)
+        return 0;
+    stream->closed = true;
+    stream->untouched = code == NGHTTP2_REFUSED_STREAM || stream->sent == 0;
+    if (connection->over)
+        connection->over(stream);
     return 0;
 }
 
@@ -190,20 +163,33 @@ static int take_frame(nghttp2_session *session, const nghttp2_frame *frame, void
     (void)session;
     if (frame->hd.type == NGHTTP2_GOAWAY)
         connection->leaving = true;
+    if (frame->hd.type == NGHTTP2_PING && !(frame->hd.flags & NGHTTP2_FLAG_ACK)) {
+        connection->pinged = true;
+        memcpy(connection->ping, frame->ping.opaque_data, sizeof connection->ping);
+    }
     return 0;
 }
 
 bool hfi_etcd_session_new(struct etcd_connection *connection)
 {
     nghttp2_session_callbacks *callbacks;
+    nghttp2_option *option;
     const nghttp2_settings_entry settings[] = { { NGHTTP2_SETTINGS_ENABLE_PUSH, 0 } };
     if (nghttp2_session_callbacks_new(&callbacks) != 0)
         return false;
+    if (nghttp2_option_new(&option) != 0) {
+        nghttp2_session_callbacks_del(callbacks);
+        return false;
+    }
+    /* Until the server has said how many streams it takes; nghttp2 keeps the rest. */
+    nghttp2_option_set_peer_max_concurrent_streams(option, 1);
+    nghttp2_option_set_no_auto_ping_ack(option, 1);
     nghttp2_session_callbacks_set_on_header_callback2(callbacks, take_header);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, take_data);
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, take_close);
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, take_frame);
-    const bool made = nghttp2_session_client_new(&connection->session, callbacks, connection) == 0;
+    const bool made = nghttp2_session_client_new2(&connection->session, callbacks, connection, option) == 0;
+    nghttp2_option_del(option);
     nghttp2_session_callbacks_del(callbacks);
     return made && nghttp2_submit_settings(connection->session, NGHTTP2_FLAG_NONE, settings, 1) == 0;
 }
@@ -225,7 +211,7 @@ bool hfi_etcd_begin(struct etcd_connection *connection, struct etcd_stream *stre
     nghttp2_nv headers[10];
     size_t count = 0;
     char timeout[24];
-    const nghttp2_data_provider data = { .source = { .ptr = stream }, .read_callback = give_data };
+    const nghttp2_data_provider data = { .read_callback = give_data };
     headers[count++] = header(":method", "POST", 0);
     headers[count++] = header(":scheme", connection->tls ? "https" : "http", 0);
     headers[count++] = header(":path", stream->path, 0);
@@ -239,7 +225,7 @@ bool hfi_etcd_begin(struct etcd_connection *connection, struct etcd_stream *stre
     }
     if (token)
         headers[count++] = header("token", token, NGHTTP2_NV_FLAG_NO_INDEX);
-    stream->closed = false;
+    stream->closed = stream->untouched = false;
     stream->http = 0;
     stream->code = -1;
     stream->reason[0] = 0;
@@ -253,69 +239,78 @@ void hfi_etcd_resume(struct etcd_connection *connection, const struct etcd_strea
     nghttp2_session_resume_data(connection->session, stream->id); /* fails if it was not put off, which is fine */
 }
 
-/* --- bytes on the socket --- */
+/* --- bytes from and for the socket --- */
 
-/* Bytes sent; 0: there is no room; -1: broken. */
-static ssize_t send_some(struct etcd_connection *connection, const uint8_t *bytes, size_t length)
+/* Of what is to be sent; what OpenSSL makes of it is left in memory. */
+static bool encrypt(struct etcd_connection *connection, struct hfi_bytes *out)
 {
-    if (connection->tls) {
-        ERR_clear_error();
-        const int sent = SSL_write(connection->tls, bytes, (int)length);
-        if (sent > 0)
-            return sent;
-        const int error = SSL_get_error(connection->tls, sent);
-        return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ ? 0 : -1;
+    struct hfi_bytes *clear = &connection->clear;
+    BIO *outward = SSL_get_wbio(connection->tls);
+    size_t done = 0;
+    int part = 1;
+    ERR_clear_error();
+    for (; done < clear->used && part > 0; done += part > 0 ? (size_t)part : 0)
+        part = SSL_write(connection->tls, clear->data + done, (int)(clear->used - done));
+    clear->used = 0;
+    const size_t more = BIO_ctrl_pending(outward);
+    if (part <= 0 || !hfi_bytes_reserve(out, more))
+        return false;
+    if (more)
+        out->used += (size_t)BIO_read(outward, out->data + out->used, (int)more);
+    return true;
+}
+
+bool hfi_etcd_make_frames(struct etcd_connection *connection, struct hfi_bytes *out)
+{
+    const uint8_t *frames;
+    ssize_t length;
+    if (connection->pinged && nghttp2_submit_ping(connection->session, NGHTTP2_FLAG_ACK, connection->ping) != 0)
+        return false;
+    connection->pinged = false;
+    while ((length = nghttp2_session_mem_send(connection->session, &frames)) > 0) {
+        if (!add_bytes(connection->tls ? &connection->clear : out, frames, (size_t)length))
+            return false;
     }
-    ssize_t sent;
-    do
-        sent = send(connection->fd, bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    return sent < 0 && errno == EAGAIN ? 0 : sent;
+    return length == 0 && (!connection->tls || encrypt(connection, out));
+}
+
+bool hfi_etcd_has_frames(const struct etcd_connection *connection)
+{
+    return nghttp2_session_want_write(connection->session) ||
+           (connection->tls && BIO_ctrl_pending(SSL_get_wbio(connection->tls)));
+}
+
+bool hfi_etcd_feed(struct etcd_connection *connection, const void *bytes, size_t length)
+{
+    uint8_t clear[4096];
+    int got;
+    if (!connection->tls)
+        return nghttp2_session_mem_recv(connection->session, bytes, length) == (ssize_t)length;
+    if (BIO_write(SSL_get_rbio(connection->tls), bytes, (int)length) != (int)length)
+        return false;
+    ERR_clear_error();
+    while ((got = SSL_read(connection->tls, clear, sizeof clear)) > 0) {
+        if (nghttp2_session_mem_recv(connection->session, clear, (size_t)got) != got)
+            return false;
+    }
+    return SSL_get_error(connection->tls, got) == SSL_ERROR_WANT_READ;
 }
 
 bool hfi_etcd_flush(struct etcd_connection *connection)
 {
-    struct etcd_bytes *out = &connection->out;
-    const uint8_t *frames;
-    ssize_t length;
-    /* All frames in one write. */
-    while ((length = nghttp2_session_mem_send(connection->session, &frames)) > 0) {
-        if (!hfi_etcd_add_bytes(out, frames, (size_t)length))
-            return false;
-    }
-    if (length < 0)
+    struct hfi_bytes *out = &connection->out;
+    ssize_t sent;
+    if (!hfi_etcd_make_frames(connection, out)) /* all of them in one write */
         return false;
-    ssize_t sent = 1;
-    while (connection->sent < out->used && sent > 0) {
-        sent = send_some(connection, out->data + connection->sent, out->used - connection->sent);
-        if (sent < 0)
-            return false;
-        connection->sent += (size_t)sent;
-    }
-    if (connection->sent == out->used)
-        connection->sent = out->used = 0;
+    do
+        sent = out->used ? send(connection->fd, out->data, out->used, MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0 && errno != EAGAIN)
+        return false;
+    if (sent > 0)
+        drop_bytes(out, (size_t)sent);
     connection->wants = out->used ? POLLIN | POLLOUT : POLLIN;
     return true;
-}
-
-/* Bytes received; 0: there are none; -1: broken, or closed. */
-static ssize_t receive_some(struct etcd_connection *connection, uint8_t *buffer, size_t room)
-{
-    if (connection->tls) {
-        ERR_clear_error();
-        const int got = SSL_read(connection->tls, buffer, (int)room);
-        if (got > 0)
-            return got;
-        const int error = SSL_get_error(connection->tls, got);
-        return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ ? 0 : -1;
-    }
-    ssize_t got;
-    do
-        got = recv(connection->fd, buffer, room, MSG_DONTWAIT);
-    while (got < 0 && errno == EINTR);
-    if (got < 0 && errno == EAGAIN)
-        return 0;
-    return got > 0 ? got : -1;
 }
 
 bool hfi_etcd_fetch(struct etcd_connection *connection)
@@ -323,38 +318,11 @@ bool hfi_etcd_fetch(struct etcd_connection *connection)
     uint8_t buffer[BUFFER];
     ssize_t got;
     do {
-        got = receive_some(connection, buffer, sizeof buffer);
-        if (got < 0 || nghttp2_session_mem_recv(connection->session, buffer, (size_t)got) != got)
+        got = recv(connection->fd, buffer, sizeof buffer, MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return true;
+        if (got <= 0 || !hfi_etcd_feed(connection, buffer, (size_t)got))
             return false;
-        /* What OpenSSL has read, poll() does not see; of a full buffer the rest is there already. */
-    } while (got == sizeof buffer || (got > 0 && connection->tls));
+    } while (got == sizeof buffer); /* the rest is there already */
     return true;
-}
-
-static bool all_over(struct etcd_stream *const *streams, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (!streams[i]->closed)
-            return false;
-    }
-    return true;
-}
-
-hf_status hfi_etcd_exchange(struct etcd_connection *connection, struct etcd_stream *const *streams, size_t count,
-                            hfi_time deadline_ns, hf_error *err)
-{
-    bool works = hfi_etcd_flush(connection);
-    bool in_time = true;
-    while (works && in_time && !all_over(streams, count)) {
-        in_time = hfi_etcd_ready_by(connection->fd, connection->wants, deadline_ns);
-        works = in_time && hfi_etcd_fetch(connection);
-        /* The window may have to be opened for the rest; what goes out after the last answer can wait. */
-        if (works && !all_over(streams, count))
-            works = hfi_etcd_flush(connection);
-    }
-    if (all_over(streams, count))
-        return HF_OK;
-    return hfi_fail(err, HF_UNKNOWN, 0, "%s",
-                    in_time ? "the server closed the connection before it answered"
-                            : "the server did not answer in time");
 }

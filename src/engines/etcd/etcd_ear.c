@@ -162,7 +162,8 @@ static void go_on_connecting(struct etcd_store *store, hfi_time now_ns)
     }
     if (!hfi_etcd_needs_login(store))
         open_streams(store);
-    else if (hfi_etcd_login_begin(store, ear->connection, &ear->login, ear->node->authority, CONNECT_PATIENCE) &&
+    else if (hfi_etcd_login_prepare(store, &ear->login) &&
+             hfi_etcd_begin(ear->connection, &ear->login, ear->node->authority, NULL, CONNECT_PATIENCE) &&
              hfi_etcd_flush(ear->connection))
         ear->state = ETCD_EAR_LOGGING_IN;
     else
@@ -174,14 +175,9 @@ static void start_connecting(struct etcd_store *store, hfi_time now_ns)
     struct etcd_ear *ear = &store->ear;
     if (ear->failures == 0)
         ear->next_node = store->current;
-    struct etcd_node *node = ear->node = &store->nodes[ear->next_node];
+    ear->node = &store->nodes[ear->next_node];
     ear->since_ns = now_ns;
-    /* An idle connection is as good: a client that only holds needs no second one. */
-    ear->connection = node->idle;
-    if (ear->connection) {
-        node->idle = ear->connection->next;
-        node->idle_count--;
-    } else if (hfi_etcd_connect_begin(&ear->connection, node->address, false, NULL) != HF_OK) {
+    if (hfi_etcd_connect_begin(&ear->connection, ear->node->address, false, NULL) != HF_OK) {
         break_off(store);
         return;
     }

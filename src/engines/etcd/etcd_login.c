@@ -25,15 +25,13 @@ void hfi_etcd_login_refused(struct etcd_store *store, uint64_t login)
     store->token = NULL;
 }
 
-bool hfi_etcd_login_begin(const struct etcd_store *store, struct etcd_connection *connection,
-                          struct etcd_stream *stream, const char *authority, hfi_time timeout_ns)
+bool hfi_etcd_login_prepare(const struct etcd_store *store, struct etcd_stream *stream)
 {
     Etcd__AuthenticateRequest request = ETCD__AUTHENTICATE_REQUEST__INIT;
     request.name = store->config.user;
     request.password = store->config.password;
     stream->path = "/etcdserverpb.Auth/Authenticate";
-    return hfi_etcd_add_message(stream, &request.base) &&
-           hfi_etcd_begin(connection, stream, authority, NULL, timeout_ns);
+    return hfi_etcd_add_message(stream, &request.base);
 }
 
 static void keep(struct etcd_store *store, const char *token)

@@ -167,6 +167,7 @@ static size_t renew_some(struct etcd_store *store, struct renewal *all, struct h
     const size_t most = together(store);
     while (all->count < count && all->count < most && all->question.count <= LEASES_MOST)
         add_part(store, all, &renewals[all->count]);
+    all->question.renews = true;
     hf_status status = hfi_etcd_ask(store, &all->question, err);
     const bool too_many = all->question.too_many && all->count > 1;
     if (too_many)
