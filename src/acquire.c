@@ -416,7 +416,7 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
     } else {
         hold->state = HFI_HOLD_ENDED;
         hfi_hold_forget(hold);
-        if (is_trouble(status))
+        if (is_trouble(status) && want->may_wait) /* a patience is at its end */
             hfi_line_break_up(client, want->name_hash, want->name);
         hfi_undo(hold, LAST_PATIENCE, NULL);
     }
