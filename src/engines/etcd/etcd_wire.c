@@ -176,7 +176,7 @@ static void step(struct hfi_source *source)
     hf_error err = { .status = HF_OK };
     struct hfi_op *op;
     hf_status status = hfi_etcd_connect_step(connection, wire->node->address, wire->store->tls, &err);
-    hfi_source_changed(source, connection->fd);
+    source->fd = connection->fd;
     source->events = (connection->wants & POLLIN ? EPOLLIN : 0u) | (connection->wants & POLLOUT ? EPOLLOUT : 0u);
     if (status == HF_TIMEOUT)
         return;
@@ -190,6 +190,8 @@ static void step(struct hfi_source *source)
     wire->heard_ns = hfi_loop_now_ns();
     while ((op = wire->waiters.first) != NULL)
         wake(asking_of(op), HF_OK);
+    if (!*wire->place || !(*wire->place)->source.connected) /* the first that is ready is the one */
+        *wire->place = wire;
 }
 
 static struct etcd_wire *connect_wire(struct etcd_asking *asking)
@@ -242,8 +244,7 @@ static hf_status withdraw_from_connecting(struct hfi_op *op)
     struct etcd_asking *asking = asking_of(op);
     struct etcd_wire *wire = asking->wire;
     hfi_op_list_remove(&wire->waiters, op);
-    if (!wire->waiters.first)
-        leave(wire);
+    leave(wire); /* whoever comes next begins another one */
     return hfi_etcd_connect_late(wire->connection, wire->node->address, asking->err);
 }
 
