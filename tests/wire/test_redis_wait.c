@@ -304,13 +304,12 @@ TEST(gifts_for_two_threads)
     struct wire wire;
     struct waiter first, second;
     hf_error err = { 0 };
-    /* The first one's answer comes after the second one has asked, so that each has a connection of its own. */
+    /* The first one's answer comes after the second one has asked, on the connection that they share. */
     wire_serve(&wire, "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
-                      "use main\nacquire 1 20000 1\nstall\nhello\nacquire 2 20000 1\nbusy 60000 1 5000000\n"
-                      "use main\nbusy 60000 0 5000000\nuse ear\npush 2 51 5 0\n"
-                      "next\nrelease 2\nsend :1\\r\\n\nstall\n"
-                      "use ear\npush 1 52 4 999999\nnext\nacquire 1 20000 1\ngranted 53\n"
-                      "next\nrelease 1\nsend :1\\r\\n\n");
+                      "use main\nacquire 1 20000 1\nstall\nacquire 2 20000 1\nbusy 60000 0 5000000\n"
+                      "busy 60000 1 5000000\nuse ear\npush 2 51 5 0\nuse main\nrelease 2\nsend :1\\r\\n\nstall\n"
+                      "use ear\npush 1 52 4 999999\nuse main\nacquire 1 20000 1\ngranted 53\n"
+                      "release 1\nsend :1\\r\\n\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     start(&first, &wire, 53);
     script_await_stall(wire.server, 1);

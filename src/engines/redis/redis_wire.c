@@ -240,7 +240,9 @@ static void step(struct hfi_source *source)
     }
     if (!wire->node->wire || !wire->node->wire->source.connected) /* the first that is ready is the one */
         wire->node->wire = wire;
-    if (wire->node->wire != wire)
+    /* What came behind the log-in would be taken for the answer to the first question. */
+    const bool in_step = connection->reader->pos == connection->reader->len;
+    if (wire->node->wire != wire || !in_step)
         leave(wire);
 }
 
