@@ -205,7 +205,8 @@ hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *questi
     int moves = 0, moments = 0;
     if (store->config.timeout_ns && begun + store->config.timeout_ns < deadline)
         deadline = begun + store->config.timeout_ns;
-    if (hfi_redis_now_ns() >= deadline) /* what cannot be answered would cost its connection: of many at once, one each */
+    /* What cannot be answered would cost its connection: of many at once, one each. */
+    if (hfi_redis_now_ns() >= deadline)
         return hfi_fail(err, HF_UNAVAILABLE, 0, "there was no time left to ask the server");
     for (;;) {
         hf_status status = HF_OK;
