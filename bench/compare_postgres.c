@@ -148,7 +148,7 @@ static void open_raw(struct raw *raw, const char *url)
                       0, NULL));
     prepare(raw, POSTGRES_TAKE);
     prepare(raw, POSTGRES_FREE);
-    prepare(raw, POSTGRES_SERVE);
+    prepare(raw, POSTGRES_FINISH);
     demand(PQenterPipelineMode(raw->pq) == 1, "no pipeline mode");
 }
 

@@ -313,24 +313,28 @@ static hf_status fail_lost(struct postgres_store *store, struct postgres_lock *l
 
 /* --- release and renew --- */
 
-/* `*changed`: it was ours until now. If it cannot be said that it is done, it is freed all the same. */
-static hf_status free_row(struct postgres_store *store, const unsigned char *sequence,
-                          const struct hfi_request *request, bool *changed, hf_error *err)
+/* `*changed`: it was ours until now. If it cannot be said that it is done, it is freed all the same. `plain`: nothing
+ * was asked that was not answered. */
+static hf_status free_row(struct postgres_store *store, bool plain, const struct hfi_request *request, bool *changed,
+                          hf_error *err)
 {
+    const struct postgres_strategy *strategy = store->config.strategy;
+    const unsigned char *freeing = plain ? strategy->release : strategy->leave;
     const bool done = request->done_ms > 0;
     struct postgres_values values;
     struct postgres_answer answer = { .counted = done ? POSTGRES_MARK : POSTGRES_FREE };
-    postgres_sequence marking;
+    postgres_sequence leaving;
     hfi_postgres_values(&values, request);
     if (done) {
         hfi_postgres_put(values.ttl, (int64_t)request->done_ms);
-        hfi_postgres_instead(marking, sequence, POSTGRES_FREE, POSTGRES_MARK, POSTGRES_END);
+        hfi_postgres_instead(leaving, strategy->leave, POSTGRES_FREE, POSTGRES_MARK, POSTGRES_END);
     }
-    hf_status status = hfi_postgres_run(store, done ? marking : sequence, &values, &answer, request->deadline_ns, err);
+    const unsigned char *marking = plain ? strategy->mark : leaving;
+    hf_status status = hfi_postgres_run(store, done ? marking : freeing, &values, &answer, request->deadline_ns, err);
     *changed = answer.changed > 0;
     PQclear(answer.last);
     if (done && hfi_postgres_cannot_mark(status)) {
-        hfi_postgres_run(store, sequence, &values, &answer, request->deadline_ns, NULL);
+        hfi_postgres_run(store, freeing, &values, &answer, request->deadline_ns, NULL);
         PQclear(answer.last);
     }
     return status;
@@ -339,7 +343,6 @@ static hf_status free_row(struct postgres_store *store, const unsigned char *seq
 hf_status hfi_postgres_row_release(struct postgres_store *store, struct postgres_lock *lock,
                                    const struct hfi_request *request, hf_error *err)
 {
-    const struct postgres_strategy *strategy = store->config.strategy;
     bool changed = false;
     pthread_mutex_lock(&store->mutex);
     const bool was_held = lock->state == POSTGRES_HELD;
@@ -354,8 +357,7 @@ hf_status hfi_postgres_row_release(struct postgres_store *store, struct postgres
     const hf_status settled =
         lock->unsure ? hfi_postgres_settle(store, now + (request->deadline_ns - now) / 2, err) : HF_OK;
     const bool plain = was_held && !lock->unsure;
-    hf_status status =
-        free_row(store, plain ? strategy->release : strategy->leave, request, &changed, settled == HF_OK ? err : NULL);
+    hf_status status = free_row(store, plain, request, &changed, settled == HF_OK ? err : NULL);
     if (status == HF_UNKNOWN)
         lock->unsure = true;
     if (settled != HF_OK)

@@ -28,11 +28,12 @@ enum postgres_statement {
     POSTGRES_LOOK,
     POSTGRES_SWAP,
     POSTGRES_ADD,
-    POSTGRES_LOCK,  /* the row that stands for the name, until the end of the sequence */
-    POSTGRES_ENTER, /* the line of those who wait */
-    POSTGRES_SERVE, /* the first of them */
-    POSTGRES_CLEAN, /* up after those who do not live */
-    POSTGRES_MEND,  /* an end that is too far away */
+    POSTGRES_LOCK,   /* the row that stands for the name, until the end of the sequence */
+    POSTGRES_ENTER,  /* the line of those who wait */
+    POSTGRES_SERVE,  /* the first of them */
+    POSTGRES_FINISH, /* what is left of a release; if it serves nobody, the commit does not wait for the disk */
+    POSTGRES_CLEAN,  /* up after those who do not live */
+    POSTGRES_MEND,   /* an end that is too far away */
     POSTGRES_LEAVE,
     POSTGRES_RENEW,
     POSTGRES_FREE,
@@ -81,8 +82,7 @@ struct postgres_strategy {
     postgres_sequence line_up;
     postgres_sequence help; /* the lock is free, but others wait for it: they are served first; or it must be mended */
     postgres_sequence release;
-    postgres_sequence
-        mark; /* bound strategies: before the release; rows have the statement in the place of the other */
+    postgres_sequence mark; /* bound strategies: before the release; rows: in the place of it */
     postgres_sequence leave;
     postgres_sequence evict;
 };

@@ -45,6 +45,10 @@
     "SELECT w.place, w.client, w.serial FROM {W} w WHERE w.name = $1 AND w.place > h.place AND " LIVES                 \
     " ORDER BY w.place LIMIT 1"
 #define TELL_SECOND "CASE WHEN s.place IS NOT NULL THEN " NOTIFY("s", "' second'") " END"
+/* The commit of this one transaction does not wait for the disk. A release that a crash undoes costs a time-to-live, and
+ * whoever takes the lock after it waits for the disk, and so for what was written before. What gives the lock to
+ * somebody, or says that it is done, must wait. */
+#define NEED_NOT_LAST "set_config('synchronous_commit', 'off', true)"
 
 /* --- what is done --- */
 
@@ -121,13 +125,18 @@ static const char enter[] =
 
 /* Every release has to run it, and a hand-off is hardly more than that: what it takes to start counts, so it has few
  * parts. Whoever stands before the second in line has been served, or is dead. */
-static const char lease_serve[] =
-    "WITH given AS (UPDATE {L} l SET client = h.client, serial = h.serial, token = " NEXT_TOKEN ", since = " NOW
-    ", expires = " NOW " + " CLAIM ", ttl = " CLAIM_MS ", host = h.host, pid = h.pid, note = h.note,"
-    " request = 0, queued = s.place IS NOT NULL"
-    " FROM (" HEIR ") h LEFT JOIN LATERAL (" SECOND ") s ON true WHERE l.name = $1 AND " IS_FREE
+#define LEASE_GIVE                                                                                                     \
+    "WITH given AS (UPDATE {L} l SET client = h.client, serial = h.serial, token = " NEXT_TOKEN ", since = " NOW       \
+    ", expires = " NOW " + " CLAIM ", ttl = " CLAIM_MS ", host = h.host, pid = h.pid, note = h.note,"                  \
+    " request = 0, queued = s.place IS NOT NULL"                                                                       \
+    " FROM (" HEIR ") h LEFT JOIN LATERAL (" SECOND ") s ON true WHERE l.name = $1 AND " IS_FREE                       \
     " RETURNING coalesce(s.place, 9223372036854775807) AS place, " TELL_HEIR ", " TELL_SECOND ")"
-    " DELETE FROM {W} w WHERE w.name = $1 AND w.place < (SELECT place FROM given)";
+#define LEASE_TAKE_OUT "DELETE FROM {W} w WHERE w.name = $1 AND w.place < (SELECT place FROM given)"
+
+static const char lease_serve[] = LEASE_GIVE " " LEASE_TAKE_OUT;
+
+static const char lease_finish[] =
+    LEASE_GIVE ", gone AS (" LEASE_TAKE_OUT ") SELECT " NEED_NOT_LAST " WHERE NOT EXISTS (SELECT FROM given)";
 
 /* After those who wait were served: nobody does, or it is still free, as all of them are dead. That is looked at again:
  * its time may have come to an end since, and those who live must stay in line. */
@@ -199,10 +208,16 @@ static const char row_inspect_one[] = ROW_INSPECT(IS_IT);
 static const char insert_take[] = INSERT_TAKE("");
 static const char insert_take_once[] = INSERT_TAKE(UNLESS_DONE);
 
-static const char insert_count[] =
-    "WITH fresh AS (SELECT FROM {L} WHERE name = $1 AND token = 0 AND client IS NOT NULL),"
-    " counted AS (UPDATE {G} g SET token = greatest(g.token + 1, " MICROSECONDS ") FROM fresh WHERE g.name = $1"
-    " RETURNING g.token) UPDATE {L} l SET token = counted.token FROM counted WHERE l.name = $1";
+#define INSERT_COUNT                                                                                                   \
+    "WITH fresh AS (SELECT FROM {L} WHERE name = $1 AND token = 0 AND client IS NOT NULL),"                            \
+    " counted AS (UPDATE {G} g SET token = greatest(g.token + 1, " MICROSECONDS ") FROM fresh WHERE g.name = $1"       \
+    " RETURNING g.token)"
+#define INSERT_GIVE_TOKEN "UPDATE {L} l SET token = counted.token FROM counted WHERE l.name = $1"
+
+static const char insert_count[] = INSERT_COUNT " " INSERT_GIVE_TOKEN;
+
+static const char insert_finish[] =
+    INSERT_COUNT ", given AS (" INSERT_GIVE_TOKEN ") SELECT " NEED_NOT_LAST " WHERE NOT EXISTS (SELECT FROM counted)";
 
 static const char insert_look[] = "SELECT CASE WHEN " IS_MINE " THEN l.token ELSE 0 END, l.host, l.pid, " LEFT_MS(
     "l.expires") ", " IS_FREE ", " IS_AHEAD ", " MICROSECONDS " FROM (SELECT 1) one LEFT JOIN {L} l ON l.name = $1";
@@ -355,6 +370,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_LOCK] = { lease_lock, "n" },
                [POSTGRES_ENTER] = { enter, "ncsbhpk" },
                [POSTGRES_SERVE] = { lease_serve, "n" },
+               [POSTGRES_FINISH] = { lease_finish, "n" },
                [POSTGRES_CLEAN] = { lease_clean, "n" },
                [POSTGRES_MEND] = { mend, "n" },
                [POSTGRES_LEAVE] = { leave, "cs" },
@@ -376,7 +392,8 @@ static const struct postgres_strategy strategies[] = {
       .attempt = { POSTGRES_TAKE },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE },
       .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_TAKE },
-      .release = { POSTGRES_FREE, POSTGRES_SERVE },
+      .release = { POSTGRES_FREE, POSTGRES_FINISH },
+      .mark = { POSTGRES_MARK, POSTGRES_SERVE },
       .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE, POSTGRES_CLEAN },
       .evict = { POSTGRES_EVICT, POSTGRES_SERVE } },
     { .name = "version",
@@ -388,6 +405,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_LOCK] = { lease_lock, "n" },
                [POSTGRES_ENTER] = { enter, "ncsbhpk" },
                [POSTGRES_SERVE] = { lease_serve, "n" },
+               [POSTGRES_FINISH] = { lease_finish, "n" },
                [POSTGRES_CLEAN] = { lease_clean, "n" },
                [POSTGRES_MEND] = { mend, "n" },
                [POSTGRES_LEAVE] = { leave, "cs" },
@@ -409,7 +427,8 @@ static const struct postgres_strategy strategies[] = {
       .attempt = { POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_LOOK },
       .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_CLEAN, POSTGRES_LOOK },
-      .release = { POSTGRES_FREE, POSTGRES_SERVE },
+      .release = { POSTGRES_FREE, POSTGRES_FINISH },
+      .mark = { POSTGRES_MARK, POSTGRES_SERVE },
       .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE, POSTGRES_CLEAN },
       .evict = { POSTGRES_EVICT, POSTGRES_SERVE } },
     { .name = "insert",
@@ -421,6 +440,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_LOCK] = { insert_lock, "n" },
                [POSTGRES_ENTER] = { enter, "ncsbhpk" },
                [POSTGRES_SERVE] = { insert_serve, "n" },
+               [POSTGRES_FINISH] = { insert_finish, "n" },
                [POSTGRES_MEND] = { mend, "n" },
                [POSTGRES_LEAVE] = { leave, "cs" },
                [POSTGRES_RENEW] = { renew, "ncstr" },
@@ -441,7 +461,8 @@ static const struct postgres_strategy strategies[] = {
       .attempt = { POSTGRES_LOCK, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .line_up = { POSTGRES_LOCK, POSTGRES_ENTER, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
       .help = { POSTGRES_LOCK, POSTGRES_MEND, POSTGRES_SERVE, POSTGRES_TAKE, POSTGRES_COUNT, POSTGRES_LOOK },
-      .release = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_SERVE, POSTGRES_COUNT },
+      .release = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_SERVE, POSTGRES_FINISH },
+      .mark = { POSTGRES_LOCK, POSTGRES_MARK, POSTGRES_SERVE, POSTGRES_COUNT },
       .leave = { POSTGRES_LOCK, POSTGRES_FREE, POSTGRES_LEAVE, POSTGRES_SERVE, POSTGRES_COUNT },
       .evict = { POSTGRES_LOCK, POSTGRES_EVICT, POSTGRES_SERVE, POSTGRES_COUNT } },
     { .name = "advisory",
