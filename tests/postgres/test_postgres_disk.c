@@ -69,7 +69,7 @@ static int64_t count_syncs(struct postgres_server *server, const char *strategy,
 TEST_LIMIT(a_release_does_not_wait_for_the_disk, 120)
 {
     struct postgres_server *server = start_lazy(LAZY " -c fsync=on");
-    for (size_t i = 0; i < ROWS; i++) {
+    for (size_t i = 0; i < STRATEGIES; i++) {
         use_strategy(server, strategy_names[i]);
         const int64_t counted = count_syncs(server, strategy_names[i], PAIRS);
         test_note("%s: %d pairs, %d times", strategy_names[i], PAIRS, (int)counted);

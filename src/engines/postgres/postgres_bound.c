@@ -401,11 +401,11 @@ static bool stop_blocking(struct postgres_store *store, struct postgres_connecti
     return status != HF_BUSY && !connection->broken && (status == HF_OK || hfi_postgres_is_cancelled(&answer));
 }
 
-static size_t append(struct postgres_call *calls, size_t count, const unsigned char *sequence,
-                     const struct postgres_values *values)
+static size_t list(struct postgres_call *calls, const unsigned char *sequence, const struct postgres_values *values)
 {
-    for (; *sequence != POSTGRES_END; sequence++)
-        calls[count++] = (struct postgres_call){ .statement = *sequence, .values = values };
+    size_t count = 0;
+    for (; sequence[count] != POSTGRES_END; count++)
+        calls[count] = (struct postgres_call){ .statement = sequence[count], .values = values };
     return count;
 }
 
@@ -415,20 +415,15 @@ static hf_status unlock(struct postgres_store *store, struct postgres_connection
     static const postgres_sequence roll_back = { POSTGRES_ROLLBACK };
     const struct postgres_strategy *strategy = store->config.strategy;
     struct postgres_values values;
-    struct postgres_call calls[2 * POSTGRES_SEQUENCE_MAX];
-    size_t count = 0;
-    hfi_postgres_values(&values, request);
-    if (request->done_ms > 0 && lock->state == POSTGRES_HELD) {
-        hfi_postgres_put(values.version, lock->token);
-        hfi_postgres_put(values.ttl, (int64_t)request->done_ms);
-        count = append(calls, count, strategy->mark, &values);
-    }
-    if (got)
-        count = append(calls, count, strategy->release, &values);
-    else if (lock->in_transaction)
-        count = append(calls, count, roll_back, &values);
-    if (count == 0)
+    struct postgres_call calls[POSTGRES_SEQUENCE_MAX];
+    const bool done = request->done_ms > 0 && lock->state == POSTGRES_HELD;
+    if (!got && !lock->in_transaction)
         return HF_OK;
+    hfi_postgres_values(&values, request);
+    hfi_postgres_put(values.version, lock->token);
+    if (done)
+        hfi_postgres_put(values.ttl, (int64_t)request->done_ms);
+    const size_t count = list(calls, !got ? roll_back : done ? strategy->mark : strategy->release, &values);
     hf_status status = hfi_postgres_exchange(store, connection, calls, count, request->deadline_ns, err);
     if (status == HF_OK && got && !strategy->transaction && PQgetvalue(calls[count - 1].result, 0, 0)[0] != 't')
         status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");

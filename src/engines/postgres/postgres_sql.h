@@ -82,7 +82,7 @@ struct postgres_strategy {
     postgres_sequence line_up;
     postgres_sequence help; /* the lock is free, but others wait for it: they are served first; or it must be mended */
     postgres_sequence release;
-    postgres_sequence mark; /* bound strategies: before the release; rows: in the place of it */
+    postgres_sequence mark; /* the same, and says that it is done */
     postgres_sequence leave;
     postgres_sequence evict;
 };

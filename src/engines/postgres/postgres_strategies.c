@@ -266,8 +266,13 @@ static const char insert_evict[] = "DELETE FROM {L} l WHERE l.name = $1" EVICTED
 static const char grant[] = "INSERT INTO {G} AS g (" GRANT_COLUMNS ") VALUES ($1, " MICROSECONDS ", $2, $3, $4, " NOW
                             ", $5, $6, $7)" GRANT_UPDATE;
 
-static const char clear[] =
-    "UPDATE {G} SET client = NULL, serial = NULL, backend = NULL WHERE name = $1 AND client = $2 AND serial = $3";
+#define CLEAR                                                                                                          \
+    "UPDATE {G} SET client = NULL, serial = NULL, backend = NULL WHERE name = $1 AND client = $2 AND serial = $3"
+
+static const char clear[] = CLEAR;
+
+/* Whoever reads the row looks whether that session has the lock. */
+static const char bound_finish[] = CLEAR " RETURNING " NEED_NOT_LAST;
 
 static const char cancel[] = "SELECT pg_cancel_backend($1)";
 
@@ -474,7 +479,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_TAKE_ONCE] = { advisory_take_once, "ncsbhpk" },
                [POSTGRES_BLOCK] = { advisory_block, "n" },
                [POSTGRES_GRANT] = { grant, "ncsbhpk" },
-               [POSTGRES_CLEAR] = { clear, "ncs" },
+               [POSTGRES_FINISH] = { bound_finish, "ncs" },
                [POSTGRES_MARK] = { bound_mark, "nvhtpk" },
                [POSTGRES_FREE] = { advisory_unlock, "n" },
                [POSTGRES_CANCEL] = { cancel, "b" },
@@ -488,9 +493,9 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },
-      .release = { POSTGRES_CLEAR, POSTGRES_FREE },
-      .mark = { POSTGRES_BEGIN, POSTGRES_MARK,
-                POSTGRES_COMMIT } }, /* the unlocking is at once, the mark with the end */
+      .release = { POSTGRES_FINISH, POSTGRES_FREE },
+      /* the unlocking is at once, the mark with the end */
+      .mark = { POSTGRES_BEGIN, POSTGRES_MARK, POSTGRES_COMMIT, POSTGRES_FINISH, POSTGRES_FREE } },
     { .name = "for-update",
       .caps = BOUND_CAPS,
       .bound = true,
@@ -504,6 +509,7 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_BLOCK] = { update_block, "n" },
                [POSTGRES_GRANT] = { grant, "ncsbhpk" },
                [POSTGRES_CLEAR] = { clear, "ncs" },
+               [POSTGRES_FINISH] = { bound_finish, "ncs" },
                [POSTGRES_MARK] = { bound_mark, "nvhtpk" },
                [POSTGRES_CANCEL] = { cancel, "b" },
                [POSTGRES_HOLDER] = { update_holder, "n" },
@@ -516,8 +522,8 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },
-      .release = { POSTGRES_CLEAR, POSTGRES_COMMIT },
-      .mark = { POSTGRES_MARK } },
+      .release = { POSTGRES_FINISH, POSTGRES_COMMIT },
+      .mark = { POSTGRES_MARK, POSTGRES_CLEAR, POSTGRES_COMMIT } },
 };
 
 const struct postgres_strategy *hfi_postgres_strategy(const char *name)
