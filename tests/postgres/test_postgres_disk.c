@@ -38,7 +38,7 @@ static bool is_free(hf_client *client, const char *name)
     return status == HF_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------ how often it waits */
+/* --- how often it waits --- */
 
 /* How often the log was brought to the disk. What a session counted is added up when it has ended. */
 static int64_t syncs(struct postgres_server *server)
@@ -77,7 +77,7 @@ TEST_LIMIT(a_release_does_not_wait_for_the_disk, 120)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------ after a crash */
+/* --- after a crash --- */
 
 /* Nobody holds it, though the server may think so. */
 TEST_LIMIT(a_crash_right_after_a_release_frees_it_at_the_latest_after_its_ttl, 120)

@@ -45,8 +45,8 @@
     "SELECT w.place, w.client, w.serial FROM {W} w WHERE w.name = $1 AND w.place > h.place AND " LIVES                 \
     " ORDER BY w.place LIMIT 1"
 #define TELL_SECOND "CASE WHEN s.place IS NOT NULL THEN " NOTIFY("s", "' second'") " END"
-/* The commit of this one transaction does not wait for the disk. A release that a crash undoes costs a time-to-live, and
- * whoever takes the lock after it waits for the disk, and so for what was written before. What gives the lock to
+/* The commit of this one transaction does not wait for the disk. A release that a crash undoes costs a time-to-live,
+ * and whoever takes the lock after it waits for the disk, and so for what was written before. What gives the lock to
  * somebody, or says that it is done, must wait. */
 #define NEED_NOT_LAST "set_config('synchronous_commit', 'off', true)"
 
