@@ -189,6 +189,7 @@ void hfi_hold_schedule(struct hfi_hold *hold)
         at = hold->undoing && !hold->pins ? lease->renew_at_ns : HFI_NEVER;
     } else if (hold->overdue) {
         due = HFI_DUE_OVERDUE;
+        at = end < HFI_NEVER ? end : HFI_NEVER - 1; /* also one that has none: it must be found */
     } else if (renewal < end) {
         due = HFI_DUE_RENEWAL;
         at = renewal;
