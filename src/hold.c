@@ -264,7 +264,7 @@ static void free_extra(struct hfi_extra *extra)
 static size_t text_units(size_t before, size_t text_size)
 {
     const size_t all = (before + text_size + 7) / 16 * 16 + 8;
-    return (all - before) / HFI_TEXT_UNIT;
+    return (all - before + HFI_TEXT_UNIT - 1) / HFI_TEXT_UNIT; /* an engine's lock may be of any size */
 }
 
 /* A spare one, if it has room for texts of so many bytes; else a new one. */
