@@ -472,6 +472,9 @@ static hf_status acquire(hf_lock **out, hf_client *client, const char *name, con
     hf_status status = hfi_want_read(&want, client, name, options, err);
     if (status != HF_OK)
         return status;
+    char text[HFI_NAME_MAX + 1]; /* whoever shows a handle may release it while this call waits */
+    if (want.options.owner == HF_OWNER_HANDLE && *want.key.text)
+        want.key.text = memcpy(text, want.key.text, strlen(want.key.text) + 1);
     if (may_wait && want.options.wait_ms)
         want.deadline_ns = hfi_now_ns() + want.options.wait_ms * HFI_MS;
     hf_error trouble; /* what went wrong on the way to success is nobody's business */

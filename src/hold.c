@@ -189,6 +189,7 @@ void hfi_hold_schedule(struct hfi_hold *hold)
         at = hold->undoing && !hold->pins ? lease->renew_at_ns : HFI_NEVER;
     } else if (hold->overdue) {
         due = HFI_DUE_OVERDUE;
+        at = end < HFI_NEVER ? end : HFI_NEVER - 1; /* also one that has none: it must be found */
     } else if (renewal < end) {
         due = HFI_DUE_RENEWAL;
         at = renewal;
@@ -263,7 +264,7 @@ static void free_extra(struct hfi_extra *extra)
 static size_t text_units(size_t before, size_t text_size)
 {
     const size_t all = (before + text_size + 7) / 16 * 16 + 8;
-    return (all - before) / HFI_TEXT_UNIT;
+    return (all - before + HFI_TEXT_UNIT - 1) / HFI_TEXT_UNIT; /* an engine's lock may be of any size */
 }
 
 /* A spare one, if it has room for texts of so many bytes; else a new one. */

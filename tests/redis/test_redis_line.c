@@ -75,6 +75,33 @@ TEST_LIMIT(a_grant_is_passed_on_without_a_command, 60)
     hf_close(other);
 }
 
+/* Or they would run away from it, and begin anew with smaller ones once the server has forgotten them. */
+TEST_LIMIT(no_tokens_are_reserved_ahead_of_the_clock, 60)
+{
+    struct redis_server *server = serve("");
+    hf_client *client = open_client_with_handoff(endless_ttl_ms());
+    struct waiter waiters[2];
+    const hf_options options = stranger(0);
+    hf_lock *lock = must_acquire(client, NAME, NULL);
+    redis_server_do(server, "HSET hf:{%s} t 4000000000000000", NAME);
+    for (int i = 0; i < 2; i++) {
+        waiter_start(&waiters[i], client, NAME, &options);
+        gate_await(&waiters[i].began, 1);
+        pause_ms(5);
+    }
+    must_release(lock);
+    const int first = gate_await_for(&waiters[0].ended, 1, 1000) ? 0 : 1;
+    waiter_join(&waiters[first], HF_OK);
+    CHECK_INT(4000000000000001, waiters[first].token);
+    CHECK_INT(4000000000000001, last_token(server));
+    must_release(waiters[first].lock);
+    waiter_join(&waiters[1 - first], HF_OK);
+    CHECK_INT(4000000000000002, waiters[1 - first].token);
+    CHECK_INT(4000000000000002, last_token(server));
+    must_release(waiters[1 - first].lock);
+    hf_close(client);
+}
+
 /* True: the first in the queue is to get more than one token. */
 static bool wants_more(struct redis_server *server)
 {

@@ -14,7 +14,7 @@ _Atomic uint64_t script_last_owner, script_forgotten;
 _Atomic int script_lost_at_once;
 _Atomic int64_t script_counted_ns;
 _Atomic int script_done;
-atomic_bool script_reserves;
+atomic_bool script_reserves, script_endless;
 static _Atomic uint64_t token;
 
 /* Those that are held are in a list of the store's, as in engines whose locks share a session. */
@@ -81,6 +81,8 @@ static hf_status scripted_open(void *memory, const struct hfi_url *url, const st
     (void)url;
     (void)err;
     opened->reserves = atomic_load(&script_reserves);
+    if (atomic_load(&script_endless))
+        opened->caps &= ~(uint32_t)HF_CAP_EXPIRY;
     store->env = env;
     pthread_mutex_init(&store->mutex, NULL);
     return HF_OK;
@@ -157,7 +159,7 @@ static const struct hfi_engine engine = {
     .summary = "does what a test says",
     .caps = HF_CAP_EXPIRY | HF_CAP_ONCE,
     .store_size = sizeof(struct scripted_store),
-    .lock_size = sizeof(struct scripted_lock),
+    .lock_size = sizeof(struct scripted_lock) + 1, /* of no round size, as it may be */
     .open = scripted_open,
     .close = scripted_close,
     .attempt = scripted_attempt,

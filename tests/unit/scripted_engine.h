@@ -39,6 +39,8 @@ extern _Atomic int script_renewing, script_renew_overlaps;
 
 /* It gives tokens in advance: to be set before a client is opened. */
 extern atomic_bool script_reserves;
+/* Its locks last for as long as a connection, say: the same. */
+extern atomic_bool script_endless;
 
 void script_set(struct script *script, int count, hf_status status, bool stalls);
 hf_client *scripted_client(uint32_t timeout_ms);

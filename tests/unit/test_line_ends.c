@@ -158,6 +158,35 @@ TEST(what_was_passed_on_is_lost_to_whoever_has_it)
     hf_close(members[0].client);
 }
 
+/* Whoever shows a handle need not keep it until it is served: here the next lock has taken its memory meanwhile. */
+TEST(an_owner_is_the_same_when_the_handle_that_showed_it_is_gone)
+{
+    struct member member;
+    hf_options by_text = HF_OPTIONS_INIT;
+    hf_lock *again = NULL, *other = NULL;
+    by_text.owner = HF_OWNER_TEXT;
+    by_text.owner_text = "one";
+    hf_client *client = line_client(LONG_MS);
+    hf_lock *shown = line_hold(client, &by_text);
+    hfi_keeper_lost(client, hfi_hold_owner(shown->hold), "broken");
+    hf_lock *lock = line_hold(client, NULL);
+    member_prepare(&member, client);
+    member.options.owner_handle = shown;
+    members_line_up(&member, 1);
+    CHECK_STATUS(HF_LOST, hf_release(shown, NULL), NULL);
+    by_text.owner_text = "two";
+    REQUIRE_STATUS(HF_OK, hf_acquire(&other, client, "y", &by_text, NULL), NULL);
+    line_give(lock);
+    member_join(&member, HF_OK);
+    by_text.owner_text = "one";
+    CHECK_STATUS(HF_OK, hf_try_acquire(&again, client, "x", &by_text, NULL), NULL);
+    CHECK(again && hf_token(again) == hf_token(member.lock));
+    line_give(again);
+    line_give(member.lock);
+    line_give(other);
+    hf_close(client);
+}
+
 /* Each has a patience of its own with a store in trouble, which must not begin when that of the one before ends. */
 TEST(in_trouble_everybody_asks)
 {

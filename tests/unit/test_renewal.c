@@ -282,6 +282,25 @@ TEST(a_renewal_after_the_client_was_closed_writes_to_no_descriptor)
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
 }
 
+/* As one that is bound to a connection: nothing is due for it but this. */
+TEST(a_lock_without_an_end_is_asked_after_when_it_is_doubted)
+{
+    atomic_store(&script_endless, true);
+    hf_client *client = scripted_client(0);
+    hf_lock *lock;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, "x", NULL, NULL), NULL);
+    CHECK(hf_remaining_ms(lock) == INT64_MAX);
+    hfi_client_lock(client);
+    CHECK(hfi_keeper_start(client, NULL)); /* as it does for a store that can speak up */
+    hfi_client_unlock(client);
+    for (int i = 1; i <= 2; i++) {
+        hfi_keeper_recheck(client, 0);
+        await_at_least(&script_renew.calls, i);
+    }
+    CHECK_STATUS(HF_OK, hf_release(lock, NULL), NULL);
+    hf_close(client);
+}
+
 /* A grant that comes too late to be of use is asked for again: what has become of the first does not matter. */
 TEST(a_loss_of_a_grant_that_was_of_no_use_is_not_told)
 {

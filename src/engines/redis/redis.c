@@ -203,9 +203,13 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
     }
     if (status != HF_OK)
         return status;
+    const bool alone = request->reserve > 1 && replies[0]->type == REDIS_REPLY_INTEGER && replies[0]->integer < 0 &&
+                       replies[0]->integer >= -INT64_MAX; /* a token, and none were reserved */
+    if (alone)
+        replies[0]->integer = -replies[0]->integer;
     if (!request->once || !hfi_redis_take_done(replies[0], request->name, grant, &status, err))
         status = take_answer(store, lock, replies, &question, line_up, grant, err);
-    grant->tokens = request->reserve;
+    grant->tokens = alone ? 1 : request->reserve;
     freeReplyObject(replies[0]);
     freeReplyObject(replies[1]);
     return status;

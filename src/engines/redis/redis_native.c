@@ -45,7 +45,7 @@ static_assert(HFI_TOKENS_MOST == 64, "RESERVED is the same number");
     "  local popped = redis.call('zpopmin', KEYS[2])\n"                                                                \
     "  local first = popped[1]\n"                                                                                      \
     "  if not first then redis.call('hdel', KEYS[1], 'o', 'a') break end\n"                                            \
-    "  local more = popped[2] % 1 > 0 and ' " RESERVED "' or ''\n"                                                     \
+    "  local more = popped[2] % 1 > 0 and last < now and ' " RESERVED "' or ''\n"                                      \
     "  local space = string.find(first, ' ', 18, true)\n"                                                              \
     "  local owner = string.sub(first, 1, space - 1)\n"                                                                \
     "  local client = string.sub(owner, 1, 16)\n"                                                                      \
@@ -73,20 +73,23 @@ static_assert(HFI_TOKENS_MOST == 64, "RESERVED is the same number");
     "end\n"
 
 /* ARGV owner, "host pid note", ttl, 1 to line up, and how many tokens more than one to reserve, unless that is none.
- * Held now: the first token. Else { -1, now, left ms, place, holder }. What comes after a renewal by the same owner is
- * late, and changes nothing. */
+ * Held now: the first token; or less than 0, minus the token, if it has no more than that: they are reserved only while
+ * the last one is before the clock. Else they could run away from it, and would begin anew with smaller ones once the
+ * server has forgotten the last. Not held: { -1, now, left ms, place, holder }. What comes after a renewal by the same
+ * owner is late, and changes nothing. */
 #define ACQUIRE(CHANNEL)                                                                                               \
     "local h = redis.call('hmget', KEYS[1], 'o', 'a', 't', 'x')\n" CLOCK                                               \
     "local last = tonumber(h[3]) or 0\n"                                                                               \
+    "local more = last < now and ARGV[5]\n"                                                                            \
     REFUSE_MARKED("h[4]")                                                                                              \
     "if not h[1] and not h[2] then\n"                                                                                  \
     "  local token = last < now and now or last + 1\n"                                                                 \
-    "  redis.call('hset', KEYS[1], 'o', ARGV[1], 't', ARGV[5] and token + ARGV[5] or token,\n"                         \
+    "  redis.call('hset', KEYS[1], 'o', ARGV[1], 't', more and token + more or token,\n"                               \
     "    'u', now + ARGV[3] * 1000,\n"                                                                                 \
     "    'i', c[1] .. ' ' .. c[2] .. ' ' .. ARGV[2])\n"                                                                \
     "  if " NEW_HOUR " or ARGV[3] - 3600000 > 0 then redis.call('pexpire', KEYS[1], ARGV[3] + 86400000) end\n"         \
     "  if stale then redis.call('hdel', KEYS[1], 'x') end\n"                                                           \
-    "  return token\n"                                                                                                 \
+    "  return (more or not ARGV[5]) and token or -token\n"                                                             \
     "end\n"                                                                                                            \
     "local me = ARGV[1]\n"                                                                                             \
     "local state = redis.call('hmget', KEYS[1], 'u', 'i', 'n')\n"                                                      \
@@ -103,12 +106,12 @@ static_assert(HFI_TOKENS_MOST == 64, "RESERVED is the same number");
     "end\n"                                                                                                            \
     "if h[1] == me then\n"                                                                                             \
     "  if state[3] and " HOLDER_OF("state[3]") " == me then return tonumber(h[3]) end\n"                               \
-    "  local token = ARGV[5] and h[3] + 1 or tonumber(h[3])\n"                                                         \
-    "  redis.call('hset', KEYS[1], 'o', me, 't', token + (ARGV[5] or 0), 'u', now + ARGV[3] * 1000,\n"                 \
+    "  local token = more and h[3] + 1 or tonumber(h[3])\n"                                                            \
+    "  redis.call('hset', KEYS[1], 'o', me, 't', token + (more or 0), 'u', now + ARGV[3] * 1000,\n"                    \
     "    'i', c[1] .. ' ' .. c[2] .. ' ' .. ARGV[2])\n"                                                                \
     "  redis.call('pexpire', KEYS[1], ARGV[3] + 86400000)\n"                                                           \
     "  redis.call('zrem', KEYS[2], me .. ' ' .. ARGV[2])\n"                                                            \
-    "  return token\n"                                                                                                 \
+    "  return (more or not ARGV[5]) and token or -token\n"                                                             \
     "end\n"                                                                                                            \
     "local place = -1\n"                                                                                               \
     "if ARGV[4] == '1' then\n"                                                                                         \
