@@ -230,6 +230,7 @@ TEST_LIMIT(a_connection_that_breaks_costs_those_who_wait_and_no_others, 60)
     struct etcd_cluster *cluster = etcd_cluster_start(1, QUICK);
     shared = open_store(cluster->url);
     run_threads(THREADS + 1, ask_or_break, cluster);
+    echo(shared, "last", "it may be the one that finds it broken", hfi_loop_now_ns() + 15 * HFI_SECOND, true);
     CHECK_STATUS(HF_OK, echo_soon(shared, "afterwards"), NULL);
     close_store(shared);
 }
