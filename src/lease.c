@@ -73,7 +73,8 @@ hfi_time hfi_lease_due(const struct hfi_lease *lease)
 uint32_t hfi_lease_ask_ms(const struct hfi_lease *lease, hfi_time now_ns)
 {
     const hfi_time lengthened = lease->terms.renew ? 0 : lease->whole_ns;
-    if (lease->renew_at_ns != HFI_NEVER && !lengthened) /* also a part that was not made whole yet */
+    const bool ends = lengthened || lease->deadline_ns != HFI_NEVER;
+    if ((lease->renew_at_ns != HFI_NEVER && !lengthened) || !ends) /* also a part that was not made whole yet */
         return lease->terms.ttl_ms;
     const hfi_time whole = lengthened ? lengthened : lease->deadline_ns + hfi_drift_ns(lease->terms.ttl_ms);
     const hfi_time left = whole - now_ns;

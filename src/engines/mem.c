@@ -69,6 +69,7 @@ struct mem_break {
     const char *by;              /* its client is to be told; NULL: it was */
 };
 
+#define UNUSED .mutex = PTHREAD_MUTEX_INITIALIZER, .released = PTHREAD_COND_INITIALIZER
 static struct shard {
     pthread_mutex_t mutex;
     pthread_cond_t released;   /* for mem_evict() */
@@ -77,8 +78,8 @@ static struct shard {
     size_t holder_count;
     struct mem_break *breaks;
     struct mem_mark *marks;
-} shards[SHARDS] = { [0 ... SHARDS - 1] = { .mutex = PTHREAD_MUTEX_INITIALIZER,
-                                            .released = PTHREAD_COND_INITIALIZER } };
+    struct mem_lock **parents; /* a forked child's: what `holders` was there, so that it is not taken for lost */
+} shards[SHARDS] = { [0 ... SHARDS - 1] = { UNUSED } };
 
 static atomic_uint_fast64_t last_token;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -87,7 +88,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void forget_parent(void)
 {
     for (size_t i = 0; i < SHARDS; i++)
-        shards[i] = (struct shard){ .mutex = PTHREAD_MUTEX_INITIALIZER, .released = PTHREAD_COND_INITIALIZER };
+        shards[i] = (struct shard){ UNUSED, .parents = shards[i].holders };
 }
 
 static void install_forget_parent(void)
@@ -153,8 +154,7 @@ static hf_status mem_open(void *memory, const struct hfi_url *url, const struct 
 
 static void mem_close(void *memory)
 {
-    struct mem_store *store = memory;
-    hfi_fd_close(store->bell);
+    hfi_fd_close(((struct mem_store *)memory)->bell);
 }
 
 static void hold(struct mem_lock *lock, hfi_time now_ns)

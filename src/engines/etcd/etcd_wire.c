@@ -164,7 +164,7 @@ static void take(struct hfi_source *source, const void *buffer, ssize_t got)
 /* From now on reads block. */
 static bool prepare(int fd)
 {
-    const struct timeval block = { .tv_sec = HFI_LOOP_BLOCK_NS / HFI_SECOND };
+    const struct timeval block = { .tv_sec = 1 }; /* HFI_LOOP_BLOCK_NS */
     return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &block, sizeof block) == 0 &&
            fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0;
 }
@@ -199,10 +199,13 @@ static struct etcd_wire *connect_wire(struct etcd_asking *asking)
     struct etcd_store *store = asking->store;
     struct etcd_wire *wire = hfi_alloc(sizeof *wire);
     hf_error err;
-    hf_status status =
-        wire ? hfi_etcd_connect_begin(&wire->connection, asking->node->address, store->config.address_count == 1, &err)
-             : hfi_fail(&err, HF_NOMEM, 0, "no memory for a connection");
-    if (status != HF_OK) {
+    hf_status status = HF_NOMEM;
+    if (wire)
+        status =
+            hfi_etcd_connect_begin(&wire->connection, asking->node->address, store->config.address_count == 1, &err);
+    else
+        hfi_fail(&err, HF_NOMEM, 0, "no memory for a connection");
+    if (!wire || status != HF_OK) {
         hfi_free(wire);
         if (asking->err)
             *asking->err = err;

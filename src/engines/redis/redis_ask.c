@@ -222,7 +222,8 @@ hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *questi
         if (status == HF_OK && store->config.kind == REDIS_SENTINEL && question->key &&
             hfi_redis_sentinel_replaced(store, question->node)) {
             hfi_redis_free_replies(replies, question->count);
-            status = hfi_fail(err, HF_UNKNOWN, 0, "the master was replaced before it answered");
+            hfi_fail(err, HF_UNKNOWN, 0, "the master was replaced before it answered");
+            status = HF_UNKNOWN;
         }
         if (!question->key)
             return status;

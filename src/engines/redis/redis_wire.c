@@ -47,7 +47,7 @@ struct redis_call {
     struct redis_node *node;
     struct redis_wire *wire; /* while it waits */
     hfi_time deadline_ns;
-    hf_error *err;
+    hf_error trouble; /* status HF_OK: there was none */
 };
 
 /* Each is the first in its struct. */
@@ -97,14 +97,14 @@ static void break_wire(struct redis_wire *wire, const hf_error *err)
     while ((op = wire->connecting.first) != NULL) {
         struct redis_call *call = call_of(op);
         hfi_op_list_remove(&wire->connecting, op);
-        *call->err = *err;
+        call->trouble = *err;
         stop_waiting(call, err->status);
     }
     for (uint64_t i = wire->answered; i < wire->said; i++) {
         struct redis_call *call = wire->calls[i & (wire->room - 1)];
         if (!call || !call->wire)
             continue;
-        hfi_fail(call->err, HF_UNKNOWN, err->native, "%.200s", err->message);
+        hfi_fail(&call->trouble, HF_UNKNOWN, err->native, "%.200s", err->message);
         stop_waiting(call, HF_UNKNOWN);
     }
     leave(wire);
@@ -276,7 +276,7 @@ static hf_status withdraw_from_connecting(struct hfi_op *op)
     struct redis_call *call = call_of(op);
     struct redis_wire *wire = call->wire;
     hfi_op_list_remove(&wire->connecting, op);
-    const hf_status status = hfi_redis_connect_late(wire->connection, &wire->node->address, call->err);
+    const hf_status status = hfi_redis_connect_late(wire->connection, &wire->node->address, &call->trouble);
     wire->waiting--;
     call->wire = NULL;
     leave(wire); /* whoever comes next begins another one */
@@ -311,7 +311,7 @@ static bool start_ready(struct redis_call *call)
         return false;
     hf_error trouble = { .status = HF_NOMEM };
     if (!wire && !(wire = connect_wire(call->store, call->node, &trouble))) {
-        *call->err = trouble;
+        call->trouble = trouble;
         call->op.woken = trouble.status;
         return false;
     }
@@ -413,7 +413,7 @@ static hf_status withdraw_from_call(struct hfi_op *op)
         if (wire->calls[i & (wire->room - 1)] == call)
             wire->calls[i & (wire->room - 1)] = NULL;
     }
-    hfi_fail(call->err, HF_UNKNOWN, 0, "the server did not answer in time");
+    hfi_fail(&call->trouble, HF_UNKNOWN, 0, "the server did not answer in time");
     wire->waiting--;
     call->wire = NULL;
     leave(wire);
@@ -426,13 +426,13 @@ static bool start_call(struct redis_call *call)
     struct redis_wire *wire = call->node->wire;
     const struct redis_question *question = call->question;
     if (!wire || !wire->source.connected) {
-        call->op.woken = hfi_fail(call->err, HF_UNAVAILABLE, 0, "the connection broke before anything was said");
+        call->op.woken = hfi_fail(&call->trouble, HF_UNAVAILABLE, 0, "the connection broke before anything was said");
         return false;
     }
     if (call->question->sent_ns == 0)
         call->question->sent_ns = call->store->env->now_ns();
     if (!say(wire, question->commands + call->first, question->count - call->first, call->asking, call)) {
-        call->op.woken = hfi_fail(call->err, HF_NOMEM, 0, "no memory for a command");
+        call->op.woken = hfi_fail(&call->trouble, HF_NOMEM, 0, "no memory for a command");
         return false;
     }
     call->wire = wire;
@@ -478,16 +478,13 @@ static int ask(struct hfi_op *op)
 
 static hf_status run(struct redis_call *call, hf_error *err)
 {
-    hf_error trouble; /* of which nothing is written to `err` if all goes well in the end */
-    trouble.status = HF_OK;
-    call->err = &trouble;
     const hf_status status = hfi_loop_run(&call->store->loop, &call->op);
     if (status == HF_OK)
         return HF_OK;
-    if (trouble.status == HF_OK) /* it had no time to go again */
-        hfi_fail(&trouble, status, 0, "the server did not answer in time");
+    if (call->trouble.status == HF_OK) /* it had no time to go again */
+        hfi_fail(&call->trouble, status, 0, "the server did not answer in time");
     if (err)
-        *err = trouble;
+        *err = call->trouble;
     return status;
 }
 
