@@ -4,8 +4,7 @@
  *
  * Words used throughout: a *hold* is one grant of one name to one owner, or one that is on its way; a *handle*
  * (hf_lock) is the caller's end of it, several to one hold when the owner re-entered; a *wait* is a thread that sleeps
- * for a name; a *turn* is
- * a wait in the client's line for a name, behind others of the same client.
+ * for a name; a *turn* is a wait in the client's line for a name, behind others of the same client.
  *
  * One mutex per client guards everything in it. It is never held over a call of an engine or of a user's callback.
  */

@@ -224,6 +224,14 @@ static void *ask_once(void *arg)
     return NULL;
 }
 
+/* Returns when it has asked. */
+static void start_asking(pthread_t *thread, struct asker *asker)
+{
+    REQUIRE_INT(0, pthread_create(thread, NULL, ask_once, asker));
+    while (!hfi_redis_wire_is_busy(asker->store, asker->store->nodes))
+        await_a_moment();
+}
+
 /* Whoever asks after somebody's time was over does so on another connection; those before it still wait. */
 TEST_LIMIT(a_silent_connection_is_left_by_those_who_ask_next, 40)
 {
@@ -237,9 +245,7 @@ TEST_LIMIT(a_silent_connection_is_left_by_those_who_ask_next, 40)
     atomic_store(&relay->swallow_all, true);
     struct asker patient = { store, now_ns() + 3 * HFI_SECOND, HF_OK };
     pthread_t thread;
-    REQUIRE_INT(0, pthread_create(&thread, NULL, ask_once, &patient));
-    while (!hfi_redis_wire_is_busy(store, store->nodes))
-        await_a_moment();
+    start_asking(&thread, &patient);
     CHECK_STATUS(HF_UNKNOWN, echo(store, "hurried", now_ns() + 100 * HFI_MS), NULL);
     CHECK_STATUS(HF_OK, echo_soon(store, "next"), NULL);
     CHECK(store->nodes->wire && store->nodes->wire != old);
@@ -258,9 +264,7 @@ TEST_LIMIT(a_server_that_is_given_up_ends_the_waits_on_connections_that_were_lef
     pthread_t thread;
     CHECK_STATUS(HF_OK, echo_soon(store, "first"), NULL);
     redis_server_pause(server);
-    REQUIRE_INT(0, pthread_create(&thread, NULL, ask_once, &patient));
-    while (!hfi_redis_wire_is_busy(store, store->nodes))
-        await_a_moment();
+    start_asking(&thread, &patient);
     CHECK_STATUS(HF_UNKNOWN, echo(store, "hurried", now_ns() + 100 * HFI_MS), NULL);
     hfi_redis_drop_node(store, store->nodes);
     pthread_join(thread, NULL);
@@ -282,9 +286,7 @@ TEST_LIMIT(a_deadline_is_kept_though_the_socket_is_full, 60)
     pthread_t thread;
     CHECK_STATUS(HF_OK, echo_soon(store, "first"), NULL);
     redis_server_pause(server);
-    REQUIRE_INT(0, pthread_create(&thread, NULL, ask_once, &patient));
-    while (!hfi_redis_wire_is_busy(store, store->nodes))
-        await_a_moment();
+    start_asking(&thread, &patient);
     CHECK_STATUS(HF_UNKNOWN, echo(store, text, now_ns() + 300 * HFI_MS), NULL);
     CHECK(now_ns() < patient.deadline_ns); /* and not when the other one's time is over */
     redis_server_continue(server);

@@ -162,18 +162,21 @@ static bool feed(struct redis_wire *wire, const void *bytes, size_t length)
 static void take(struct hfi_source *source, const void *buffer, ssize_t got)
 {
     struct redis_wire *wire = wire_of(source);
+    const int number = got < 0 ? errno : 0;
     hf_error err;
-    hfi_fail(&err, HF_UNKNOWN, got < 0 ? errno : 0, "the server closed the connection before it answered");
     const bool more = got > 0 && feed(wire, buffer, (size_t)got);
-    if (got > 0 && !more)
-        hfi_fail(&err, HF_UNKNOWN, 0, "the server ended TLS, or there was no memory for its reply");
-    if (!take_replies(wire, &err) || !more) { /* those that came before the end count */
-        break_wire(wire, &err);
+    const bool sensible = take_replies(wire, &err); /* also those that came before the end */
+    if (sensible && more) {
+        wire->used_ns = hfi_loop_now_ns();
+        if (wire->node->wire != wire && wire->waiting == 0)
+            leave(wire);
         return;
     }
-    wire->used_ns = hfi_loop_now_ns();
-    if (wire->node->wire != wire && wire->waiting == 0)
-        leave(wire);
+    if (sensible)
+        hfi_fail(&err, HF_UNKNOWN, number, "%s",
+                 got > 0 ? "the server ended TLS, or there was no memory for its reply"
+                         : "the server closed the connection before it answered");
+    break_wire(wire, &err);
 }
 
 /* With TLS: what was said is encrypted. */
