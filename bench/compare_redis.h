@@ -97,6 +97,8 @@ void open_server(struct server *server, int port);
 void pin_servers_to(struct server *servers, int count, int core);
 /* A field of INFO `section`. */
 double server_figure(struct server *server, const char *section, const char *field);
+/* Of this process, all threads. */
+double cpu_seconds(void);
 /* How many commands clients have sent so far, INFO not counted. A DEL is a client's own if no PUBLISH came with it:
  * the scripts of those dialects that send one call both or neither. */
 double server_commands(struct server *server);

@@ -7,7 +7,6 @@
 #include "compare_redis.h"
 
 #include <stdatomic.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,15 +28,6 @@ static void count_loss(hf_lock *lock, const char *why, void *arg)
     (void)lock;
     if (atomic_fetch_add(&kept->lost, 1) == 0)
         say("lost: %s\n", why);
-}
-
-static double cpu_seconds(void)
-{
-    struct rusage usage;
-
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
 static double server_cpu_seconds(struct server *server)

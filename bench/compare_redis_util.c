@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 const struct placement placements[2] = { { "one core", 0, 0 }, { "two cores", 0, 1 } };
@@ -154,4 +155,13 @@ int number_or_die(const char *text, long most)
     if (*text == 0 || *end != 0 || number < 0 || number > most)
         die("%s is no number from 0 to %ld", text, most);
     return (int)number;
+}
+
+double cpu_seconds(void)
+{
+    struct rusage usage;
+
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
