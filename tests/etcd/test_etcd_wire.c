@@ -3,6 +3,7 @@
  * test_etcd_wire.c: a connection that threads share: whatever happens at whichever await, each question ends once, with
  * its own answer or none.
  */
+#include "disturb.h"
 #include "engines/etcd/etcd_wire.h"
 #include "etcd_support.h"
 #include "late_relay.h"
@@ -110,26 +111,6 @@ static hf_status echo_soon(struct etcd_store *store, const char *text)
 
 /* --- one thing at one await --- */
 
-enum disturbance { TIME_IS_OVER, BREAK, BOTH, DISTURBANCES };
-
-static struct {
-    struct etcd_store *store;
-    unsigned at, awaits, times;
-    enum disturbance what;
-} plan;
-
-static void disturb(struct hfi_op *op)
-{
-    struct etcd_wire *wire = plan.store->nodes->wire;
-    if (++plan.awaits != plan.at)
-        return;
-    plan.times++;
-    if (plan.what != TIME_IS_OVER)
-        shutdown(((struct hfi_source *)wire)->fd, SHUT_RDWR);
-    if (plan.what != BREAK)
-        hfi_op_limit(op, 1);
-}
-
 /* At the first the connection is made, at the second the call is answered. */
 static void check_await(const char *url, unsigned at, enum disturbance what)
 {
@@ -137,11 +118,7 @@ static void check_await(const char *url, unsigned at, enum disturbance what)
     char text[40];
     snprintf(text, sizeof text, "await %u, %d", at, (int)what);
     hfi_etcd_wires_close(store, store->nodes);
-    plan.store = store;
-    plan.at = at;
-    plan.awaits = plan.times = 0;
-    plan.what = what;
-    store->loop.on_await = disturb;
+    disturb_at(&store->loop, at, what);
     const hf_status status = echo_soon(store, text);
     store->loop.on_await = NULL;
     CHECK_INT(1, plan.times);

@@ -3,13 +3,13 @@
  * test_redis_wire.c: a connection that threads share: whatever happens at whichever await, each question ends once,
  * with its own answers or none.
  */
+#include "disturb.h"
 #include "engines/redis/redis_wire.h"
 #include "redis_support.h"
 #include "silent_relay.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 static hfi_time now_ns(void)
 {
@@ -72,38 +72,14 @@ static hf_status echo_soon(struct redis_store *store, const char *text)
 
 /* --- one thing at one await --- */
 
-enum disturbance { TIME_IS_OVER, BREAK, BOTH, DISTURBANCES };
-
-static struct {
-    struct redis_store *store;
-    unsigned at, awaits, times;
-    enum disturbance what;
-} plan;
-
-static void disturb(struct hfi_op *op)
-{
-    struct redis_wire *wire = plan.store->nodes->wire;
-    if (++plan.awaits != plan.at)
-        return;
-    plan.times++;
-    if (plan.what != TIME_IS_OVER)
-        shutdown(((struct hfi_source *)wire)->fd, SHUT_RDWR);
-    if (plan.what != BREAK)
-        hfi_op_limit(op, 1);
-}
-
 /* At the first the connection is made, at the second the script is asked by its hash, at the third by its text. */
 static void check_await(struct redis_server *server, const char *url, unsigned at, enum disturbance what)
 {
     struct redis_store *store = open_store(url);
     char text[40];
     snprintf(text, sizeof text, "await %u, %d", at, (int)what);
-    plan.store = store;
-    plan.at = at;
-    plan.awaits = plan.times = 0;
-    plan.what = what;
     redis_server_do(server, "SCRIPT FLUSH");
-    store->loop.on_await = disturb;
+    disturb_at(&store->loop, at, what);
     const hf_status status = echo_soon(store, text);
     store->loop.on_await = NULL;
     CHECK_INT(1, plan.times);
