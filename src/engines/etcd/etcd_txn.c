@@ -291,6 +291,13 @@ static hf_status find_own(struct etcd_view *view, const Etcd__KeyValue *oldest, 
     return HF_OK;
 }
 
+/* The mark, if it was asked for and read: at `index`, where the conditions held or not. */
+static const Etcd__KeyValue *mark_in(const struct hfi_request *request, const Etcd__TxnResponse *answer, size_t index,
+                                     bool held)
+{
+    return request->once && !!answer->succeeded == held ? only_key(range_of(answer, index)) : NULL;
+}
+
 /* `mark` may be NULL. */
 static void note_done(struct etcd_view *view, const Etcd__KeyValue *mark)
 {
@@ -336,7 +343,7 @@ hf_status hfi_etcd_ask_if_free(struct etcd_store *store, struct etcd_lock *lock,
         status = note_revision(view, answer, err);
     if (status == HF_OK) {
         const Etcd__KeyValue *oldest = answer->succeeded ? NULL : only_key(range_of(answer, 0));
-        const Etcd__KeyValue *mark = answer->succeeded ? NULL : only_key(range_of(answer, 1));
+        const Etcd__KeyValue *mark = mark_in(request, answer, 1, false);
         if (answer->succeeded) {
             view->placed = view->first = true;
             view->own_revision = view->revision;
@@ -373,7 +380,7 @@ hf_status hfi_etcd_ask_to_line_up(struct etcd_store *store, struct etcd_lock *lo
         status = note_revision(view, answer, err);
     if (status == HF_OK) {
         const Etcd__KeyValue *oldest = only_key(range_of(answer, 0)), *other = only_key(range_of(answer, 1));
-        const Etcd__KeyValue *mark = answer->succeeded ? NULL : only_key(range_of(answer, 2));
+        const Etcd__KeyValue *mark = mark_in(request, answer, 2, false);
         if (!answer->succeeded) {
             if (other || !mark)
                 status = find_own(view, oldest, other, err);
@@ -419,7 +426,7 @@ hf_status hfi_etcd_ask_whose_turn(struct etcd_store *store, struct etcd_lock *lo
             hfi_etcd_say_who(view->holder, &oldest->value);
         if (status == HF_OK && other)
             status = keep_before(view, other, err);
-        note_done(view, only_key(range_of(answer, 2)));
+        note_done(view, mark_in(request, answer, 2, true));
     }
     end(&txn);
     return status;
