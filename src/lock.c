@@ -61,12 +61,14 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
     hfi_client_lock(client);
     hfi_client_enter(client);
     wait_for_callback(hold);
-    if (hold->state == HFI_HOLD_HELD && is_over(hold)) {
+    const bool over = hold->state == HFI_HOLD_HELD && is_over(hold);
+    if (over)
         hfi_hold_lose_by_time(hold);
+    if (hold->state == HFI_HOLD_ENDED && !client->closing) /* the keeper may have more losses to tell before this one */
         hfi_hold_tell(hold);
+    if (over)
         hfi_undo(hold, client->timeout_ns, NULL);
-        wait_for_callback(hold);
-    }
+    wait_for_callback(hold);
     detach(hold, lock);
     const bool held = hold->state == HFI_HOLD_HELD, last = held && !hold->handles;
     if (last && hold->spare_tokens && !done)

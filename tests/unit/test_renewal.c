@@ -237,6 +237,46 @@ TEST(a_callback_that_takes_long_delays_the_news_of_no_other_loss)
     CHECK_INT(1, script_renew.calls);
 }
 
+struct first_of_two {
+    struct gate entered, go_on;
+    hf_lock *_Atomic first;
+    _Atomic int calls;
+};
+
+static void stop_the_first(hf_lock *lock, const char *why, void *arg)
+{
+    struct first_of_two *callback = arg;
+    (void)why;
+    if (atomic_fetch_add(&callback->calls, 1) > 0)
+        return;
+    atomic_store(&callback->first, lock);
+    gate_pass(&callback->entered);
+    gate_await(&callback->go_on, 1);
+}
+
+/* The keeper would tell it of the loss when the first one's callback has returned. */
+TEST(a_release_that_finds_the_loss_before_the_keeper_tells_it_calls_back)
+{
+    struct first_of_two callback = { .calls = 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *locks[2];
+    options.on_lost = stop_the_first;
+    options.arg = &callback;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&locks[0], client, "one", &options, NULL), NULL);
+    REQUIRE_STATUS(HF_OK, hf_acquire(&locks[1], client, "two", &options, NULL), NULL);
+    script_set(&script_renew, 2, HF_LOST, false);
+    hfi_keeper_recheck(client, 0); /* both are due now */
+    gate_await(&callback.entered, 1);
+    hf_lock *first = atomic_load(&callback.first);
+    CHECK_STATUS(HF_LOST, hf_release(locks[first == locks[0]], NULL), NULL);
+    CHECK_INT(2, atomic_load(&callback.calls));
+    gate_pass(&callback.go_on);
+    CHECK_STATUS(HF_LOST, hf_release(first, NULL), NULL);
+    hf_close(client);
+    CHECK_INT(2, atomic_load(&callback.calls));
+}
+
 static void release_at_once(hf_lock *lock, const char *why, void *arg)
 {
     (void)why;
