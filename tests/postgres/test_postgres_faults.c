@@ -114,7 +114,7 @@ TEST_LIMIT(waits_that_are_given_up_leave_nothing_in_the_server, 90)
         hf_client *client = open_client(), *other = open_client();
         hf_options options = HF_OPTIONS_INIT;
         hf_lock *lock = must_acquire(client, strategy_names[i], NULL), *none = NULL;
-        options.wait_ms = 150;
+        options.wait_ms = test_ms(700); /* a server that has not answered by then is in trouble */
         for (int round = 0; round < 3; round++)
             CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, strategy_names[i], &options, NULL), NULL);
         postgres_server_await(server, 0, "SELECT count(*) " OUR_BACKENDS " AND wait_event_type = 'Lock'");

@@ -159,7 +159,7 @@ TEST_LIMIT(nothing_is_left_of_those_who_do_not_wait_any_more, 60)
     hf_options options = HF_OPTIONS_INIT;
     hf_lock *lock = must_acquire(client, "x", NULL), *none = NULL;
     struct waiter waiter;
-    options.wait_ms = 100;
+    options.wait_ms = test_ms(700);
     CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, other, "x", &options, NULL), NULL);
     CHECK_INT(0, postgres_server_number(server, "SELECT count(*) FROM holdfast_locks_waiters"));
     CHECK_INT(0, postgres_server_number(server, "SELECT count(*) FROM holdfast_locks WHERE queued"));
@@ -194,7 +194,7 @@ TEST_LIMIT(a_lock_that_ends_while_somebody_leaves_is_for_the_next_in_line, 60)
                        " UPDATE public.holdfast_locks SET expires = clock_timestamp(); END IF; RETURN NULL; END $$");
     postgres_server_do(server, "CREATE TRIGGER end_it AFTER DELETE ON holdfast_locks_waiters"
                                " FOR EACH STATEMENT EXECUTE FUNCTION end_it()");
-    options.wait_ms = 100;
+    options.wait_ms = test_ms(700);
     CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, late, "x", &options, NULL), NULL);
     /* A server that is slow is left in the background. */
     while (postgres_server_number(server, "SELECT count(*) FROM holdfast_locks WHERE expires < now()") == 0 ||

@@ -232,7 +232,7 @@ static void check_wait_ends(hf_client *client)
 {
     struct waiter waiter;
     hf_options options = stranger(0);
-    options.wait_ms = 100;
+    options.wait_ms = test_ms(500);
     waiter_start(&waiter, client, NAME, &options);
     waiter_join(&waiter, HF_TIMEOUT);
 }
