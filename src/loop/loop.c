@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -26,15 +27,18 @@ hfi_time hfi_loop_now_ns(void)
 
 bool hfi_loop_open(struct hfi_loop *loop)
 {
-    *loop = (struct hfi_loop){ .epoll = HFI_FD(epoll_create1(EPOLL_CLOEXEC)) };
+    struct epoll_event event = { .events = EPOLLIN };
+    *loop = (struct hfi_loop){ .epoll = HFI_FD(epoll_create1(EPOLL_CLOEXEC)),
+                               .bell = HFI_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) };
     pthread_mutex_init(&loop->mutex, NULL);
-    return loop->epoll >= 0;
+    return loop->epoll >= 0 && loop->bell >= 0 && epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->bell, &event) == 0;
 }
 
 void hfi_loop_close(struct hfi_loop *loop)
 {
     assert(loop->op_count == 0 && !loop->sources);
     hfi_fd_close(loop->epoll);
+    hfi_fd_close(loop->bell);
     pthread_mutex_destroy(&loop->mutex);
 }
 
@@ -237,14 +241,14 @@ static void arm(struct hfi_loop *loop)
 /* Somebody sees to it that the operation goes on. */
 static bool is_covered(const struct hfi_loop *loop, const struct hfi_source *source)
 {
-    return source ? source->read || (loop->driven && source->armed) : loop->driven;
+    return source ? source->read || (loop->driver && source->armed) : loop->driver != NULL;
 }
 
 /* Whoever stops to read or to drive, for good or to do the other, sees to it that somebody does so for those who need
  * it. */
 static void hand_over(struct hfi_loop *loop)
 {
-    if (loop->driven)
+    if (loop->driver)
         arm(loop);
     else if (loop->sleepers.first)
         hfi_sleeper_wake(loop, loop->sleepers.first, HFI_MOVED);
@@ -287,7 +291,12 @@ static bool is_there(const struct hfi_loop *loop, const struct hfi_source *wante
 static void take_event(struct hfi_loop *loop, const struct epoll_event *event)
 {
     char buffer[BUFFER];
+    eventfd_t rings;
     struct hfi_source *source = event->data.ptr;
+    if (!source) {
+        eventfd_read(loop->bell, &rings);
+        return;
+    }
     if (!is_there(loop, source) || source->read) /* an event before this one has closed it, or a thread reads it now */
         return;
     if (!source->connected) {
@@ -306,15 +315,16 @@ static void take_event(struct hfi_loop *loop, const struct epoll_event *event)
         source->take(source, buffer, got);
 }
 
-static void poll_all(struct hfi_loop *loop, hfi_time until_ns)
+/* For `op`, and for all that await a source which nobody reads. */
+static void poll_all(struct hfi_loop *loop, struct hfi_op *op, hfi_time until_ns)
 {
     struct epoll_event events[EVENTS];
     arm(loop);
-    loop->driven = true;
+    loop->driver = op;
     hfi_unlock_and_wake(loop);
     const int count = epoll_wait(loop->epoll, events, EVENTS, milliseconds(until_ns));
     pthread_mutex_lock(&loop->mutex);
-    loop->driven = false;
+    loop->driver = NULL;
     for (int i = 0; i < count; i++)
         take_event(loop, &events[i]);
 }
@@ -337,12 +347,12 @@ static bool prepare(struct hfi_loop *loop)
     return advance(loop, true);
 }
 
-static void drive(struct hfi_loop *loop)
+static void drive(struct hfi_loop *loop, struct hfi_op *op)
 {
     if (prepare(loop))
         return;
     const struct hfi_timer *first = hfi_timers_first(&loop->timers);
-    poll_all(loop, first ? first->at_ns : HFI_NEVER);
+    poll_all(loop, op, first ? first->at_ns : HFI_NEVER);
     hfi_op_go_on_all(loop);
 }
 
@@ -373,7 +383,7 @@ hf_status hfi_loop_run(struct hfi_loop *loop, struct hfi_op *op)
             if (!sleep_while_covered(loop, op))
                 return op->status;
         } else if (!op->source || !can_be_read(op->source)) {
-            drive(loop);
+            drive(loop, op);
         } else if (!prepare(loop)) {
             read_source(loop, op->source, op->deadline_ns);
             hfi_op_go_on_all(loop);

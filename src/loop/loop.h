@@ -61,7 +61,8 @@ struct hfi_loop {
     struct hfi_op_list ready;     /* operations that can go on */
     struct hfi_sleepers sleepers; /* threads whose operations await no source */
     struct hfi_sleeper *to_wake;
-    bool driven;                         /* a thread waits for all sources that nobody reads */
+    struct hfi_op *driver;               /* its thread waits for all sources that nobody reads; NULL: none does */
+    int bell;                            /* an eventfd that wakes that thread: another one has finished its operation */
     void (*on_await)(struct hfi_op *op); /* for tests: an operation has come to an await */
 };
 

@@ -6,6 +6,7 @@
 #include "loop/sleep.h"
 #include <assert.h>
 #include <linux/futex.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -72,6 +73,8 @@ static void complete(struct hfi_op *op, hf_status status)
     op->finished = true;
     if (op->sleeper)
         hfi_sleeper_wake(op->loop, op->sleeper, HFI_FINISHED);
+    else if (op->loop->driver == op)
+        eventfd_write(op->loop->bell, 1);
 }
 
 static void go_on(struct hfi_op *op)
