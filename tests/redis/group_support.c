@@ -52,8 +52,10 @@ void held_mark(struct held *held)
 
 void await_renewal(struct held *held)
 {
-    /* What remains is rounded: by more than this it does not grow by itself. */
-    while (end_ns(held) < held->end_ns + 20 * 1000000LL) {
+    bool renewed = false;
+    while (!renewed) {
+        /* What remains is rounded: by more than this it does not grow by itself. */
+        renewed = end_ns(held) >= held->end_ns + 20 * 1000000LL;
         if (hf_remaining_ms(held->lock) <= 0 || test_now_ns() > test_deadline_ns() - 1000000000LL) {
             FAIL("%s was not renewed, %d ms are left; %s", held->name, (int)hf_remaining_ms(held->lock), held->why);
             test_abort();

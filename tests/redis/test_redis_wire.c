@@ -249,6 +249,53 @@ TEST_LIMIT(a_server_that_is_given_up_ends_the_waits_on_connections_that_were_lef
     close_store(store);
 }
 
+/* The same for one that is not connected yet: its thread sits in the loop, and must be fetched from there. */
+TEST_LIMIT(a_server_that_is_given_up_ends_the_wait_for_a_connection_to_it, 40)
+{
+    struct redis_server *server = redis_server_start(NULL, "");
+    struct redis_store *store = open_store(server->url);
+    struct asker patient = { store, HFI_NEVER, HF_OK };
+    pthread_t thread;
+    bool driven = false;
+    redis_server_pause(server);
+    start_asking(&thread, &patient);
+    while (!driven) {
+        await_a_moment();
+        hfi_loop_enter(&store->loop);
+        driven = store->loop.driver;
+        hfi_loop_leave(&store->loop);
+    }
+    hfi_redis_drop_node(store, store->nodes);
+    pthread_join(thread, NULL);
+    CHECK_INT(HF_UNAVAILABLE, patient.status);
+    redis_server_continue(server);
+    close_store(store);
+}
+
+/* Found, and replaced before it was asked: no news would end the wait. */
+TEST_LIMIT(a_server_that_was_replaced_meanwhile_is_not_asked, 40)
+{
+    struct redis_server *old = redis_server_start(NULL, "");
+    struct redis_store *store = open_store("redis+sentinel://127.0.0.1:1/mymaster");
+    struct redis_address address = { .host = "127.0.0.1" }, other = { .host = "127.0.0.1", .port = "1" };
+    snprintf(address.port, sizeof address.port, "%d", old->port);
+    struct redis_node *node = hfi_redis_node(store, &address);
+    store->sentinel.known = node;
+    redisReply *reply = NULL;
+    struct redis_command command = { REDIS_ROOM(1) };
+    hfi_redis_add(&command, "PING");
+    struct redis_question question = { .commands = &command, .count = 1, .node = node };
+    CHECK_STATUS(HF_OK, hfi_redis_wire_ask(store, &question, false, &reply, HFI_NEVER, NULL), NULL);
+    freeReplyObject(reply);
+    store->sentinel.known = hfi_redis_node(store, &other);
+    hfi_redis_drop_node(store, node);
+    redis_server_pause(old);
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_UNAVAILABLE, hfi_redis_wire_ask(store, &question, false, &reply, HFI_NEVER, &err), &err);
+    redis_server_continue(old);
+    close_store(store);
+}
+
 /* A server that reads nothing: the first sits in a read, the second cannot get rid of what it has to say. */
 TEST_LIMIT(a_deadline_is_kept_though_the_socket_is_full, 60)
 {

@@ -213,8 +213,9 @@ struct redis_connection *hfi_redis_idle(struct redis_store *store, struct redis_
 /* The one with this number, if it is idle, else NULL; it may be gone. */
 struct redis_connection *hfi_redis_idle_one(struct redis_store *store, struct redis_node *node, uint64_t number);
 void hfi_redis_give_back(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
-/* While an answer is waited for, the connection is in its node's list of those that were asked. */
-void hfi_redis_asked(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
+/* While an answer is waited for, the connection is in its node's list of those that were asked. False: it is not, since
+ * another server has taken that one's place. */
+bool hfi_redis_asked(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
 void hfi_redis_answered(struct redis_store *store, struct redis_node *node, const struct redis_connection *connection);
 /* A request on a connection to `node` was lost: those that were idle for as long may be as dead, and must not cost a
  * timeout each. */

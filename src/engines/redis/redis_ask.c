@@ -73,8 +73,10 @@ static hf_status ask_apart(struct redis_store *store, struct redis_question *que
         return status;
     question->sent_ns = store->env->now_ns();
     const bool may_be_replaced = store->config.kind == REDIS_SENTINEL;
-    if (may_be_replaced)
-        hfi_redis_asked(store, question->node, connection);
+    if (may_be_replaced && !hfi_redis_asked(store, question->node, connection)) {
+        hfi_redis_disconnect(connection);
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "another server has taken its place");
+    }
     if (asking)
         status = say_asking(connection, deadline_ns, err);
     if (status == HF_OK)

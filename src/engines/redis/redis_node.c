@@ -52,12 +52,16 @@ void hfi_redis_nodes_free(struct redis_store *store)
     store->nodes = NULL;
 }
 
-void hfi_redis_asked(struct redis_store *store, struct redis_node *node, struct redis_connection *connection)
+bool hfi_redis_asked(struct redis_store *store, struct redis_node *node, struct redis_connection *connection)
 {
     pthread_mutex_lock(&store->mutex);
-    connection->next = node->asked;
-    node->asked = connection;
+    const bool current = store->sentinel.known == node;
+    if (current) {
+        connection->next = node->asked;
+        node->asked = connection;
+    }
     pthread_mutex_unlock(&store->mutex);
+    return current;
 }
 
 void hfi_redis_answered(struct redis_store *store, struct redis_node *node, const struct redis_connection *connection)

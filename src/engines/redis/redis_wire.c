@@ -303,9 +303,20 @@ static void look_at_idle(struct redis_wire *wire)
     }
 }
 
+/* Another server took its place after it was found: whoever noticed has broken its connections, and would not break one
+ * that is made now. */
+static bool is_replaced(const struct redis_call *call)
+{
+    return call->store->config.kind == REDIS_SENTINEL && hfi_redis_sentinel_replaced(call->store, call->node);
+}
+
 /* Awaits that there is a connection. */
 static bool start_ready(struct redis_call *call)
 {
+    if (is_replaced(call)) {
+        call->op.woken = hfi_fail(&call->trouble, HF_UNAVAILABLE, 0, "another server has taken its place");
+        return false;
+    }
     if (call->node->wire)
         look_at_idle(call->node->wire);
     struct redis_wire *wire = call->node->wire;
