@@ -146,7 +146,7 @@ static void open_raw(struct raw *raw, const struct etcd_address *address)
 
 /* --- raw news --- */
 
-static void await_watch(struct raw *ear, struct etcd_stream *stream, bool event)
+static void await_watch(struct raw *push, struct etcd_stream *stream, bool event)
 {
     for (;;) {
         ProtobufCMessage *message;
@@ -158,23 +158,23 @@ static void await_watch(struct raw *ear, struct etcd_stream *stream, bool event)
             return;
         if (message)
             continue;
-        demand(hfi_etcd_flush(ear->connection) && is_ready(ear->connection) && hfi_etcd_fetch(ear->connection) &&
+        demand(hfi_etcd_flush(push->connection) && is_ready(push->connection) && hfi_etcd_fetch(push->connection) &&
                    !stream->closed,
                "the watch broke");
     }
 }
 
 /* From a deletion to the news of it. */
-static double raw_news_us(struct raw *raw, struct raw *ear, struct etcd_stream *stream)
+static double raw_news_us(struct raw *raw, struct raw *push, struct etcd_stream *stream)
 {
     const int64_t revision = raw_acquire(raw);
     const double start = now_us();
     raw_release(raw, revision);
-    await_watch(ear, stream, true);
+    await_watch(push, stream, true);
     return now_us() - start;
 }
 
-static void start_watch(struct raw *ear, struct etcd_stream *stream)
+static void start_watch(struct raw *push, struct etcd_stream *stream)
 {
     Etcd__WatchRequest request = ETCD__WATCH_REQUEST__INIT;
     Etcd__WatchCreateRequest create = ETCD__WATCH_CREATE_REQUEST__INIT;
@@ -187,9 +187,9 @@ static void start_watch(struct raw *ear, struct etcd_stream *stream)
     stream->path = "/etcdserverpb.Watch/Watch";
     stream->stays_open = true;
     demand(hfi_etcd_add_message(stream, &request.base) &&
-               hfi_etcd_begin(ear->connection, stream, ear->authority, NULL, 0),
+               hfi_etcd_begin(push->connection, stream, push->authority, NULL, 0),
            "cannot watch");
-    await_watch(ear, stream, false);
+    await_watch(push, stream, false);
 }
 
 /* --- Holdfast --- */
@@ -215,7 +215,7 @@ int main(int argc, char **argv)
     double *ours = calloc(rounds, sizeof *ours), *theirs = calloc(rounds, sizeof *theirs), handoffs[HANDOFFS],
            news[HANDOFFS];
     struct etcd_address address;
-    struct raw raw = { .lease = 0 }, ear = { .lease = 0 };
+    struct raw raw = { .lease = 0 }, push = { .lease = 0 };
     struct etcd_stream watch = { .path = NULL };
     hf_client *client = NULL, *other = NULL;
     hf_error err = { 0 };
@@ -225,7 +225,7 @@ int main(int argc, char **argv)
     snprintf(url, sizeof url, "etcd://%s:%s", address.host, address.port);
     demand(hf_open(&client, url, NULL, &err) == HF_OK && hf_open(&other, url, NULL, &err) == HF_OK, err.message);
     open_raw(&raw, &address);
-    open_raw(&ear, &address);
+    open_raw(&push, &address);
     /* In batches by turns, so that both find caches and processors as warm, and share what else the machine does. */
     for (size_t i = 0; i < rounds; i += BATCH) {
         for (size_t j = i; j < rounds && j < i + BATCH; j++)
@@ -233,10 +233,10 @@ int main(int argc, char **argv)
         for (size_t j = i; j < rounds && j < i + BATCH; j++)
             theirs[j] = raw_pair_us(&raw);
     }
-    start_watch(&ear, &watch);
+    start_watch(&push, &watch);
     for (size_t i = 0; i < HANDOFFS; i++) {
         handoffs[i] = our_handoff_us(client, other);
-        news[i] = raw_news_us(&raw, &ear, &watch);
+        news[i] = raw_news_us(&raw, &push, &watch);
     }
     const double mine = median(ours, rounds), raw_pair = median(theirs, rounds), handoff = median(handoffs, HANDOFFS),
                  raw_news = median(news, HANDOFFS);
@@ -246,7 +246,7 @@ int main(int argc, char **argv)
     hf_close(client);
     hf_close(other);
     hfi_etcd_disconnect(raw.connection);
-    hfi_etcd_disconnect(ear.connection);
+    hfi_etcd_disconnect(push.connection);
     hfi_etcd_stream_free(&watch);
     free(ours);
     free(theirs);

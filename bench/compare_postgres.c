@@ -172,34 +172,34 @@ struct handoff {
     double us[MEASURES]; /* medians */
 };
 
-struct ear {
+struct push {
     PGconn *pq;
     double heard_us;
 };
 
 static void *listen_in_thread(void *arg)
 {
-    struct ear *ear = arg;
+    struct push *push = arg;
     PGnotify *news = NULL;
-    struct pollfd one = { .fd = PQsocket(ear->pq), .events = POLLIN };
+    struct pollfd one = { .fd = PQsocket(push->pq), .events = POLLIN };
     while (!news) {
-        demand(poll(&one, 1, -1) == 1 && PQconsumeInput(ear->pq) == 1, "nothing to hear");
-        news = PQnotifies(ear->pq);
+        demand(poll(&one, 1, -1) == 1 && PQconsumeInput(push->pq) == 1, "nothing to hear");
+        news = PQnotifies(push->pq);
     }
-    ear->heard_us = now_us();
+    push->heard_us = now_us();
     PQfreemem(news);
     return NULL;
 }
 
-static double raw_news_us(const struct raw *raw, struct ear *ear, const char *statement)
+static double raw_news_us(const struct raw *raw, struct push *push, const char *statement)
 {
     pthread_t thread;
-    demand(pthread_create(&thread, NULL, listen_in_thread, ear) == 0, "no thread");
+    demand(pthread_create(&thread, NULL, listen_in_thread, push) == 0, "no thread");
     rest();
     const double start = now_us();
     round_trip_us(raw, statement);
     pthread_join(thread, NULL);
-    return ear->heard_us - start;
+    return push->heard_us - start;
 }
 
 static double raw_acquire_us(const struct raw *raw)
@@ -237,13 +237,13 @@ static void measure_ours(struct times *times, const struct raw *raw, hf_client *
 
 static void measure_raw(struct times *times, const struct raw *raw, const char *url)
 {
-    struct ear ear = { .pq = connect_raw(url) };
-    PQclear(PQexec(ear.pq, "LISTEN raw"));
+    struct push push = { .pq = connect_raw(url) };
+    PQclear(PQexec(push.pq, "LISTEN raw"));
     for (size_t i = times->count; i < times->count + TURN; i++) {
-        times->us[NOTIFY][i] = raw_news_us(raw, &ear, "notify");
-        times->us[TOLD][i] = raw_news_us(raw, &ear, "told"); /* of the row that an acquire has made */
+        times->us[NOTIFY][i] = raw_news_us(raw, &push, "notify");
+        times->us[TOLD][i] = raw_news_us(raw, &push, "told"); /* of the row that an acquire has made */
     }
-    PQfinish(ear.pq);
+    PQfinish(push.pq);
 }
 
 static struct handoff measure_handoffs(const char *url, size_t count)

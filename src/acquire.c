@@ -111,7 +111,7 @@ static hf_status ensure_waker(struct contest *contest, hf_error *err)
     /* Whoever waits must hear what the store says by itself, too: that another server has taken its place. Without the
      * keeper it would only be asked later, so its failure is none here. */
     const struct hfi_engine *engine = contest->client->engine;
-    const bool speaks = engine->ear && engine->ear(contest->client->store) >= 0;
+    const bool speaks = engine->push_fd && engine->push_fd(contest->client->store) >= 0;
     hfi_client_lock(contest->client);
     const bool got = wait_get_waker(contest->client, &contest->wait);
     if (got && speaks)
@@ -345,7 +345,7 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
 {
     hf_client *client = hold->client;
     const hfi_time due = hfi_lease_due(&hold->lease);
-    const bool needs_keeper = due != HFI_NEVER || client->engine->ear;
+    const bool needs_keeper = due != HFI_NEVER || client->engine->push_fd;
     if (client->closing)
         return hfi_fail(err, HF_CANCELED, 0, "the client is being closed");
     if (needs_keeper && !hfi_keeper_start(client, err))

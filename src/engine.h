@@ -8,7 +8,7 @@
  * getaddrinfo(), which has none, nor lets a library do so: the core looks up hosts, see resolve.h.
  *
  * All functions may be called from several threads at once, but never two for the same lock, except that renew() and
- * hear() run beside anything. None may block past its deadline; all descriptors are close-on-exec and, unless an
+ * take_push() run beside anything. None may block past its deadline; all descriptors are close-on-exec and, unless an
  * engine's library hides them, opened with HFI_FD() so that a forked child drops them.
  */
 #ifndef HFI_ENGINE_H
@@ -48,7 +48,7 @@ struct hfi_env {
     hfi_time timeout_ns; /* the longest that open(), and any other exchange without a deadline, may take */
     hfi_time (*now_ns)(void);
     uint64_t (*random)(void);
-    /* The store took away what `owner` held: the core tells its user at once. For hear(), and for nothing else. */
+    /* The store took away what `owner` held: the core tells its user at once. For take_push(), and for nothing else. */
     void (*lost)(void *core, struct hfi_owner owner, const char *why);
     /* Something happened to the store that may have cost it our locks, a failover say, or the one of this serial: the
      * core has all of them (0), or that one, renewed now, and not when it would be time. */
@@ -177,11 +177,11 @@ struct hfi_engine {
      * HF_CAP_GUARD. */
     hf_status (*guard)(void *store, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 
-    /* The descriptor on which the store speaks up by itself, or -1; asked again after each hear(). hear() is called on
-     * the keeper's thread when it is readable or broken, reads without blocking, wakes whom it concerns with
+    /* The descriptor on which the store speaks up by itself, or -1; asked again after each take_push(). take_push() is
+     * called on the keeper's thread when it is readable or broken, reads without blocking, wakes whom it concerns with
      * hfi_waker_wake() and reports losses to env->lost(). NULL, both, for a store that never speaks first. */
-    int (*ear)(void *store);
-    void (*hear)(void *store);
+    int (*push_fd)(void *store);
+    void (*take_push)(void *store);
 };
 
 /* --- what the core offers to engines. Exported for modules only; programs have no business with it. --- */

@@ -414,7 +414,7 @@ static void sleep_until(hf_client *client, hfi_time due_ns)
 
     struct pollfd fds[3] = { { .fd = client->keeper_bell, .events = POLLIN },
                              { .fd = client->keeper_timer, .events = POLLIN },
-                             { .fd = client->engine->ear ? client->engine->ear(client->store) : -1,
+                             { .fd = client->engine->push_fd ? client->engine->push_fd(client->store) : -1,
                                .events = POLLIN } };
     int ready;
     do
@@ -423,7 +423,7 @@ static void sleep_until(hf_client *client, hfi_time due_ns)
     if (fds[0].revents)
         hfi_bell_hush(client->keeper_bell);
     if (fds[2].revents)
-        client->engine->hear(client->store);
+        client->engine->take_push(client->store);
 }
 
 static void *keep(void *argument)

@@ -19,7 +19,7 @@ NAMES = [("a", "a"), ("a/b", "a%2Fb"), ("a%2Fb", "a%252Fb"), ("锁", "锁")]
 
 
 def side_by_side(players):
-    """Both ways round at once: a peer that waits has no ear for anything else, so there are two of each kind."""
+    """Both ways round at once: a peer that waits has no push for anything else, so there are two of each kind."""
     spare_foreign, spare_holdfast = players.spare
     return (players.foreign, players.holdfast), (spare_holdfast, spare_foreign)
 

@@ -162,7 +162,7 @@ static bool read_unit(int fd, void *out)
     return length == (ssize_t)sizeof(struct hfi_message);
 }
 
-bool hfi_lifeline_hear(const struct hfi_lifeline *lifeline, struct hfi_message *message,
+bool hfi_lifeline_read(const struct hfi_lifeline *lifeline, struct hfi_message *message,
                        char text[HFI_LIFELINE_TEXT_MAX + 1])
 {
     size_t used = 0;

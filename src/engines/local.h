@@ -41,7 +41,7 @@ struct hfi_message {
 /* `text`: what is said with it, as far as there is room; may be "". False if nobody could be told. */
 bool hfi_lifeline_tell(int folder, uint64_t id, const struct hfi_message *message, const char *text);
 /* The next message, without waiting. False: none. The text is printable ASCII, whoever wrote it. */
-bool hfi_lifeline_hear(const struct hfi_lifeline *lifeline, struct hfi_message *message,
+bool hfi_lifeline_read(const struct hfi_lifeline *lifeline, struct hfi_message *message,
                        char text[HFI_LIFELINE_TEXT_MAX + 1]);
 
 /* --- wall.c: the machine's wall clock, for what must outlast a reboot --- */

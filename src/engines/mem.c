@@ -503,7 +503,7 @@ static hf_status mem_inspect_one(void *store, const char *name, hf_inspect_fn ea
     return shown ? HF_OK : say_no_memory(err);
 }
 
-static int mem_ear(void *memory)
+static int mem_push_fd(void *memory)
 {
     const struct mem_store *store = memory;
     return store->bell;
@@ -525,7 +525,7 @@ static uint64_t next_broken(struct shard *shard, const struct mem_store *store, 
     return serial;
 }
 
-static void mem_hear(void *memory)
+static void mem_take_push(void *memory)
 {
     struct mem_store *store = memory;
     hfi_bell_hush(store->bell);
@@ -595,6 +595,6 @@ const struct hfi_engine hfi_engine_mem = {
     .inspect_done = mem_inspect_done,
     .forget_done = mem_forget_done,
     .evict = mem_evict,
-    .ear = mem_ear,
-    .hear = mem_hear,
+    .push_fd = mem_push_fd,
+    .take_push = mem_take_push,
 };

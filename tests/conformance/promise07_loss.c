@@ -30,10 +30,10 @@ static void check_loss_is_told(void (*how)(hf_options *options))
     how(&options);
     record_loss(&options, &loss);
     hf_lock *lock = must_acquire(client, name.text, &options);
-    struct pollfd ear = { .fd = hf_lost_fd(lock), .events = POLLIN };
-    REQUIRE(ear.fd >= 0);
-    CHECK_INT(ear.fd, hf_lost_fd(lock));
-    int readable = poll(&ear, 1, 0);
+    struct pollfd one = { .fd = hf_lost_fd(lock), .events = POLLIN };
+    REQUIRE(one.fd >= 0);
+    CHECK_INT(one.fd, hf_lost_fd(lock));
+    int readable = poll(&one, 1, 0);
     /* Not before the end; looked at in this order because the end may come in between. */
     if (hf_remaining_ms(lock) > 0) {
         CHECK_INT(0, readable);

@@ -358,9 +358,9 @@ void record_loss(hf_options *options, struct loss *loss)
 
 void await_lost_fd(const hf_lock *lock)
 {
-    struct pollfd ear = { .fd = hf_lost_fd(lock), .events = POLLIN };
-    REQUIRE(ear.fd >= 0);
+    struct pollfd one = { .fd = hf_lost_fd(lock), .events = POLLIN };
+    REQUIRE(one.fd >= 0);
     int64_t left_ms = (test_deadline_ns() - test_now_ns()) / 1000000 - 1000;
-    REQUIRE_INT(1, poll(&ear, 1, left_ms > 0 ? (int)left_ms : 0));
-    CHECK_INT(POLLIN, ear.revents);
+    REQUIRE_INT(1, poll(&one, 1, left_ms > 0 ? (int)left_ms : 0));
+    CHECK_INT(POLLIN, one.revents);
 }

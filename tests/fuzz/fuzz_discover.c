@@ -195,8 +195,8 @@ static void use(struct redis_store *store, const struct hfi_env *env, uint8_t ch
         };
         fuzz_check_answer(hfi_module_engine.renew(store, renewals, 2, hfi_now_ns() + PATIENCE, &err), &err);
     }
-    if (choice & 4 && hfi_module_engine.ear(store) >= 0)
-        hfi_module_engine.hear(store);
+    if (choice & 4 && hfi_module_engine.push_fd(store) >= 0)
+        hfi_module_engine.take_push(store);
     size_t seen = 0;
     if (choice & 8)
         fuzz_check_answer(hfi_module_engine.inspect(store, "job", look, &seen, hfi_now_ns() + PATIENCE, &err), &err);

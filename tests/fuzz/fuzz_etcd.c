@@ -226,7 +226,7 @@ static void give_back(struct engine *engine)
     const struct hfi_request request = request_of(engine, false);
     hf_error err = { 0 };
     fuzz_check_answer(hfi_module_engine.release(engine->store, &engine->lock, &request, &err), &err);
-    FUZZ_REQUIRE(engine->store->ear.watched == NULL); /* nothing is left that points to a lock that may be freed now */
+    FUZZ_REQUIRE(engine->store->push.watched == NULL); /* nothing is left that points to a lock that may be freed now */
 }
 
 /* Every part is what one connection says. */
@@ -283,7 +283,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (choice & 8)
         administer(&engine, choice & 16);
     if (choice & 32)
-        hfi_module_engine.hear(engine.store);
+        hfi_module_engine.take_push(engine.store);
     give_back(&engine);
     hfi_module_engine.close(engine.store);
     hfi_free(engine.store);

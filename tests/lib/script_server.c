@@ -77,10 +77,10 @@ static int64_t step_deadline_ns(const struct script_server *server)
 
 static bool wait_readable(int fd, int64_t deadline_ns)
 {
-    struct pollfd ear = { .fd = fd, .events = POLLIN };
+    struct pollfd one = { .fd = fd, .events = POLLIN };
     for (;;) {
         int64_t left_ms = (deadline_ns - test_now_ns() + 999999) / 1000000;
-        int ready = poll(&ear, 1, left_ms > 0 ? (int)left_ms : 0);
+        int ready = poll(&one, 1, left_ms > 0 ? (int)left_ms : 0);
         if (ready > 0)
             return true;
         if (ready == 0 || errno != EINTR)
@@ -287,21 +287,21 @@ static bool do_send(struct script_server *server, const struct script_step *step
 /* The first connection with bytes that no step has asked for yet; NULL: none came in time. */
 static struct connection *next_to_speak(struct script_server *server, int64_t deadline_ns)
 {
-    struct pollfd ears[CONNECTIONS_MOST];
+    struct pollfd all[CONNECTIONS_MOST];
     for (;;) {
         for (size_t i = 0; i < server->connection_count; i++) {
             struct connection *connection = &server->connections[i];
             if (connection->fd >= 0 && connection->used > 0)
                 return connection;
             const bool open = connection->fd >= 0 && !connection->closed;
-            ears[i] = (struct pollfd){ .fd = open ? connection->fd : -1, .events = POLLIN };
+            all[i] = (struct pollfd){ .fd = open ? connection->fd : -1, .events = POLLIN };
         }
         const int64_t left_ms = (deadline_ns - test_now_ns() + 999999) / 1000000;
-        const int ready = left_ms > 0 ? poll(ears, server->connection_count, (int)left_ms) : 0;
+        const int ready = left_ms > 0 ? poll(all, server->connection_count, (int)left_ms) : 0;
         if (ready == 0 || (ready < 0 && errno != EINTR))
             return NULL;
         for (size_t i = 0; ready > 0 && i < server->connection_count; i++) {
-            if (ears[i].revents)
+            if (all[i].revents)
                 receive_more(&server->connections[i], deadline_ns);
         }
     }

@@ -60,8 +60,8 @@ static void hear_end(int fd)
 
 static bool has_something(int fd, int ms)
 {
-    struct pollfd ear = { .fd = fd, .events = POLLIN };
-    return poll(&ear, 1, ms) > 0;
+    struct pollfd one = { .fd = fd, .events = POLLIN };
+    return poll(&one, 1, ms) > 0;
 }
 
 static void expect_mismatch(struct script_server *server, const char *words)

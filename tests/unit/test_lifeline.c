@@ -41,7 +41,7 @@ static void tell(const struct line *line, uint64_t number, const char *text)
 
 static void check_hears(struct line *line, uint64_t number, const char *text)
 {
-    REQUIRE(hfi_lifeline_hear(&line->lifeline, &line->heard, line->text));
+    REQUIRE(hfi_lifeline_read(&line->lifeline, &line->heard, line->text));
     CHECK_INT(1, line->heard.kind);
     CHECK_INT(2, line->heard.inode);
     CHECK_INT(number, line->heard.number);
@@ -67,7 +67,7 @@ TEST(words_come_with_their_message)
     check_hears(&line, 4, longest);
     check_hears(&line, 5, longest);
     check_hears(&line, 6, "?[2Jroot??");
-    CHECK(!hfi_lifeline_hear(&line.lifeline, &line.heard, line.text));
+    CHECK(!hfi_lifeline_read(&line.lifeline, &line.heard, line.text));
     close_line(&line);
     tear_down(false);
 }
@@ -107,7 +107,7 @@ TEST(endless_words_are_not_read_for_ever)
     tell(&line, 1, "root");
     bool heard = false;
     for (int i = 0; i < 20 && !heard; i++) {
-        heard = hfi_lifeline_hear(&line.lifeline, &line.heard, line.text);
+        heard = hfi_lifeline_read(&line.lifeline, &line.heard, line.text);
         CHECK(strlen(line.text) <= HFI_LIFELINE_TEXT_MAX);
     }
     CHECK(heard);

@@ -173,8 +173,8 @@ TEST(answers_to_cas)
 /* --- plain waiting --- */
 
 #define LINED_UP                                                                                                       \
-    PLAIN "has none\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"                      \
-          "use main\nacquire 1 20000 1\nbusy 60000 0 5000000\nuse ear\n"
+    PLAIN "has none\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\nsubscribed\n"                     \
+          "use main\nacquire 1 20000 1\nbusy 60000 0 5000000\nuse push\n"
 
 /* Only its own number, and nothing else, is a call; and a call is not a gift. */
 TEST(calls_and_what_is_none)
@@ -260,8 +260,8 @@ TEST_LIMIT(a_lost_answer_to_a_release_is_asked_for_again, 60)
 }
 
 #define LISTENING                                                                                                      \
-    REDISSON "acquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"                             \
-             "use main\nacquire 1 20000 1\nbusy 60000 0 5000000\nuse ear\n"
+    REDISSON "acquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\nsubscribed\n"                            \
+             "use main\nacquire 1 20000 1\nbusy 60000 0 5000000\nuse push\n"
 
 /* Whatever is said on the channel means that it is worth asking; what is said elsewhere does not. */
 TEST(messages_on_the_channel)
@@ -284,11 +284,11 @@ TEST(a_subscription_that_ends_or_is_refused)
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         char script[2000];
         snprintf(script, sizeof script,
-                 LISTENING "%suse main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
+                 LISTENING "%suse main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\nsubscribed\n"
                            "use main\nacquire 1 20000 1\ngranted 42\n" LET_GO,
                  endings[i]);
         hold(REDISSON_URL, 5000, HF_OK, script);
     }
     wire_miss(REDISSON_URL, HF_DENIED, 10000, 5000,
-              REDISSON "acquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsend -NOPERM x\\r\\n\neof\n");
+              REDISSON "acquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\nsend -NOPERM x\\r\\n\neof\n");
 }

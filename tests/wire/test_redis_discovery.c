@@ -9,7 +9,7 @@
 
 #define URL "redis+sentinel://127.0.0.1:%d/m"
 /* The client listens first, and asks what happened before; then it greets the master. */
-#define LISTENING "port\nsentinel-ear ear\nhello\nfind-master\naddress\neof\n"
+#define LISTENING "port\nsentinel-push push\nhello\nfind-master\naddress\neof\n"
 #define MASTER "greet-master main\nis-master\n"
 #define ASKED "hello\nfind-master\naddress\neof\n"
 #define RELEASED "use main\nrelease 1\nsend :1\\r\\n\n"
@@ -50,7 +50,7 @@ TEST_LIMIT(faults_while_the_master_is_asked_for, 60)
         char script[2000], fault[300];
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*2\\r\\n$9\\r\\n127.0");
-        snprintf(script, sizeof script, "port\nsentinel-ear ear\nhello a\nfind-master\n%shello b\nfind-master\n%s",
+        snprintf(script, sizeof script, "port\nsentinel-push push\nhello a\nfind-master\n%shello b\nfind-master\n%s",
                  fault, fault);
         refuse(HF_UNAVAILABLE, "Sentinel", wire_faults[i].slow ? test_ms(1500) : 5000, script);
     }
@@ -83,7 +83,7 @@ TEST_LIMIT(answers_that_name_no_master, 60)
         char script[2000];
         test_note("%s", answers[i].reply);
         const bool taken = answers[i].status == HF_UNAVAILABLE; /* believed at the first time */
-        snprintf(script, sizeof script, "port\nsentinel-ear ear\nhello a\nfind-master\nsend %s\\r\\n\neof\n%s%s%s",
+        snprintf(script, sizeof script, "port\nsentinel-push push\nhello a\nfind-master\nsend %s\\r\\n\neof\n%s%s%s",
                  answers[i].reply, taken ? "" : "hello b\nfind-master\nsend ", taken ? "" : answers[i].reply,
                  taken ? "" : "\\r\\n\neof\n");
         refuse(answers[i].status, answers[i].words, 5000, script);
@@ -105,11 +105,11 @@ TEST_LIMIT(faults_while_listening_begins, 90)
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*3\\r\\n$9\\r\\nsubs");
         snprintf(script, sizeof script,
-                 "port\nhello ear\nsentinel-subscribe\n%s" ASKED MASTER "acquire 1 20000 0\ngranted 41\n" RELEASED,
+                 "port\nhello push\nsentinel-subscribe\n%s" ASKED MASTER "acquire 1 20000 0\ngranted 41\n" RELEASED,
                  fault);
         get_it(5000, script);
     }
-    get_it(5000, "port\nhello ear\nsentinel-subscribe\nsend -NOPERM x\\r\\n\neof\n" ASKED MASTER
+    get_it(5000, "port\nhello push\nsentinel-subscribe\nsend -NOPERM x\\r\\n\neof\n" ASKED MASTER
                  "acquire 1 20000 0\ngranted 41\n" RELEASED);
 }
 
@@ -210,7 +210,7 @@ TEST(an_answer_that_is_older_than_a_switch_does_not_take_it_back)
     hf_options options = wire_options(0);
     options.renew = HF_RENEW_ON;
     wire_serve(&wire, "%s%s%s", LISTENING MASTER "acquire 1 20000 0\ngranted 41\n",
-               "acquire 2 20000 0\nsend -READONLY x\\r\\n\nhello asked\nfind-master\nuse ear\n" NEW_MASTER
+               "acquire 2 20000 0\nsend -READONLY x\\r\\n\nhello asked\nfind-master\nuse push\n" NEW_MASTER
                "greet-master new\nis-master\nrenew 1 20000\nsend *1\\r\\n:1\\r\\n\nstall\n"
                "renew 1 20000\nsend *1\\r\\n:1\\r\\n\nstall\n",
                "use asked\naddress\neof\nuse new\nacquire 2 20000 0\nbusy 20000 -1 1\nrelease 1\nsend :1\\r\\n\n");
@@ -238,7 +238,7 @@ TEST(messages_that_name_no_new_master)
     options.renew = HF_RENEW_ON;
     wire_serve(
         &wire,
-        LISTENING MASTER "acquire 1 20000 0\ngranted 41\nuse ear\n" TOLD("0", "") TOLD("1", "m") TOLD("7", "m 1 2 3")
+        LISTENING MASTER "acquire 1 20000 0\ngranted 41\nuse push\n" TOLD("0", "") TOLD("1", "m") TOLD("7", "m 1 2 3")
             TOLD("12", "m 1 2 h 0 xy") TOLD("9", "m 1 2 h x") TOLD("15", "other 1 2 h 637") TOLD(
                 "15",
                 "m 1 2 h 9999999") "send +hello\\r\\n:1\\r\\n*-1\\r\\n*0\\r\\n-ERR x\\r\\n\n"

@@ -75,7 +75,7 @@ static void start(struct engine *engine)
 
 /* Both locks in the queue: the first at server time 1000000. */
 #define BOTH_LINED_UP                                                                                                  \
-    "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"                          \
+    "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\nsubscribed\n"                         \
     "use main\nacquire 1 20000 1\nbusy 60000 0 1000000\nacquire 2 20000 1\nbusy 60000 1 1000000\n"
 
 static void line_up(struct engine *engine)
@@ -103,7 +103,7 @@ TEST(a_gift_lasts_for_the_claim_time_less_what_passed)
     struct engine engine = { .env = { 0 } };
     struct hfi_grant grant;
     hf_error err = { 0 };
-    wire_serve(&engine.wire, BOTH_LINED_UP "use ear\npush 1 41 1 0\n");
+    wire_serve(&engine.wire, BOTH_LINED_UP "use push\npush 1 41 1 0\n");
     start(&engine);
     line_up(&engine);
     const hfi_time before = engine.locks[0].wait->sent_ns;
@@ -121,7 +121,7 @@ TEST(a_gift_that_was_read_too_late_is_asked_for)
     struct engine engine = { .env = { 0 } };
     struct hfi_grant grant;
     hf_error err = { 0 };
-    wire_serve(&engine.wire, BOTH_LINED_UP "use ear\npush 1 41 1 0\nuse main\nacquire 1 20000 1\n"
+    wire_serve(&engine.wire, BOTH_LINED_UP "use push\npush 1 41 1 0\nuse main\nacquire 1 20000 1\n"
                                            "busy 60000 0 4000000\n");
     start(&engine);
     line_up(&engine);
@@ -138,7 +138,7 @@ TEST(a_lost_answer_does_not_make_a_gift_younger)
     struct engine engine = { .env = { 0 } };
     struct hfi_grant grant;
     hf_error err = { 0 };
-    wire_serve(&engine.wire, BOTH_LINED_UP "acquire 1 20000 1\ncut\nuse ear\npush 1 41 11 500000\n"
+    wire_serve(&engine.wire, BOTH_LINED_UP "acquire 1 20000 1\ncut\nuse push\npush 1 41 11 500000\n"
                                            "hello main\nacquire 1 20000 1\nbusy 60000 0 22000000\n");
     start(&engine);
     line_up(&engine);
@@ -156,7 +156,7 @@ TEST(an_error_does_not_make_a_gift_younger)
     struct engine engine = { .env = { 0 } };
     struct hfi_grant grant;
     hf_error err = { 0 };
-    wire_serve(&engine.wire, BOTH_LINED_UP "acquire 1 20000 1\nsend -MISCONF x\\r\\n\nuse ear\npush 1 41 11 500000\n"
+    wire_serve(&engine.wire, BOTH_LINED_UP "acquire 1 20000 1\nsend -MISCONF x\\r\\n\nuse push\npush 1 41 11 500000\n"
                                            "use main\nacquire 1 20000 1\nbusy 60000 0 22000000\n");
     start(&engine);
     line_up(&engine);

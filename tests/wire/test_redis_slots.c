@@ -185,12 +185,12 @@ TEST_LIMIT(faults_after_a_redirection, 60)
 
 #define BUSY "busy 60000 -1 900000\n"
 #define LINED_UP                                                                                                       \
-    SHARDED ASKED BUSY "hello ear\nsubscribe\nsubscribed\nuse main\nacquire 1 20000 1\nbusy 60000 0 5000000\n"
+    SHARDED ASKED BUSY "hello push\nsubscribe\nsubscribed\nuse main\nacquire 1 20000 1\nbusy 60000 0 5000000\n"
 
 /* It may have come by way of a server that has lost the slot: the waiter asks before it believes. */
 TEST(a_gift_on_a_sharded_channel_is_asked_about)
 {
-    get_it(5000, LINED_UP "use ear\npush 1 41 5 0\nuse main\nacquire 1 20000 1\ngranted 41\n" RELEASED);
+    get_it(5000, LINED_UP "use push\npush 1 41 5 0\nuse main\nacquire 1 20000 1\ngranted 41\n" RELEASED);
 }
 
 /* The slot has moved: the server ends the subscription by itself. */
@@ -203,8 +203,8 @@ TEST(a_subscription_that_the_server_ends)
         char script[3000];
         test_note("%s", endings[i]);
         snprintf(script, sizeof script,
-                 LINED_UP "use ear\n%suse main\n" ASKED "busy 60000 -1 1500000\n"
-                          "hello ear\nsubscribe\nsubscribed\nuse main\nacquire 1 20000 1\ngranted 46\n" RELEASED,
+                 LINED_UP "use push\n%suse main\n" ASKED "busy 60000 -1 1500000\n"
+                          "hello push\nsubscribe\nsubscribed\nuse main\nacquire 1 20000 1\ngranted 46\n" RELEASED,
                  endings[i]);
         get_it(5000, script);
     }
@@ -213,17 +213,17 @@ TEST(a_subscription_that_the_server_ends)
 /* Nobody lines up who could not be told; but whoever waits goes on asking. */
 TEST(a_confirmation_that_never_comes)
 {
-    get_it(test_ms(300), SHARDED ASKED BUSY "hello ear\nsubscribe\nuse main\n" ASKED "granted 41\n" RELEASED);
+    get_it(test_ms(300), SHARDED ASKED BUSY "hello push\nsubscribe\nuse main\n" ASKED "granted 41\n" RELEASED);
     wire_miss(URL, HF_TIMEOUT, test_ms(200), test_ms(2000),
-              SHARDED ASKED BUSY "hello ear\nsubscribe\nuse main\n" ASKED BUSY);
+              SHARDED ASKED BUSY "hello push\nsubscribe\nuse main\n" ASKED BUSY);
 }
 
 TEST(a_subscription_that_is_refused)
 {
-    wire_miss(URL, HF_DENIED, 10000, 5000, SHARDED ASKED BUSY "hello ear\nsubscribe\nsend -NOPERM x\\r\\n\neof\n");
+    wire_miss(URL, HF_DENIED, 10000, 5000, SHARDED ASKED BUSY "hello push\nsubscribe\nsend -NOPERM x\\r\\n\neof\n");
     wire_miss(URL, HF_UNSUPPORTED, 10000, 5000,
-              SHARDED ASKED BUSY "hello ear\nsubscribe\nsend -ERR unknown command 'SSUBSCRIBE'\\r\\n\neof\n");
+              SHARDED ASKED BUSY "hello push\nsubscribe\nsend -ERR unknown command 'SSUBSCRIBE'\\r\\n\neof\n");
     /* Moved meanwhile: whoever asks next is told where. */
-    get_it(5000, SHARDED ASKED BUSY "hello ear\nsubscribe\nsend -MOVED 5 " HERE "\\r\\n\neof\nuse main\n" ASKED
+    get_it(5000, SHARDED ASKED BUSY "hello push\nsubscribe\nsend -MOVED 5 " HERE "\\r\\n\neof\nuse main\n" ASKED
                                     "granted 41\n" RELEASED);
 }

@@ -10,7 +10,7 @@
 /* Where a waiter stands in the queue and listens; server time is 5 s then. */
 #define LINED_UP                                                                                                       \
     "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\n"                                                            \
-    "hello ear\nsubscribe\nsubscribed\n"                                                                               \
+    "hello push\nsubscribe\nsubscribed\n"                                                                              \
     "use main\nacquire 1 20000 1\nbusy 60000 0 5000000\n"
 #define RELEASED "use main\nrelease 1\nsend :1\\r\\n\n"
 /* The wait is given up, and its place in the queue with it, as soon as the server can be told. */
@@ -29,18 +29,18 @@ static void get_it(uint64_t token, uint32_t timeout_ms, const char *script)
 
 TEST(a_gift_is_taken_without_asking)
 {
-    get_it(41, 5000, LINED_UP "use ear\npush 1 41 5 0\n" RELEASED);
+    get_it(41, 5000, LINED_UP "use push\npush 1 41 5 0\n" RELEASED);
 }
 
 TEST(a_gift_of_several_tokens_is_taken_as_one_of_one_is)
 {
-    get_it(41, 5000, LINED_UP "use ear\npush 1 41 5 0 64\n" RELEASED);
+    get_it(41, 5000, LINED_UP "use push\npush 1 41 5 0 64\n" RELEASED);
 }
 
 TEST(a_gift_in_single_bytes)
 {
     get_it(41, 5000,
-           LINED_UP "use ear\ndribble *3\\r\\n$7\\r\\nmessage\\r\\n$1\\r\\nx\\r\\n$8\\r\\n1 41 5 0\\r\\n\n" RELEASED);
+           LINED_UP "use push\ndribble *3\\r\\n$7\\r\\nmessage\\r\\n$1\\r\\nx\\r\\n$8\\r\\n1 41 5 0\\r\\n\n" RELEASED);
 }
 
 /* Until it is confirmed a gift lasts for the claim time only. */
@@ -51,7 +51,7 @@ TEST(a_gift_is_confirmed)
     hf_lock *lock = NULL;
     const hf_options options = wire_options(15000);
     wire_serve(&wire, LINED_UP
-               "use ear\npush 1 41 5 0\nuse main\nrenew 1 20000\ncut\n"
+               "use push\npush 1 41 5 0\nuse main\nrenew 1 20000\ncut\n"
                "retry\nhello\nrenew 1+1 20000\ndone\nsend *1\\r\\n:1\\r\\n\nstall\nrelease 1\nsend :1\\r\\n\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
@@ -78,7 +78,7 @@ TEST(a_gift_that_cannot_be_confirmed_is_lost)
     hf_options options = wire_options(15000);
     options.on_lost = pass_gate;
     options.arg = &lost;
-    wire_serve(&wire, LINED_UP "use ear\npush 1 41 5 0\nuse main\nrenew 1 20000\nsend *1\\r\\n:0\\r\\n\n"
+    wire_serve(&wire, LINED_UP "use push\npush 1 41 5 0\nuse main\nrenew 1 20000\nsend *1\\r\\n:0\\r\\n\n"
                                "release 1\nsend :0\\r\\n\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     REQUIRE_STATUS(HF_OK, hf_acquire(&lock, wire.client, "job", &options, &err), &err);
@@ -93,8 +93,8 @@ TEST(gifts_that_are_not_believed)
     for (size_t i = 0; i < sizeof gifts / sizeof *gifts; i++) {
         char script[2000];
         test_note("%s", gifts[i]);
-        snprintf(script, sizeof script, LINED_UP "use ear\npush %s\nuse main\nacquire 1 20000 1\ngranted 43\n" RELEASED,
-                 gifts[i]);
+        snprintf(script, sizeof script,
+                 LINED_UP "use push\npush %s\nuse main\nacquire 1 20000 1\ngranted 43\n" RELEASED, gifts[i]);
         get_it(43, 5000, script);
     }
 }
@@ -103,8 +103,8 @@ TEST(gifts_that_are_not_believed)
 TEST(a_gift_that_was_too_late)
 {
     get_it(45, 5000,
-           LINED_UP "use ear\npush 1 41 4 999999\nuse main\nacquire 1 20000 1\nbusy 60000 0 6000000\n"
-                    "use ear\npush 1 45 6 0\n" RELEASED);
+           LINED_UP "use push\npush 1 41 4 999999\nuse main\nacquire 1 20000 1\nbusy 60000 0 6000000\n"
+                    "use push\npush 1 45 6 0\n" RELEASED);
 }
 
 TEST(messages_for_nobody)
@@ -142,7 +142,7 @@ TEST(messages_for_nobody)
     for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
         char script[2000];
         test_note("%s", messages[i]);
-        snprintf(script, sizeof script, LINED_UP "use ear\n%s\npush 1 45 5 0\n" RELEASED, messages[i]);
+        snprintf(script, sizeof script, LINED_UP "use push\n%s\npush 1 45 5 0\n" RELEASED, messages[i]);
         get_it(45, 5000, script);
     }
 }
@@ -159,9 +159,9 @@ TEST_LIMIT(a_subscription_that_breaks, 60)
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*3\\r\\n$7\\r\\nmess");
         snprintf(script, sizeof script,
-                 LINED_UP "use ear\n%suse main\nacquire 1 20000 0\nbusy 60000 -1 1500000\n"
-                          "hello ear\nsubscribe\nsubscribed\nuse main\nacquire 1 20000 1\nbusy 60000 0 2000000\n"
-                          "use ear\npush 1 46 2 0\n" RELEASED,
+                 LINED_UP "use push\n%suse main\nacquire 1 20000 0\nbusy 60000 -1 1500000\n"
+                          "hello push\nsubscribe\nsubscribed\nuse main\nacquire 1 20000 1\nbusy 60000 0 2000000\n"
+                          "use push\npush 1 46 2 0\n" RELEASED,
                  fault);
         get_it(46, 5000, script);
     }
@@ -174,8 +174,8 @@ TEST_LIMIT(faults_while_subscribing, 60)
         test_note("%s", wire_faults[i].name);
         wire_fault_lines(fault, sizeof fault, &wire_faults[i], "*3\\r\\n$9\\r\\nsubs");
         snprintf(script, sizeof script,
-                 "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\n%s"
-                 "use main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
+                 "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\n%s"
+                 "use main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\nsubscribed\n"
                  "use main\nacquire 1 20000 1\ngranted 47\n" RELEASED,
                  fault);
         get_it(47, wire_faults[i].slow ? test_ms(300) : 5000, script);
@@ -199,7 +199,7 @@ TEST(a_subscription_that_is_refused)
         test_note("%s", replies[i].reply);
         /* It never stood in the queue, so nothing is given up. */
         snprintf(script, sizeof script,
-                 "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsend %s\\r\\n\neof\n",
+                 "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\nsend %s\\r\\n\neof\n",
                  replies[i].reply);
         wire_miss(URL, replies[i].status, 10000, 5000, script);
     }
@@ -208,7 +208,7 @@ TEST(a_subscription_that_is_refused)
 TEST(a_subscription_that_is_refused_for_now)
 {
     get_it(47, 5000,
-           "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsend -LOADING x\\r\\n\neof\n"
+           "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\nsend -LOADING x\\r\\n\neof\n"
            "use main\nacquire 1 20000 0\ngranted 47\n" RELEASED);
 }
 
@@ -218,7 +218,7 @@ TEST(a_subscription_that_is_refused_for_now)
 TEST(the_end_of_the_holders_time)
 {
     get_it(48, 5000,
-           "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
+           "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\nsubscribed\n"
            "use main\nacquire 1 20000 1\nbusy 30 0 1000000\nacquire 1 20000 1\ncut\n"
            "retry\nhello main\nacquire 1 20000 1\ngranted 48\ndone\n"
            "use main\nundo 1\nsend :1\\r\\n\n");
@@ -233,22 +233,22 @@ TEST(a_wait_that_ends_leaves_the_queue)
 TEST(a_gift_after_the_deadline)
 {
     wire_miss(URL, HF_TIMEOUT, 300, 5000,
-              LINED_UP "use main\nrelease 1\nuse ear\npush 1 41 5 0\nuse main\nsend :1\\r\\n\n");
+              LINED_UP "use main\nrelease 1\nuse push\npush 1 41 5 0\nuse main\nsend :1\\r\\n\n");
 }
 
 /* The subscription broke, and no new one could be had until the deadline: the old place in the queue is still there. */
 TEST(a_place_from_before_a_broken_subscription_is_left_too)
 {
     wire_miss(URL, HF_TIMEOUT, 500, 5000,
-              LINED_UP "use ear\ncut\nuse main\nacquire 1 20000 0\nbusy 60000 -1 1500000\n"
-                       "hello ear\nsubscribe\n" GIVEN_UP);
+              LINED_UP "use push\ncut\nuse main\nacquire 1 20000 0\nbusy 60000 -1 1500000\n"
+                       "hello push\nsubscribe\n" GIVEN_UP);
 }
 
 /* The server may have written the place down before its answer was lost. */
 TEST(a_place_whose_answer_was_lost_is_left_too)
 {
     wire_miss(URL, HF_TIMEOUT, 400, 5000,
-              "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
+              "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\nsubscribed\n"
               "use main\nacquire 1 20000 1\n"
               "retry\nhello\nundo 1\nsend :1\\r\\n\ndone\n");
 }
@@ -305,10 +305,10 @@ TEST(gifts_for_two_threads)
     struct waiter first, second;
     hf_error err = { 0 };
     /* The first one's answer comes after the second one has asked, on the connection that they share. */
-    wire_serve(&wire, "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello ear\nsubscribe\nsubscribed\n"
+    wire_serve(&wire, "hello main\nacquire 1 20000 0\nbusy 60000 -1 900000\nhello push\nsubscribe\nsubscribed\n"
                       "use main\nacquire 1 20000 1\nstall\nacquire 2 20000 1\nbusy 60000 0 5000000\n"
-                      "busy 60000 1 5000000\nuse ear\npush 2 51 5 0\nuse main\nrelease 2\nsend :1\\r\\n\nstall\n"
-                      "use ear\npush 1 52 4 999999\nuse main\nacquire 1 20000 1\ngranted 53\n"
+                      "busy 60000 1 5000000\nuse push\npush 2 51 5 0\nuse main\nrelease 2\nsend :1\\r\\n\nstall\n"
+                      "use push\npush 1 52 4 999999\nuse main\nacquire 1 20000 1\ngranted 53\n"
                       "release 1\nsend :1\\r\\n\n");
     REQUIRE_STATUS(HF_OK, wire_open(&wire, "", 5000, &err), &err);
     start(&first, &wire, 53);

@@ -330,7 +330,7 @@ static bool add_topology_line(struct text *out, const char *verb, char words[][3
         const char *lines; /* %s: the first word */
     } all[] = {
         { "port", "accept port\nexpect " PORT "\neof\n" },
-        { "sentinel-ear",
+        { "sentinel-push",
           HELLO SUBSCRIBE "send *3\\r\\n$9\\r\\nsubscribe\\r\\n$14\\r\\n+switch-master\\r\\n:1\\r\\n\n" },
         { "sentinel-subscribe", SUBSCRIBE },
         { "find-master",

@@ -31,7 +31,7 @@
  * and for Sentinels and clusters, where the server is all of them and tells its own port:
  *
  *     port                        at the beginning, if the script needs it; \5\5\5\5\5 stands for it from then on
- *     sentinel-ear [NAME]         a connection that subscribes to +switch-master, and the answer
+ *     sentinel-push [NAME]        a connection that subscribes to +switch-master, and the answer
  *     sentinel-subscribe          only what is expected of it
  *     find-master                 expects the question for the master "m"
  *     address                     sends the answer: this very server

@@ -58,7 +58,7 @@ static hf_status consul_open(void *memory, const struct hfi_url *url, const stru
     struct consul_store *store = memory;
     (void)opened;
     store->env = env;
-    store->ear = store->timer = -1;
+    store->push = store->timer = -1;
     store->pid = (int)getpid();
     pthread_mutex_init(&store->mutex, NULL);
     pthread_cond_init(&store->changed, NULL);
@@ -70,7 +70,7 @@ static hf_status consul_open(void *memory, const struct hfi_url *url, const stru
     hf_status status = hfi_consul_config_read(&store->config, url, err);
     if (status == HF_OK && store->config.tls)
         status = hfi_consul_tls_open(store, err);
-    if (status == HF_OK && !hfi_consul_ear_open(store))
+    if (status == HF_OK && !hfi_consul_push_open(store))
         status = hfi_fail_errno(err, errno, "make", "a client");
     return status == HF_OK ? greet(store, err) : status;
 }
@@ -89,22 +89,22 @@ static void consul_close(void *memory)
     hfi_consul_sessions_close(store);
     disconnect_all(store->idle);
     disconnect_all(store->late);
-    hfi_consul_ear_close(store);
+    hfi_consul_push_close(store);
     SSL_CTX_free(store->tls);
     hfi_consul_config_free(&store->config);
     pthread_cond_destroy(&store->changed);
     pthread_mutex_destroy(&store->mutex);
 }
 
-static int consul_ear(void *memory)
+static int consul_push_fd(void *memory)
 {
     const struct consul_store *store = memory;
-    return store->ear;
+    return store->push;
 }
 
-static void consul_hear(void *memory)
+static void consul_take_push(void *memory)
 {
-    hfi_consul_hear(memory);
+    hfi_consul_take_push(memory);
 }
 
 extern const struct hfi_engine hfi_module_engine;
@@ -130,6 +130,6 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .forget_done = hfi_consul_forget_done,
     .evict = hfi_consul_evict,
     .guard = hfi_consul_guard,
-    .ear = consul_ear,
-    .hear = consul_hear,
+    .push_fd = consul_push_fd,
+    .take_push = consul_take_push,
 };

@@ -6,7 +6,7 @@
  *   consul_lock.c       taking, waiting, releasing; consul_work.c: what is known of a lock, and how it is learnt
  *   consul_queue.c      what is seen of a lock by others, and who comes before whom
  *   consul_session.c    sessions, one for each time-to-live; consul_renew.c: keeping locks
- *   consul_ear.c        long polls and the renewal of sessions, on the keeper's thread
+ *   consul_push.c        long polls and the renewal of sessions, on the keeper's thread
  *   consul_look.c       who holds what, forced release, fencing; consul_done.c: what is done
  *   consul_txn.c        transactions and what is in an entry
  *   consul_answer.c     what the server's refusals mean
@@ -205,7 +205,7 @@ enum consul_key {
 void hfi_consul_key(char out[HFI_CONSUL_KEY_MAX], const struct consul_store *store, enum consul_key kind,
                     const char *name, struct hfi_owner owner);
 
-/* --- consul_ear.c --- */
+/* --- consul_push.c --- */
 
 struct consul_lock;
 struct consul_session;
@@ -225,11 +225,11 @@ struct consul_call {
     uint64_t index; /* what is waited for is a change after it */
 };
 
-bool hfi_consul_ear_open(struct consul_store *store);
-void hfi_consul_ear_close(struct consul_store *store);
-void hfi_consul_hear(struct consul_store *store);
+bool hfi_consul_push_open(struct consul_store *store);
+void hfi_consul_push_close(struct consul_store *store);
+void hfi_consul_take_push(struct consul_store *store);
 /* Sets the timer to what is due next. */
-void hfi_consul_ear_arm(struct consul_store *store);
+void hfi_consul_push_arm(struct consul_store *store);
 /* A long poll for a change of the key after `index`. */
 #define HFI_CONSUL_POLL_S 60
 hf_status hfi_consul_poll(struct consul_store *store, struct consul_exchange *exchange, const char *key,
@@ -428,7 +428,7 @@ struct consul_store {
     int64_t clock_s;       /* the agent's clock at clock_ns, 0: not known */
     hfi_time clock_ns;
     bool answers; /* the last exchange was answered */
-    int ear, timer;
+    int push, timer;
     hfi_time armed_ns; /* what the timer is set to */
     struct consul_call *calls;
     bool doubt; /* locks must be looked after now */

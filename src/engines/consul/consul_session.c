@@ -44,14 +44,14 @@ void hfi_consul_session_renewed(struct consul_store *store, struct consul_sessio
         session->renewed_ns = sent_ns;
     session->suspect = false;
     session->renew_at_ns = session->renewed_ns + session->ttl_ms * HFI_MS / 4;
-    hfi_consul_ear_arm(store);
+    hfi_consul_push_arm(store);
 }
 
 void hfi_consul_session_suspect(struct consul_store *store, struct consul_session *session)
 {
     session->suspect = true;
     store->doubt = store->doubt || session->users > 0;
-    hfi_consul_ear_arm(store);
+    hfi_consul_push_arm(store);
 }
 
 static void set_dead(struct consul_store *store, struct consul_session *session)
@@ -341,7 +341,7 @@ hf_status hfi_consul_session_get(struct consul_store *store, uint32_t ttl_ms, st
             status = make_listed(store, wanted, out, deadline_ns, err);
         } else if (!session->making) {
             if (session->users++ == 0) /* it was not renewed as long as nobody needed it */
-                hfi_consul_ear_arm(store);
+                hfi_consul_push_arm(store);
             *out = session;
             status = HF_OK;
         } else if (!await_change(store, deadline_ns)) {

@@ -47,7 +47,7 @@ void hfi_consul_set_held(struct consul_work *work, const struct consul_entry *en
     if (!lock->held) {
         lock->token = entry->modified;
         if (lock->session->holds++ == 0)
-            hfi_consul_ear_arm(work->store);
+            hfi_consul_push_arm(work->store);
     }
     lock->held = true;
     lock->index = entry->modified;

@@ -56,7 +56,7 @@ static hf_status etcd_open(void *memory, const struct hfi_url *url, const struct
     char host[65] = "";
     (void)opened;
     store->env = env;
-    store->ear.epoll = store->ear.timer = -1;
+    store->push.epoll = store->push.timer = -1;
     pthread_mutex_init(&store->mutex, NULL);
     pthread_cond_init(&store->granted, NULL);
     if (!hfi_loop_open(&store->loop))
@@ -69,7 +69,7 @@ static hf_status etcd_open(void *memory, const struct hfi_url *url, const struct
     if (status == HF_OK)
         status = hfi_etcd_nodes_new(store, err);
     if (status == HF_OK)
-        status = hfi_etcd_ear_open(store, err);
+        status = hfi_etcd_push_open(store, err);
     return status == HF_OK ? look_around(store, err) : status;
 }
 
@@ -77,7 +77,7 @@ static void etcd_close(void *memory)
 {
     struct etcd_store *store = memory;
     hfi_etcd_leases_close(store);
-    hfi_etcd_ear_close(store);
+    hfi_etcd_push_close(store);
     hfi_etcd_nodes_free(store);
     hfi_loop_close(&store->loop);
     SSL_CTX_free(store->tls);
@@ -275,10 +275,10 @@ static hf_status etcd_release(void *memory, void *lock_memory, const struct hfi_
     return status == HF_LOST && !was_held ? HF_OK : status;
 }
 
-static int etcd_ear(void *memory)
+static int etcd_push_fd(void *memory)
 {
     const struct etcd_store *store = memory;
-    return store->ear.epoll;
+    return store->push.epoll;
 }
 
 extern const struct hfi_engine hfi_module_engine;
@@ -303,6 +303,6 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .inspect_done = hfi_etcd_inspect_done,
     .forget_done = hfi_etcd_forget_done,
     .evict = hfi_etcd_evict,
-    .ear = etcd_ear,
-    .hear = hfi_etcd_hear,
+    .push_fd = etcd_push_fd,
+    .take_push = hfi_etcd_take_push,
 };

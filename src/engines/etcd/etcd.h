@@ -5,7 +5,7 @@
  *   etcd.c             the engine: what the core asks for
  *   etcd_txn.c         the transactions, and what their answers say
  *   etcd_lease.c       leases: granting and sharing; etcd_renew.c: keeping what is held
- *   etcd_ear.c         the connection that hears: watches and the keep-alives; etcd_watch.c: who watches what;
+ *   etcd_push.c         the connection that hears: watches and the keep-alives; etcd_watch.c: who watches what;
  *                      etcd_errand.c: what is done on the side
  *   etcd_look.c        who holds what; etcd_done.c: what is done
  *   etcd_ask.c         one exchange, with whichever server answers; etcd_answer.c: what a refusal means
@@ -251,7 +251,7 @@ struct etcd_lease {
     hfi_time length_ns;  /* what the server gave, from every answer on */
     hfi_time counted_ns; /* it lasts from then on, or from later: when a request was sent that surely counted */
     hfi_time kept_ns;    /* when the last request was sent that was answered, by whichever server */
-    hfi_time asked_ns;   /* when the ear asked to keep it; 0: there is no answer to come */
+    hfi_time asked_ns;   /* when the push connection asked to keep it; 0: there is no answer to come */
     hfi_time used_ns;    /* when a lock last came or went */
     unsigned users;
     unsigned refused;    /* … of which the server does not let go: it is not kept for them */
@@ -298,14 +298,14 @@ void hfi_etcd_lease_forget(struct etcd_store *store, struct etcd_lease *lease);
 
 hf_status hfi_etcd_renew(void *memory, struct hfi_renewal *renewals, size_t count, hfi_time deadline_ns, hf_error *err);
 
-/* --- etcd_ear.c, etcd_watch.c: with the mutex, except where said --- */
+/* --- etcd_push.c, etcd_watch.c: with the mutex, except where said --- */
 
-enum etcd_ear_state { ETCD_EAR_NONE, ETCD_EAR_CONNECTING, ETCD_EAR_LOGGING_IN, ETCD_EAR_READY };
+enum etcd_push_state { ETCD_PUSH_NONE, ETCD_PUSH_CONNECTING, ETCD_PUSH_LOGGING_IN, ETCD_PUSH_READY };
 
-struct etcd_ear {
+struct etcd_push {
     int epoll, timer; /* what the keeper listens to: the socket and the timer */
     hfi_time armed_ns;
-    enum etcd_ear_state state;
+    enum etcd_push_state state;
     struct etcd_connection *connection;
     struct etcd_node *node;
     struct etcd_stream login, watch, keep;
@@ -322,25 +322,25 @@ struct etcd_ear {
     bool losses;               /* some lock is lost, and its holder is still to be told */
 };
 
-hf_status hfi_etcd_ear_open(struct etcd_store *store, hf_error *err);
-void hfi_etcd_ear_close(struct etcd_store *store);
+hf_status hfi_etcd_push_open(struct etcd_store *store, hf_error *err);
+void hfi_etcd_push_close(struct etcd_store *store);
 /* Does all there is to do, and never waits. */
-void hfi_etcd_ear_pump(struct etcd_store *store);
+void hfi_etcd_push_pump(struct etcd_store *store);
 /* Has it pumped at `due_ns` at the latest. */
-void hfi_etcd_ear_expect(struct etcd_store *store, hfi_time due_ns);
+void hfi_etcd_push_expect(struct etcd_store *store, hfi_time due_ns);
 /* Sends a message on a stream that stays open. */
-void hfi_etcd_ear_say(struct etcd_store *store, struct etcd_stream *stream, const ProtobufCMessage *message);
+void hfi_etcd_push_say(struct etcd_store *store, struct etcd_stream *stream, const ProtobufCMessage *message);
 /* There is a new token: its streams still have the old one. */
-void hfi_etcd_ear_outdated(struct etcd_store *store);
+void hfi_etcd_push_outdated(struct etcd_store *store);
 /* Revokes leases that nobody needs, when it is time; when it is so next. */
 hfi_time hfi_etcd_errands_send(struct etcd_store *store, hfi_time now_ns);
 void hfi_etcd_errands_take(struct etcd_store *store);
 /* Writes the token of a lock that is held into its key. */
 void hfi_etcd_errand_tell(struct etcd_store *store, const struct etcd_lock *lock);
-void hfi_etcd_errands_free(struct etcd_ear *ear);
+void hfi_etcd_errands_free(struct etcd_push *push);
 /* Without the mutex: has the core ask about all locks, if some are known to be lost. */
 void hfi_etcd_tell_losses(struct etcd_store *store);
-void hfi_etcd_hear(void *memory);
+void hfi_etcd_take_push(void *memory);
 
 /* Watches `key` for its deletion, from `at_ns` on. */
 void hfi_etcd_watch(struct etcd_store *store, struct etcd_lock *lock, char *key, size_t length, int64_t from_revision,
@@ -417,7 +417,7 @@ struct etcd_store {
     struct etcd_lease *leases;
     size_t together;                           /* so many locks are renewed in one transaction */
     struct etcd_lock *locks[HFI_ETCD_BUCKETS]; /* those that have a lease, by name */
-    struct etcd_ear ear;
+    struct etcd_push push;
 };
 
 enum etcd_place {

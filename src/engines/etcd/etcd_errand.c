@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * etcd_errand.c: what the ear does on the side, with the mutex: calls that nobody waits for. A lease that no lock is to
- * use any more is revoked as soon as none does. And a holder that had to wait, and stays, writes its token into its
- * key, for whoever looks: it is in nothing else that the server knows.
+ * etcd_errand.c: what the push connection does on the side, with the mutex: calls that nobody waits for. A lease that
+ * no lock is to use any more is revoked as soon as none does. And a holder that had to wait, and stays, writes its
+ * token into its key, for whoever looks: it is in nothing else that the server knows.
  */
 #include "etcd.h"
 
@@ -23,17 +23,17 @@ static hfi_time earlier(hfi_time a, hfi_time b)
 
 static void send_errand(struct etcd_store *store, const char *path, const ProtobufCMessage *message, int64_t revokes)
 {
-    struct etcd_ear *ear = &store->ear;
+    struct etcd_push *push = &store->push;
     const char *token = hfi_etcd_token(store);
     struct etcd_errand *errand = hfi_alloc(sizeof *errand);
     if (!errand)
         return; /* it comes again */
     errand->stream.path = path;
     errand->revokes = revokes;
-    errand->next = ear->errands;
-    ear->errands = errand;
+    errand->next = push->errands;
+    push->errands = errand;
     if (!hfi_etcd_add_message(&errand->stream, message) ||
-        !hfi_etcd_begin(ear->connection, &errand->stream, ear->node->authority, token, ERRAND_PATIENCE))
+        !hfi_etcd_begin(push->connection, &errand->stream, push->node->authority, token, ERRAND_PATIENCE))
         errand->stream.closed = true;
 }
 
@@ -68,7 +68,7 @@ hfi_time hfi_etcd_errands_send(struct etcd_store *store, hfi_time now_ns)
         if (!lease->retired || lease->users > lease->refused || lease->state != ETCD_LEASE_ALIVE)
             continue;
         const hfi_time mine = lease->revoked_ns ? lease->revoked_ns + REVOKE_AGAIN : now_ns;
-        if (now_ns >= mine && store->ear.state == ETCD_EAR_READY) {
+        if (now_ns >= mine && store->push.state == ETCD_PUSH_READY) {
             Etcd__LeaseRequest request = ETCD__LEASE_REQUEST__INIT;
             request.id = lease->id;
             send_errand(store, "/etcdserverpb.Lease/LeaseRevoke", &request.base, lease->id);
@@ -92,7 +92,7 @@ static void take_revoked(struct etcd_store *store, int64_t id)
 
 void hfi_etcd_errands_take(struct etcd_store *store)
 {
-    for (struct etcd_errand **link = &store->ear.errands; *link;) {
+    for (struct etcd_errand **link = &store->push.errands; *link;) {
         struct etcd_errand *errand = *link;
         if (!errand->stream.closed) {
             link = &errand->next;
@@ -102,17 +102,17 @@ void hfi_etcd_errands_take(struct etcd_store *store)
         if (errand->revokes && (errand->stream.code == 0 || errand->stream.code == NOT_FOUND))
             take_revoked(store, errand->revokes);
         if (hfi_etcd_is_stale_token(&errand->stream)) /* it comes again, with another */
-            store->ear.refused = store->ear.refused || *store->config.user;
+            store->push.refused = store->push.refused || *store->config.user;
         hfi_etcd_stream_free(&errand->stream);
         hfi_free(errand);
     }
 }
 
-void hfi_etcd_errands_free(struct etcd_ear *ear)
+void hfi_etcd_errands_free(struct etcd_push *push)
 {
-    for (struct etcd_errand *next; ear->errands; ear->errands = next) {
-        next = ear->errands->next;
-        hfi_etcd_stream_free(&ear->errands->stream);
-        hfi_free(ear->errands);
+    for (struct etcd_errand *next; push->errands; push->errands = next) {
+        next = push->errands->next;
+        hfi_etcd_stream_free(&push->errands->stream);
+        hfi_free(push->errands);
     }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * etcd_lease.c: a key lives as long as the lease it is tied to. All locks of a client with the same time-to-live share
- * one lease, which the ear keeps alive; only those that want the same name at once need one each, since the lease is
- * what tells their keys apart.
+ * one lease, which the push connection keeps alive; only those that want the same name at once need one each, since the
+ * lease is what tells their keys apart.
  */
 #include "etcd.h"
 #include <errno.h>
@@ -56,7 +56,7 @@ static void stop_using(struct etcd_store *store, struct etcd_lease *lease)
     if (lease->users == 0 && lease->state == ETCD_LEASE_GONE)
         hfi_etcd_lease_forget(store, lease);
     else if (lease->users == 0 && lease->retired)
-        hfi_etcd_ear_expect(store, lease->used_ns); /* it is revoked now */
+        hfi_etcd_push_expect(store, lease->used_ns); /* it is revoked now */
 }
 
 void hfi_etcd_lease_mark_gone(struct etcd_store *store, struct etcd_lease *lease)
@@ -68,13 +68,13 @@ void hfi_etcd_lease_mark_gone(struct etcd_store *store, struct etcd_lease *lease
                 continue;
             lock->called = true;
             lock->lost = lock->place == ETCD_HELD;
-            store->ear.losses = store->ear.losses || lock->lost;
+            store->push.losses = store->push.losses || lock->lost;
             if (lock->waker)
                 hfi_waker_wake(lock->waker);
         }
     }
-    if (store->ear.losses)
-        hfi_etcd_ear_expect(store, store->env->now_ns());
+    if (store->push.losses)
+        hfi_etcd_push_expect(store, store->env->now_ns());
 }
 
 void hfi_etcd_leases_tidy(struct etcd_store *store, hfi_time now_ns)
@@ -205,7 +205,7 @@ static hf_status grant(struct etcd_store *store, uint32_t ttl_ms, struct etcd_le
     pthread_mutex_lock(&store->mutex);
     if (status == HF_OK) {
         lease->state = ETCD_LEASE_ALIVE;
-        hfi_etcd_ear_expect(store, store->env->now_ns() + lease->length_ns / 3);
+        hfi_etcd_push_expect(store, store->env->now_ns() + lease->length_ns / 3);
     } else {
         hfi_etcd_lease_forget(store, lease);
     }
@@ -263,7 +263,7 @@ hf_status hfi_etcd_lease_take(struct etcd_store *store, struct etcd_lock *lock, 
 static void retire(struct etcd_store *store, struct etcd_lease *lease)
 {
     lease->retired = true;
-    hfi_etcd_ear_expect(store, store->env->now_ns());
+    hfi_etcd_push_expect(store, store->env->now_ns());
 }
 
 void hfi_etcd_lease_refuse(struct etcd_store *store, struct etcd_lock *lock)

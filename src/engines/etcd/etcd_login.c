@@ -2,7 +2,7 @@
  *
  * etcd_login.c: the token that a server wants to see with every call. It is got by the first who needs it, and again
  * when a server refuses it: some live in the servers' memory, and all of them only for a while. Whoever asks logs in,
- * and so does the ear: those who wait for what it hears ask nothing meanwhile.
+ * and so does the push connection: those who wait for what it hears ask nothing meanwhile.
  */
 #include "etcd.h"
 #include <string.h>
@@ -39,7 +39,7 @@ static void keep(struct etcd_store *store, const char *token)
     hfi_free(store->token);
     store->token = hfi_strdup(token);
     store->logins++;
-    hfi_etcd_ear_outdated(store);
+    hfi_etcd_push_outdated(store);
 }
 
 bool hfi_etcd_login_take(struct etcd_store *store, struct etcd_stream *stream)

@@ -39,7 +39,7 @@ static void send_create(struct etcd_store *store, struct etcd_lock *lock)
     Etcd__WatchRequest request = ETCD__WATCH_REQUEST__INIT;
     Etcd__WatchCreateRequest create = ETCD__WATCH_CREATE_REQUEST__INIT;
     Etcd__WatchCreateRequest__FilterType filter = ETCD__WATCH_CREATE_REQUEST__FILTER_TYPE__NOPUT;
-    lock->watch = ++store->ear.last_watch;
+    lock->watch = ++store->push.last_watch;
     lock->heard_from = -1;
     create.key = (ProtobufCBinaryData){ .len = lock->watched_length, .data = (uint8_t *)lock->watched };
     create.start_revision = lock->watch_from;
@@ -48,7 +48,7 @@ static void send_create(struct etcd_store *store, struct etcd_lock *lock)
     create.watch_id = lock->watch;
     request.request_case = ETCD__WATCH_REQUEST__REQUEST_CREATE;
     request.create = &create;
-    hfi_etcd_ear_say(store, &store->ear.watch, &request.base);
+    hfi_etcd_push_say(store, &store->push.watch, &request.base);
 }
 
 static void send_cancel(struct etcd_store *store, int64_t watch)
@@ -58,19 +58,19 @@ static void send_cancel(struct etcd_store *store, int64_t watch)
     cancel.watch_id = watch;
     request.request_case = ETCD__WATCH_REQUEST__REQUEST_CANCEL;
     request.cancel = &cancel;
-    hfi_etcd_ear_say(store, &store->ear.watch, &request.base);
+    hfi_etcd_push_say(store, &store->push.watch, &request.base);
 }
 
 void hfi_etcd_unwatch(struct etcd_store *store, struct etcd_lock *lock)
 {
     if (!lock->watched)
         return;
-    *(lock->prev_watched ? &lock->prev_watched->next_watched : &store->ear.watched) = lock->next_watched;
+    *(lock->prev_watched ? &lock->prev_watched->next_watched : &store->push.watched) = lock->next_watched;
     if (lock->next_watched)
         lock->next_watched->prev_watched = lock->prev_watched;
-    if (lock->watch && store->ear.state == ETCD_EAR_READY) {
+    if (lock->watch && store->push.state == ETCD_PUSH_READY) {
         send_cancel(store, lock->watch);
-        hfi_etcd_ear_expect(store, store->env->now_ns()); /* whoever pumps next sends it */
+        hfi_etcd_push_expect(store, store->env->now_ns()); /* whoever pumps next sends it */
     }
     hfi_free(lock->watched);
     lock->watched = NULL;
@@ -87,20 +87,20 @@ void hfi_etcd_watch(struct etcd_store *store, struct etcd_lock *lock, char *key,
     lock->watch_at_ns = at_ns;
     lock->heard_from = -1;
     lock->prev_watched = NULL;
-    lock->next_watched = store->ear.watched;
+    lock->next_watched = store->push.watched;
     if (lock->next_watched)
         lock->next_watched->prev_watched = lock;
-    store->ear.watched = lock;
-    hfi_etcd_ear_expect(store, at_ns);
+    store->push.watched = lock;
+    hfi_etcd_push_expect(store, at_ns);
 }
 
 hfi_time hfi_etcd_watches_send(struct etcd_store *store, hfi_time now_ns)
 {
     hfi_time due = HFI_NEVER;
-    for (struct etcd_lock *lock = store->ear.watched; lock; lock = lock->next_watched) {
+    for (struct etcd_lock *lock = store->push.watched; lock; lock = lock->next_watched) {
         if (lock->watch)
             continue;
-        if (now_ns >= lock->watch_at_ns && store->ear.state == ETCD_EAR_READY)
+        if (now_ns >= lock->watch_at_ns && store->push.state == ETCD_PUSH_READY)
             send_create(store, lock);
         else
             due = earlier(due, lock->watch_at_ns);
@@ -110,7 +110,7 @@ hfi_time hfi_etcd_watches_send(struct etcd_store *store, hfi_time now_ns)
 
 void hfi_etcd_watches_broken(struct etcd_store *store)
 {
-    for (struct etcd_lock *lock = store->ear.watched; lock; lock = lock->next_watched) {
+    for (struct etcd_lock *lock = store->push.watched; lock; lock = lock->next_watched) {
         lock->watch = 0;
         lock->heard_from = -1;
         plan_backstop(store, lock, BACKSTOP_DEAF);
@@ -130,10 +130,10 @@ static bool is_deleted(const Etcd__WatchResponse *response)
 
 void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *response)
 {
-    struct etcd_lock *lock = store->ear.watched;
+    struct etcd_lock *lock = store->push.watched;
     /* Refused, without saying which: the token is too old, as a rule. A new connection has a new one. */
     if (response->canceled && response->created)
-        store->ear.refused = true;
+        store->push.refused = true;
     while (lock && lock->watch != response->watch_id)
         lock = lock->next_watched;
     if (!lock) /* it has left */
@@ -144,7 +144,7 @@ void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *re
         lock->watch_at_ns = store->env->now_ns() + CANCELED_PAUSE;
         return;
     }
-    store->ear.failures = 0;
+    store->push.failures = 0;
     if (response->created) {
         lock->heard_from = response->header ? response->header->revision : 0;
         plan_backstop(store, lock, BACKSTOP);
@@ -156,15 +156,15 @@ void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *re
     if (!is_deleted(response))
         return;
     if (lock->place == ETCD_HELD)
-        lock->lost = store->ear.losses = true;
+        lock->lost = store->push.losses = true;
     else
         call(lock);
 }
 
 /* Somebody must go on listening. */
-static void pass_duty_on(const struct etcd_ear *ear)
+static void pass_duty_on(const struct etcd_push *push)
 {
-    const struct etcd_lock *lock = ear->watched;
+    const struct etcd_lock *lock = push->watched;
     while (lock && !lock->waker)
         lock = lock->next_watched;
     if (lock)
@@ -175,7 +175,7 @@ static void pass_duty_on(const struct etcd_ear *ear)
 
 hf_status hfi_etcd_await_turn(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request)
 {
-    struct etcd_ear *ear = &store->ear;
+    struct etcd_push *push = &store->push;
     struct hfi_waker *waker = request->waker;
     bool in_time = true;
     hfi_time until = HFI_NEVER;
@@ -183,25 +183,25 @@ hf_status hfi_etcd_await_turn(struct etcd_store *store, struct etcd_lock *lock, 
     lock->waker = waker;
     if (lock->heard_from < 0)
         plan_backstop(store, lock, BACKSTOP_DEAF);
-    hfi_etcd_ear_pump(store);
+    hfi_etcd_push_pump(store);
     while (in_time && !lock->called && !hfi_waker_called_back(waker)) {
-        const bool duty = !ear->on_duty;
-        struct pollfd socket = { .fd = ear->epoll, .events = POLLIN };
+        const bool duty = !push->on_duty;
+        struct pollfd socket = { .fd = push->epoll, .events = POLLIN };
         until = earlier(lock->ask_again_ns, request->deadline_ns);
-        ear->on_duty = true;
+        push->on_duty = true;
         pthread_mutex_unlock(&store->mutex);
         in_time = hfi_waker_sleep(waker, &socket, duty ? 1 : 0, until);
         pthread_mutex_lock(&store->mutex);
         if (duty)
-            ear->on_duty = false;
+            push->on_duty = false;
         if (duty && socket.revents)
-            hfi_etcd_ear_pump(store);
+            hfi_etcd_push_pump(store);
         /* Whoever was on duty may have heard meanwhile that the watch has begun: then there is no need to ask yet. */
         in_time = in_time || earlier(lock->ask_again_ns, request->deadline_ns) > until;
     }
     lock->waker = NULL;
-    if (!ear->on_duty)
-        pass_duty_on(ear);
+    if (!push->on_duty)
+        pass_duty_on(push);
     /* Not by ask_again_ns: that may have moved since. */
     const bool news = in_time || lock->called || until < request->deadline_ns;
     pthread_mutex_unlock(&store->mutex);

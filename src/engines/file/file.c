@@ -537,6 +537,6 @@ const struct hfi_engine hfi_engine_file = {
     .inspect_done = hfi_file_inspect_done,
     .forget_done = hfi_file_forget_done,
     .evict = hfi_file_evict,
-    .ear = hfi_file_ear,
-    .hear = hfi_file_hear,
+    .push_fd = hfi_file_push_fd,
+    .take_push = hfi_file_take_push,
 };

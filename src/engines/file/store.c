@@ -156,7 +156,7 @@ hf_status hfi_file_store_ready(struct file_store *store, hf_error *err)
     return status;
 }
 
-int hfi_file_ear(void *memory)
+int hfi_file_push_fd(void *memory)
 {
     struct file_store *store = memory;
     pthread_mutex_lock(&store->mutex);
@@ -199,12 +199,12 @@ static void hear_door(struct file_store *store, const struct hfi_message *messag
     hfi_fd_close(door.fd);
 }
 
-void hfi_file_hear(void *memory)
+void hfi_file_take_push(void *memory)
 {
     struct file_store *store = memory;
     struct hfi_message message;
     char text[HFI_LIFELINE_TEXT_MAX + 1];
-    while (hfi_lifeline_hear(&store->lifeline, &message, text)) {
+    while (hfi_lifeline_read(&store->lifeline, &message, text)) {
         if (message.kind == FILE_SAYS_BREAK)
             hear_break(store, &message, text);
         else

@@ -77,8 +77,8 @@ hf_status hfi_file_store_ready(struct file_store *store, hf_error *err);
 int hfi_file_store_reopen(struct file_store *store, const char *name);
 void hfi_file_store_keep_open(struct file_store *store, int fd, const char *name);
 void hfi_file_store_close_idle(struct file_store *store);
-int hfi_file_ear(void *memory);
-void hfi_file_hear(void *memory);
+int hfi_file_push_fd(void *memory);
+void hfi_file_take_push(void *memory);
 
 /* look.c */
 /* Removes what dead clients left behind. */

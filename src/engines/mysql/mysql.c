@@ -90,7 +90,7 @@ static hf_status mysql_release(void *memory, void *lock, const struct hfi_reques
                                          : hfi_mysql_row_release(store, lock, request, err);
 }
 
-static int mysql_ear(void *memory)
+static int mysql_push_fd(void *memory)
 {
     const struct mysql_store *store = memory;
     return store->watch;
@@ -118,6 +118,6 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .forget_done = hfi_mysql_forget_done,
     .evict = hfi_mysql_evict,
     .guard = hfi_mysql_guard,
-    .ear = mysql_ear,
-    .hear = hfi_mysql_hear,
+    .push_fd = mysql_push_fd,
+    .take_push = hfi_mysql_take_push,
 };

@@ -342,7 +342,7 @@ struct mysql_connection *hfi_mysql_take_connection(struct mysql_store *store, st
 bool hfi_mysql_has_ended(struct mysql_connection *connection);
 /* Why a lock is lost whose connection has ended. */
 const char *hfi_mysql_why_ended(const struct mysql_connection *connection);
-void hfi_mysql_hear(void *memory);
+void hfi_mysql_take_push(void *memory);
 
 /* --- the two families, and administration --- */
 

@@ -141,7 +141,7 @@ static struct hfi_owner next_ended(struct mysql_store *store, const char **why)
     return lock->owner;
 }
 
-void hfi_mysql_hear(void *memory)
+void hfi_mysql_take_push(void *memory)
 {
     struct mysql_store *store = memory;
     const struct hfi_env *env = store->env;

@@ -55,7 +55,7 @@ static hf_status postgres_open(void *memory, const struct hfi_url *url, const st
 static void postgres_close(void *memory)
 {
     struct postgres_store *store = memory;
-    hfi_postgres_ear_close(store);
+    hfi_postgres_push_close(store);
     hfi_postgres_forget_given_up(store);
     for (void *connection; (connection = hfi_sql_pool_take(&store->pool)) != NULL;)
         hfi_postgres_disconnect(connection);
@@ -99,15 +99,15 @@ static hf_status postgres_release(void *memory, void *lock, const struct hfi_req
     return request->done_ms > 0 ? hfi_postgres_explain_once(store, status, err) : status;
 }
 
-static int postgres_ear(void *memory)
+static int postgres_push_fd(void *memory)
 {
     const struct postgres_store *store = memory;
     return store->watch;
 }
 
-static void postgres_hear(void *memory)
+static void postgres_take_push(void *memory)
 {
-    hfi_postgres_bound_hear(memory);
+    hfi_postgres_bound_take_push(memory);
 }
 
 extern const struct hfi_engine hfi_module_engine;
@@ -132,6 +132,6 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .forget_done = hfi_postgres_forget_done,
     .evict = hfi_postgres_evict,
     .guard = hfi_postgres_guard,
-    .ear = postgres_ear,
-    .hear = postgres_hear,
+    .push_fd = postgres_push_fd,
+    .take_push = postgres_take_push,
 };

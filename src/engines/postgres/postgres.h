@@ -3,7 +3,7 @@
  * postgres.h: what the files of the postgres: engine share. postgres.c opens with how it works.
  *
  *   postgres.c             the engine: what the core asks for, by whichever strategy
- *   postgres_rows.c        lease, insert, version: the lock is a row with an end; postgres_ear.c: hearing of a hand-off
+ *   postgres_rows.c        lease, insert, version: the lock is a row with an end; postgres_push.c: hand-offs are heard
  *   postgres_bound.c       for-update, advisory: the lock is bound to a connection of its own
  *   postgres_look.c        who holds what, and forced release; postgres_guard.c: fencing; postgres_once.c: what is done
  *   postgres_strategies.c  the strategies, each a table of statements; postgres_tables.c: what the database must have
@@ -38,8 +38,8 @@ struct postgres_lock {
     bool wants_place;          /* the next attempt asks for one */
     bool unsure;               /* an answer was lost, and what was asked may be done later */
     _Atomic int64_t requests;  /* the number of the last one */
-    bool waiting;              /* is in the ear's list */
-    uint64_t ear_number;
+    bool waiting;              /* is in the push connection's list */
+    uint64_t push_number;
     hfi_time ask_again_ns;
     hfi_time sent_ns;  /* a request, which was answered … */
     int64_t server_us; /* … at this time of the server; -1 if it does not say */
@@ -57,7 +57,7 @@ struct postgres_lock {
     struct hfi_owner owner;
 };
 
-struct postgres_ear {
+struct postgres_push {
     struct postgres_connection *connection;
     uint64_t number;
     bool on_duty;
@@ -78,7 +78,7 @@ struct postgres_store {
     struct hfi_sql_pool pool;
     size_t address;   /* where the last connection was made */
     char started[40]; /* since when that server runs: another value is another server, or the same after a crash */
-    struct postgres_ear ear;
+    struct postgres_push push;
     struct postgres_writers writers;
     struct postgres_connection *given_up; /* the latest first */
     size_t given_up_count;
@@ -100,10 +100,10 @@ hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postg
 extern const char *const hfi_postgres_make_guard[];
 hf_status hfi_postgres_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 
-/* --- postgres_ear.c --- */
+/* --- postgres_push.c --- */
 
 hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns, hf_error *err);
-void hfi_postgres_ear_close(struct postgres_store *store);
+void hfi_postgres_push_close(struct postgres_store *store);
 /* False: nothing can be heard now. Else `backend` is the process that listens. */
 bool hfi_postgres_expect(struct postgres_store *store, struct postgres_lock *lock, struct hfi_owner owner,
                          int *backend);
@@ -137,7 +137,7 @@ hf_status hfi_postgres_bound_wait(struct postgres_store *store, struct postgres_
 hf_status hfi_postgres_bound_release(struct postgres_store *store, struct postgres_lock *lock,
                                      const struct hfi_request *request, hf_error *err);
 hf_status hfi_postgres_bound_renew(struct postgres_store *store, struct hfi_renewal *renewals, size_t count);
-void hfi_postgres_bound_hear(struct postgres_store *store);
+void hfi_postgres_bound_take_push(struct postgres_store *store);
 
 /* --- postgres_once.c --- */
 

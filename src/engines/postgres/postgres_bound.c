@@ -142,7 +142,7 @@ static void beat(struct postgres_store *store)
     pthread_mutex_unlock(&store->mutex);
 }
 
-void hfi_postgres_bound_hear(struct postgres_store *store)
+void hfi_postgres_bound_take_push(struct postgres_store *store)
 {
     struct epoll_event events[WATCHED_AT_ONCE];
     struct ended ended[WATCHED_AT_ONCE];

@@ -279,7 +279,7 @@ static hf_status prepare_to_wait(struct redis_store *store, struct redis_lock *l
 {
     const hfi_time deadline = earlier(store->env->now_ns() + store->env->timeout_ns, request->deadline_ns);
     struct redis_node *const asked = hfi_redis_node_of(lock);
-    const uint64_t asked_under = asked ? lock->wait->ear_number : 0;
+    const uint64_t asked_under = asked ? lock->wait->push_number : 0;
     struct redis_node *node;
     redis_keys keys;
     store->config.dialect->keys(keys, store, request->name, request->owner);
@@ -289,7 +289,7 @@ static hf_status prepare_to_wait(struct redis_store *store, struct redis_lock *l
     if (status == HF_OK)
         hfi_redis_expect(store, node, lock, request->owner); /* the next attempt asks this one for a place */
     if (status == HF_OK && asked == node &&
-        lock->wait->ear_number == asked_under) /* it gives no place: not in a loop */
+        lock->wait->push_number == asked_under) /* it gives no place: not in a loop */
         hfi_waker_sleep(request->waker, NULL, 0, earlier(store->env->now_ns() + NO_PLACE_PAUSE, deadline));
     return status;
 }
@@ -417,6 +417,6 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .forget_done = hfi_redis_forget_done,
     .evict = hfi_redis_evict,
     .guard = hfi_redis_guard,
-    .ear = hfi_redis_ear,
-    .hear = hfi_redis_hear,
+    .push_fd = hfi_redis_push_fd,
+    .take_push = hfi_redis_take_push,
 };

@@ -175,7 +175,7 @@ struct redis_channel {
 };
 
 /* The connection on which a server tells that it is worth asking again. */
-struct redis_ear {
+struct redis_push {
     struct redis_connection *connection; /* NULL: nobody listens */
     uint64_t number;                     /* grows with every new connection: what came in between was missed */
     hfi_time heard_ns;                   /* when the server last said something */
@@ -195,7 +195,7 @@ struct redis_node {
     size_t idle_count;
     struct redis_connection *asked; /* on which somebody waits for an answer */
     struct redis_wire *wire;        /* that all share; NULL: there is none. With the loop's mutex */
-    struct redis_ear ear;
+    struct redis_push push;
     bool demoted; /* it has said that it is a replica, and nobody has seen a master here since */
     /* for those who must not wait for a server that is down */
     unsigned failures;
@@ -282,7 +282,7 @@ enum redis_verdict hfi_redis_sentinel_judge(struct redis_store *store, struct re
                                             const redisReply *reply, hfi_time deadline_ns);
 /* To be called now and then: a Sentinel that says nothing any more is left. */
 void hfi_redis_sentinel_look_after(struct redis_store *store);
-void hfi_redis_sentinel_hear(struct redis_store *store);
+void hfi_redis_sentinel_take_push(struct redis_store *store);
 
 /* --- redis_cluster.c --- */
 
@@ -391,9 +391,9 @@ void hfi_redis_watch(struct redis_store *store, const char *key);
 void hfi_redis_watch_node(struct redis_store *store, struct redis_node *node);
 /* `node` is not what it was: the next renewal sees to it. With the mutex. */
 void hfi_redis_watch_anew(struct redis_store *store, const struct redis_node *node);
-/* As the engine's ear() and hear(). */
-int hfi_redis_ear(void *memory);
-void hfi_redis_hear(void *memory);
+/* As the engine's push() and take_push(). */
+int hfi_redis_push_fd(void *memory);
+void hfi_redis_take_push(void *memory);
 
 /* --- redis_store.c --- */
 
@@ -424,7 +424,7 @@ enum redis_state {
 /* What a lock needs while it waits. */
 struct redis_wait {
     uint64_t serial;       /* of its owner */
-    uint64_t ear_number;   /* of the ear that it lined up under */
+    uint64_t push_number;  /* of the push connection that it lined up under */
     hfi_time ask_again_ns; /* the backstop */
     /* what ties the server's clock to ours: a request that was sent at sent_ns was answered with server_us */
     hfi_time sent_ns;
@@ -433,7 +433,7 @@ struct redis_wait {
     uint64_t token;
     uint32_t tokens; /* from that on */
     int64_t given_us;
-    struct redis_node *node; /* in whose ear.waiting it is; NULL: in none */
+    struct redis_node *node; /* in whose push.waiting it is; NULL: in none */
     struct hfi_waker *waker; /* while its thread sleeps */
     struct redis_lock *next;
     struct redis_channel *channel; /* with by_channels */
@@ -452,7 +452,7 @@ struct redis_lock {
     struct redis_wait *wait;     /* NULL unless a message may come for it; hfi_redis_expect_no_more() frees it */
 };
 
-/* In whose ear.waiting it is; NULL: in none. */
+/* In whose push.waiting it is; NULL: in none. */
 static inline struct redis_node *hfi_redis_node_of(const struct redis_lock *lock)
 {
     return lock->wait ? lock->wait->node : NULL;
@@ -494,15 +494,15 @@ hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node
  * before the answer. False: nobody listens, so no place must be asked for. */
 bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                       struct hfi_owner owner);
-void hfi_redis_forget_channels(struct redis_ear *ear);
+void hfi_redis_forget_channels(struct redis_push *push);
 /* `node` is not what it was: whoever waits for a message from it must ask. */
-void hfi_redis_lose_ear(struct redis_store *store, struct redis_node *node);
+void hfi_redis_lose_push(struct redis_store *store, struct redis_node *node);
 /* Whoever waits for a message from `node` is to ask, though nothing was missed. */
 void hfi_redis_call_all(struct redis_store *store, struct redis_node *node);
 /* No message is of interest any more; sets the lock's state. */
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state);
-/* Sleeps until there is news for `lock`, the ear broke, the waker was woken (true), or the deadline came (false). An
- * ear that says nothing has to show that it is alive. */
+/* Sleeps until there is news for `lock`, the push connection broke, the waker was woken (true), or the deadline came
+ * (false). A push connection that says nothing has to show that it is alive. */
 bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
                       hfi_time deadline_ns);
 

@@ -178,7 +178,7 @@ static enum redis_verdict judge(struct redis_store *store, struct redis_node *no
         node->demoted = node->demoted || hfi_redis_is_replica(reply);
         pthread_mutex_unlock(&store->mutex);
         hfi_redis_drop_node(store, node);
-        hfi_redis_lose_ear(store, node);
+        hfi_redis_lose_push(store, node);
     }
     return REDIS_FINAL;
 }

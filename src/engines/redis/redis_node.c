@@ -42,8 +42,8 @@ void hfi_redis_nodes_free(struct redis_store *store)
 {
     for (struct redis_node *node = store->nodes, *next; node; node = next) {
         next = node->next;
-        hfi_redis_disconnect(node->ear.connection);
-        hfi_redis_forget_channels(&node->ear);
+        hfi_redis_disconnect(node->push.connection);
+        hfi_redis_forget_channels(&node->push);
         if (node->wire)
             hfi_redis_wire_break(store, node);
         disconnect_all(node->idle);

@@ -30,7 +30,7 @@ static void leave(struct redis_store *store, struct redis_node *before)
     if (!before)
         return;
     hfi_redis_drop_node(store, before);
-    hfi_redis_lose_ear(store, before);
+    hfi_redis_lose_push(store, before);
     store->env->recheck(store->env->core, 0);
 }
 
@@ -185,7 +185,7 @@ static hf_status subscribe(struct redis_store *store, size_t index, struct redis
 }
 
 /* With the mutex. One that is given up is shut down only: the keeper finds that out, and listens to another one. */
-static void look_after_ear(struct redis_sentinel *sentinel, hfi_time now)
+static void look_after_push(struct redis_sentinel *sentinel, hfi_time now)
 {
     struct redis_connection *connection = sentinel->connection;
     struct redis_command ping = { REDIS_ROOM(1) };
@@ -204,7 +204,7 @@ void hfi_redis_sentinel_look_after(struct redis_store *store)
 {
     pthread_mutex_lock(&store->mutex);
     if (store->sentinel.connection)
-        look_after_ear(&store->sentinel, hfi_redis_now_ns());
+        look_after_push(&store->sentinel, hfi_redis_now_ns());
     pthread_mutex_unlock(&store->mutex);
 }
 
@@ -225,7 +225,7 @@ static bool is_try_due(struct redis_store *store, hfi_time now)
 }
 
 /* With the mutex. False: another thread was faster. */
-static bool take_ear(struct redis_sentinel *sentinel, struct redis_connection *connection, hfi_time now)
+static bool take_push(struct redis_sentinel *sentinel, struct redis_connection *connection, hfi_time now)
 {
     if (sentinel->connection)
         return false;
@@ -256,7 +256,7 @@ static void listen_to_some(struct redis_store *store, hfi_time deadline_ns)
         if (subscribe(store, (first + i) % count, &connection, begun + share) != HF_OK)
             continue;
         pthread_mutex_lock(&store->mutex);
-        const bool taken = take_ear(&store->sentinel, connection, begun);
+        const bool taken = take_push(&store->sentinel, connection, begun);
         pthread_mutex_unlock(&store->mutex);
         if (!taken)
             hfi_redis_disconnect(connection);
@@ -293,7 +293,7 @@ static hf_status next_reply(struct redis_store *store, struct redis_connection *
     return status;
 }
 
-void hfi_redis_sentinel_hear(struct redis_store *store)
+void hfi_redis_sentinel_take_push(struct redis_store *store)
 {
     redisReply *reply = NULL;
     pthread_mutex_lock(&store->mutex); /* somebody may be sending on it */

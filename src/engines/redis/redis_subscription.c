@@ -35,7 +35,7 @@ bool hfi_redis_is_about(const redisReply *reply, const char *kind)
 }
 
 /* To the channel on which all that is for this client is published. */
-static hf_status subscribe_client(struct redis_store *store, struct redis_connection *ear, hfi_time deadline_ns,
+static hf_status subscribe_client(struct redis_store *store, struct redis_connection *push, hfi_time deadline_ns,
                                   hf_error *err)
 {
     char channel[32];
@@ -44,9 +44,9 @@ static hf_status subscribe_client(struct redis_store *store, struct redis_connec
     snprintf(channel, sizeof channel, "hf:c:%016llx", (unsigned long long)store->env->client);
     hfi_redis_add(&command, "SUBSCRIBE");
     hfi_redis_add(&command, channel);
-    hf_status status = hfi_redis_send(ear, &command, 1, deadline_ns, err);
+    hf_status status = hfi_redis_send(push, &command, 1, deadline_ns, err);
     if (status == HF_OK)
-        status = hfi_redis_receive(ear, &reply, deadline_ns, err);
+        status = hfi_redis_receive(push, &reply, deadline_ns, err);
     if (status == HF_OK && !hfi_redis_is_about(reply, "subscribe")) {
         status = hfi_redis_refusal(reply, channel, err);
     } else if (status != HF_OK) {
@@ -60,8 +60,8 @@ static hf_status subscribe_client(struct redis_store *store, struct redis_connec
 
 /* A replica passes on what its master publishes, but the master does not count those who hear it there: it takes them
  * for dead. So after a demotion only a master is listened to, if we may ask for its role. */
-static hf_status connect_ear(struct redis_store *store, const struct redis_node *node, bool demoted,
-                             struct redis_connection **out, hfi_time deadline_ns, hf_error *err)
+static hf_status connect_push(struct redis_store *store, const struct redis_node *node, bool demoted,
+                              struct redis_connection **out, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_access access = store->config.access;
     access.master = access.master || demoted;
@@ -72,25 +72,25 @@ static hf_status connect_ear(struct redis_store *store, const struct redis_node 
 }
 
 /* Makes sure that there is a connection to listen to. */
-static hf_status open_ear(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err)
+static hf_status open_push(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err)
 {
     struct redis_connection *connection = NULL;
     pthread_mutex_lock(&store->mutex);
-    const bool there = node->ear.connection != NULL, demoted = node->demoted;
+    const bool there = node->push.connection != NULL, demoted = node->demoted;
     pthread_mutex_unlock(&store->mutex);
     if (there)
         return HF_OK;
-    hf_status status = connect_ear(store, node, demoted, &connection, deadline_ns, err);
+    hf_status status = connect_push(store, node, demoted, &connection, deadline_ns, err);
     if (status == HF_OK && !store->by_channels)
         status = subscribe_client(store, connection, deadline_ns, err);
     pthread_mutex_lock(&store->mutex);
-    if (status == HF_OK && !node->ear.connection) { /* else another thread was faster */
-        node->ear.connection = connection;
+    if (status == HF_OK && !node->push.connection) { /* else another thread was faster */
+        node->push.connection = connection;
         node->demoted = false;
-        node->ear.number++;
-        node->ear.heard_ns = store->env->now_ns();
-        node->ear.pinged_ns = 0;
-        node->ear.unsubscribed = 0;
+        node->push.number++;
+        node->push.heard_ns = store->env->now_ns();
+        node->push.pinged_ns = 0;
+        node->push.unsubscribed = 0;
         connection = NULL;
     }
     pthread_mutex_unlock(&store->mutex);
@@ -99,32 +99,33 @@ static hf_status open_ear(struct redis_store *store, struct redis_node *node, hf
 }
 
 /* With the mutex. A command of a word or two to a connection that has room for it; its answer comes as a message. */
-static bool say(struct redis_connection *ear, const char *verb, const char *channel)
+static bool say(struct redis_connection *push, const char *verb, const char *channel)
 {
     struct redis_command command = { REDIS_ROOM(2) };
     hfi_redis_add(&command, verb);
     if (channel)
         hfi_redis_add(&command, channel);
-    return hfi_redis_send(ear, &command, 1, hfi_redis_now_ns(), NULL) == HF_OK;
+    return hfi_redis_send(push, &command, 1, hfi_redis_now_ns(), NULL) == HF_OK;
 }
 
 /* --- one channel for each lock; with the mutex --- */
 
-static struct redis_channel **find_channel(struct redis_ear *ear, const char *name)
+static struct redis_channel **find_channel(struct redis_push *push, const char *name)
 {
-    struct redis_channel **link = &ear->channels;
+    struct redis_channel **link = &push->channels;
     while (*link && strcmp((*link)->name, name) != 0)
         link = &(*link)->next;
     return link;
 }
 
-/* The channel `name`, subscribed to or on the way; NULL: no memory, or the ear broke. */
-static struct redis_channel *use_channel(const struct redis_store *store, struct redis_ear *ear, const char *name)
+/* The channel `name`, subscribed to or on the way; NULL: no memory, or the push connection broke. */
+static struct redis_channel *use_channel(const struct redis_store *store, struct redis_push *push, const char *name)
 {
-    struct redis_channel **link = find_channel(ear, name);
+    struct redis_channel **link = find_channel(push, name);
     if (!*link) {
         struct redis_channel *channel = hfi_alloc(sizeof *channel + strlen(name) + 1);
-        if (!channel || !ear->connection || !say(ear->connection, store->sharded ? "SSUBSCRIBE" : "SUBSCRIBE", name)) {
+        if (!channel || !push->connection ||
+            !say(push->connection, store->sharded ? "SSUBSCRIBE" : "SUBSCRIBE", name)) {
             hfi_free(channel);
             return NULL;
         }
@@ -137,20 +138,20 @@ static struct redis_channel *use_channel(const struct redis_store *store, struct
 
 /* A lock that is waited for now and then keeps its channel; of those that nobody uses any more, the oldest go. Only
  * those that were confirmed: one confirmation belongs to one subscription. */
-static void leave_channel(const struct redis_store *store, struct redis_ear *ear, struct redis_channel *channel)
+static void leave_channel(const struct redis_store *store, struct redis_push *push, struct redis_channel *channel)
 {
     unsigned idle = 0;
     channel->users--;
-    for (const struct redis_channel *one = ear->channels; one; one = one->next)
+    for (const struct redis_channel *one = push->channels; one; one = one->next)
         idle += one->users == 0;
-    struct redis_channel **link = &ear->channels;
+    struct redis_channel **link = &push->channels;
     while (idle > IDLE_CHANNELS_MOST && *link && ((*link)->users || !(*link)->confirmed))
         link = &(*link)->next;
     if (idle <= IDLE_CHANNELS_MOST || !*link)
         return;
     struct redis_channel *old = *link;
-    if (ear->connection && say(ear->connection, store->sharded ? "SUNSUBSCRIBE" : "UNSUBSCRIBE", old->name))
-        ear->unsubscribed++;
+    if (push->connection && say(push->connection, store->sharded ? "SUNSUBSCRIBE" : "UNSUBSCRIBE", old->name))
+        push->unsubscribed++;
     *link = old->next;
     hfi_free(old);
 }
@@ -166,25 +167,25 @@ static void link_lock(struct redis_node *node, struct redis_lock *lock, struct h
 {
     lock->wait->serial = owner.serial;
     lock->wait->node = node;
-    lock->wait->ear_number = node->ear.number;
-    lock->wait->next = node->ear.waiting;
-    node->ear.waiting = lock;
+    lock->wait->push_number = node->push.number;
+    lock->wait->next = node->push.waiting;
+    node->push.waiting = lock;
 }
 
 static void unlink_lock(const struct redis_store *store, struct redis_lock *lock)
 {
-    struct redis_ear *ear = &lock->wait->node->ear;
-    struct redis_lock **link = &ear->waiting;
+    struct redis_push *push = &lock->wait->node->push;
+    struct redis_lock **link = &push->waiting;
     while (*link != lock)
         link = &(*link)->wait->next;
     *link = lock->wait->next;
     lock->wait->node = NULL;
     if (lock->wait->channel)
-        leave_channel(store, ear, lock->wait->channel);
+        leave_channel(store, push, lock->wait->channel);
     lock->wait->channel = NULL;
 }
 
-static void lose_ear(struct redis_node *node);
+static void lose_push(struct redis_node *node);
 
 static hf_status subscribe_lock(const struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                                 const struct hfi_request *request, hf_error *err)
@@ -196,17 +197,17 @@ static hf_status subscribe_lock(const struct redis_store *store, struct redis_no
         return hfi_fail(err, HF_NOMEM, 0, "no memory to wait with");
     if (lock->wait->node && lock->wait->node != node)
         unlink_lock(store, lock);
-    if (lock->wait->channel && lock->wait->ear_number == node->ear.number)
+    if (lock->wait->channel && lock->wait->push_number == node->push.number)
         return HF_OK;
     dialect->keys(keys, store, request->name, request->owner);
     dialect->channel(channel, keys, store->env->client);
-    lock->wait->channel = use_channel(store, &node->ear, channel);
+    lock->wait->channel = use_channel(store, &node->push, channel);
     if (!lock->wait->channel) {
-        lose_ear(node); /* nobody may be listening who would notice, and everybody after us would fail like this */
+        lose_push(node); /* nobody may be listening who would notice, and everybody after us would fail like this */
         return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection to listen to broke");
     }
     lock->wait->refused = false;
-    lock->wait->ear_number = node->ear.number;
+    lock->wait->push_number = node->push.number;
     if (!lock->wait->node)
         link_lock(node, lock, request->owner);
     return HF_OK;
@@ -218,7 +219,7 @@ static bool listen_for(struct redis_store *store, struct redis_lock *lock, const
 hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                               const struct hfi_request *request, hfi_time deadline_ns, hf_error *err)
 {
-    hf_status status = open_ear(store, node, deadline_ns, err);
+    hf_status status = open_push(store, node, deadline_ns, err);
     if (status != HF_OK || !store->by_channels)
         return status;
     pthread_mutex_lock(&store->mutex);
@@ -231,8 +232,8 @@ hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node
     pthread_mutex_lock(&store->mutex);
     if (lock->wait->refused) {
         if (err)
-            *err = node->ear.refusal;
-        status = node->ear.refusal.status;
+            *err = node->push.refusal;
+        status = node->push.refusal.status;
     }
     pthread_mutex_unlock(&store->mutex);
     return status;
@@ -266,7 +267,7 @@ static void take_message(const struct redis_store *store, const struct redis_nod
     uint64_t serial, token, seconds, microseconds, tokens = 1;
     if (!read_number(&text, &serial))
         return;
-    struct redis_lock *lock = node->ear.waiting;
+    struct redis_lock *lock = node->push.waiting;
     while (lock && lock->wait->serial != serial)
         lock = lock->wait->next;
     if (!lock) /* it has left: its release() has given the lock back, or is going to */
@@ -290,7 +291,7 @@ static void take_shared(const struct redis_node *node, const struct redis_lock *
                         const char *text)
 {
     const bool one = strcmp(text, "0") == 0;
-    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->wait->next) {
+    for (struct redis_lock *lock = node->push.waiting; lock; lock = lock->wait->next) {
         if (lock->state != REDIS_NEW || !lock->wait->channel || strcmp(lock->wait->channel->name, channel) != 0)
             continue;
         tell(lock, listener, REDIS_CALLED);
@@ -301,47 +302,47 @@ static void take_shared(const struct redis_node *node, const struct redis_lock *
 
 static void take_confirmation(struct redis_node *node, const struct redis_lock *listener, const char *name)
 {
-    struct redis_channel *channel = *find_channel(&node->ear, name);
+    struct redis_channel *channel = *find_channel(&node->push, name);
     if (channel)
         channel->confirmed = true;
-    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->wait->next) {
+    for (struct redis_lock *lock = node->push.waiting; lock; lock = lock->wait->next) {
         if (channel && lock->wait->channel == channel && lock->wait->waker && lock != listener)
             hfi_waker_wake(lock->wait->waker);
     }
 }
 
-void hfi_redis_forget_channels(struct redis_ear *ear)
+void hfi_redis_forget_channels(struct redis_push *push)
 {
-    for (struct redis_channel *next; ear->channels; ear->channels = next) {
-        next = ear->channels->next;
-        hfi_free(ear->channels);
+    for (struct redis_channel *next; push->channels; push->channels = next) {
+        next = push->channels->next;
+        hfi_free(push->channels);
     }
 }
 
 /* Whatever is missed from now on must be asked for. */
-static void lose_ear(struct redis_node *node)
+static void lose_push(struct redis_node *node)
 {
-    hfi_redis_disconnect(node->ear.connection);
-    node->ear.connection = NULL;
-    hfi_redis_forget_channels(&node->ear);
-    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->wait->next) {
+    hfi_redis_disconnect(node->push.connection);
+    node->push.connection = NULL;
+    hfi_redis_forget_channels(&node->push);
+    for (struct redis_lock *lock = node->push.waiting; lock; lock = lock->wait->next) {
         lock->wait->channel = NULL;
         if (lock->wait->waker)
             hfi_waker_wake(lock->wait->waker);
     }
 }
 
-void hfi_redis_lose_ear(struct redis_store *store, struct redis_node *node)
+void hfi_redis_lose_push(struct redis_store *store, struct redis_node *node)
 {
     pthread_mutex_lock(&store->mutex);
-    lose_ear(node);
+    lose_push(node);
     pthread_mutex_unlock(&store->mutex);
 }
 
 void hfi_redis_call_all(struct redis_store *store, struct redis_node *node)
 {
     pthread_mutex_lock(&store->mutex);
-    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->wait->next) {
+    for (struct redis_lock *lock = node->push.waiting; lock; lock = lock->wait->next) {
         if (lock->state != REDIS_NEW)
             continue;
         lock->state = REDIS_CALLED;
@@ -353,16 +354,16 @@ void hfi_redis_call_all(struct redis_store *store, struct redis_node *node)
 
 static void take_refusal(struct redis_node *node, const redisReply *reply)
 {
-    hf_error *refusal = &node->ear.refusal;
+    hf_error *refusal = &node->push.refusal;
     if (hfi_redis_is_error(reply, "MOVED")) /* whoever asks next will be told where */
         hfi_fail(refusal, HF_UNAVAILABLE, 0, "the lock was moved to another server of the cluster");
     else
         hfi_redis_refusal(reply, "", refusal);
-    for (struct redis_lock *lock = node->ear.waiting; lock; lock = lock->wait->next)
+    for (struct redis_lock *lock = node->push.waiting; lock; lock = lock->wait->next)
         lock->wait->refused = lock->wait->channel && !lock->wait->channel->confirmed;
 }
 
-/* False: the ear is of no use any more. */
+/* False: the push connection is of no use any more. */
 static bool take(const struct redis_store *store, struct redis_node *node, const struct redis_lock *listener,
                  const redisReply *reply)
 {
@@ -378,9 +379,9 @@ static bool take(const struct redis_store *store, struct redis_node *node, const
     } else if (hfi_redis_is_about(reply, "subscribe")) {
         take_confirmation(node, listener, reply->element[1]->str);
     } else if (hfi_redis_is_about(reply, "unsubscribe") && store->by_channels) {
-        if (node->ear.unsubscribed == 0) /* not by us: the slot has moved */
+        if (node->push.unsubscribed == 0) /* not by us: the slot has moved */
             return false;
-        node->ear.unsubscribed--;
+        node->push.unsubscribed--;
     }
     return true;
 }
@@ -390,15 +391,15 @@ static void hear(const struct redis_store *store, struct redis_node *node, const
 {
     redisReply *reply = NULL;
     bool useful = true;
-    hf_status status = hfi_redis_fetch(node->ear.connection);
-    while (useful && status == HF_OK && (status = hfi_redis_fetched(node->ear.connection, &reply)) == HF_OK && reply) {
-        node->ear.heard_ns = store->env->now_ns();
-        node->ear.pinged_ns = 0;
+    hf_status status = hfi_redis_fetch(node->push.connection);
+    while (useful && status == HF_OK && (status = hfi_redis_fetched(node->push.connection, &reply)) == HF_OK && reply) {
+        node->push.heard_ns = store->env->now_ns();
+        node->push.pinged_ns = 0;
         useful = take(store, node, listener, reply);
         freeReplyObject(reply);
     }
     if (status != HF_OK || !useful)
-        lose_ear(node);
+        lose_push(node);
 }
 
 /* --- waiting --- */
@@ -409,21 +410,21 @@ bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct
     pthread_mutex_lock(&store->mutex);
     if (hfi_redis_node_of(lock) && lock->wait->node != node)
         unlink_lock(store, lock);
-    bool can_hear = node->ear.connection && get_wait(lock);
+    bool can_take_push = node->push.connection && get_wait(lock);
     if (store->by_channels)
-        can_hear = can_hear && lock->wait->channel && lock->wait->channel->confirmed;
+        can_take_push = can_take_push && lock->wait->channel && lock->wait->channel->confirmed;
     else if (lock->wait)
-        lock->wait->ear_number = node->ear.number;
-    if (can_hear && !lock->wait->node)
+        lock->wait->push_number = node->push.number;
+    if (can_take_push && !lock->wait->node)
         link_lock(node, lock, owner);
     pthread_mutex_unlock(&store->mutex);
-    return can_hear;
+    return can_take_push;
 }
 
 /* With the mutex. The channel may be gone with its last user. */
 static void pass_call_on(const struct redis_node *node, const struct redis_channel *channel)
 {
-    struct redis_lock *lock = node->ear.waiting;
+    struct redis_lock *lock = node->push.waiting;
     while (lock && (lock->wait->channel != channel || lock->state != REDIS_NEW))
         lock = lock->wait->next;
     if (!lock)
@@ -455,7 +456,7 @@ void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock
 /* Somebody must go on listening. */
 static void pass_duty_on(const struct redis_node *node)
 {
-    const struct redis_lock *lock = node->ear.waiting;
+    const struct redis_lock *lock = node->push.waiting;
     while (lock && !lock->wait->waker)
         lock = lock->wait->next;
     if (lock)
@@ -465,8 +466,8 @@ static void pass_duty_on(const struct redis_node *node)
 /* With the mutex. Whether there is still something to wait for. */
 static bool no_news(const struct redis_store *store, const struct redis_lock *lock, const struct redis_node *node)
 {
-    return (lock->state == REDIS_NEW || lock->state == REDIS_HELD) && node->ear.connection &&
-           node->ear.number == lock->wait->ear_number && (lock->wait->channel || !store->by_channels);
+    return (lock->state == REDIS_NEW || lock->state == REDIS_HELD) && node->push.connection &&
+           node->push.number == lock->wait->push_number && (lock->wait->channel || !store->by_channels);
 }
 
 static hfi_time silence_of(const struct hfi_request *request)
@@ -475,27 +476,27 @@ static hfi_time silence_of(const struct hfi_request *request)
     return third < SILENCE_LEAST ? SILENCE_LEAST : third < SILENCE_MOST ? third : SILENCE_MOST;
 }
 
-/* When an ear that is silent has to be looked after. */
-static hfi_time due(const struct redis_ear *ear, hfi_time silence)
+/* When a push connection that is silent has to be looked after. */
+static hfi_time due(const struct redis_push *push, hfi_time silence)
 {
-    return ear->pinged_ns ? ear->pinged_ns + (silence < PONG_LEAST ? PONG_LEAST : silence) : ear->heard_ns + silence;
+    return push->pinged_ns ? push->pinged_ns + (silence < PONG_LEAST ? PONG_LEAST : silence) : push->heard_ns + silence;
 }
 
 /* With the mutex. Any waiter does this, on duty or not, by its own measure. */
-static void look_after_ear(const struct redis_store *store, struct redis_node *node, const struct redis_lock *listener,
-                           hfi_time silence)
+static void look_after_push(const struct redis_store *store, struct redis_node *node, const struct redis_lock *listener,
+                            hfi_time silence)
 {
-    struct redis_ear *ear = &node->ear;
+    struct redis_push *push = &node->push;
     const hfi_time now = store->env->now_ns();
-    if (!ear->connection || now < due(ear, silence))
+    if (!push->connection || now < due(push, silence))
         return;
     hear(store, node, listener); /* it may be us who slept */
-    if (!ear->connection || now < due(ear, silence))
+    if (!push->connection || now < due(push, silence))
         return;
-    if (ear->pinged_ns || !say(ear->connection, "PING", NULL))
-        lose_ear(node);
+    if (push->pinged_ns || !say(push->connection, "PING", NULL))
+        lose_push(node);
     else
-        ear->pinged_ns = now;
+        push->pinged_ns = now;
 }
 
 static hfi_time earlier(hfi_time a, hfi_time b)
@@ -516,24 +517,24 @@ static bool listen_for(struct redis_store *store, struct redis_lock *lock, const
         lock->wait->waker = waker;
     while (in_time && node && !hfi_waker_called_back(waker) &&
            (confirmation ? lock->wait->channel && !lock->wait->channel->confirmed : no_news(store, lock, node))) {
-        const bool duty = !node->ear.on_duty;
-        const uint64_t number = node->ear.number;
-        const hfi_time look = due(&node->ear, silence);
-        struct pollfd ear = { .fd = node->ear.connection->fd, .events = POLLIN };
-        node->ear.on_duty = true;
+        const bool duty = !node->push.on_duty;
+        const uint64_t number = node->push.number;
+        const hfi_time look = due(&node->push, silence);
+        struct pollfd push = { .fd = node->push.connection->fd, .events = POLLIN };
+        node->push.on_duty = true;
         pthread_mutex_unlock(&store->mutex);
-        in_time = hfi_waker_sleep(waker, &ear, duty ? 1 : 0, earlier(look, deadline_ns)) || look < deadline_ns;
+        in_time = hfi_waker_sleep(waker, &push, duty ? 1 : 0, earlier(look, deadline_ns)) || look < deadline_ns;
         pthread_mutex_lock(&store->mutex);
         if (duty)
-            node->ear.on_duty = false;
-        if (duty && ear.revents && node->ear.connection && node->ear.number == number)
+            node->push.on_duty = false;
+        if (duty && push.revents && node->push.connection && node->push.number == number)
             hear(store, node, lock);
-        if (node->ear.number == number)
-            look_after_ear(store, node, lock, silence);
+        if (node->push.number == number)
+            look_after_push(store, node, lock, silence);
     }
     if (node)
         lock->wait->waker = NULL;
-    if (node && !node->ear.on_duty)
+    if (node && !node->push.on_duty)
         pass_duty_on(node);
     const bool news = lock->state == REDIS_GIVEN || lock->state == REDIS_CALLED;
     pthread_mutex_unlock(&store->mutex);

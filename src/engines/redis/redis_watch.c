@@ -191,7 +191,7 @@ void hfi_redis_watch_close(struct redis_store *store)
     hfi_fd_close(store->watch.events);
 }
 
-int hfi_redis_ear(void *memory)
+int hfi_redis_push_fd(void *memory)
 {
     struct redis_store *store = memory;
     const struct redis_connection *sentinel;
@@ -203,7 +203,7 @@ int hfi_redis_ear(void *memory)
     return store->watch.events;
 }
 
-void hfi_redis_hear(void *memory)
+void hfi_redis_take_push(void *memory)
 {
     struct redis_store *store = memory;
     struct epoll_event events[2];
@@ -212,6 +212,6 @@ void hfi_redis_hear(void *memory)
         if (events[i].data.u32 == WATCH)
             hear(store);
         else
-            hfi_redis_sentinel_hear(store);
+            hfi_redis_sentinel_take_push(store);
     }
 }

@@ -154,7 +154,7 @@ static hf_status prepare_to_wait(struct redlock_store *store, struct redlock_loc
     const struct hfi_env *env = store->redis.env;
     const hfi_time deadline = earlier(env->now_ns() + env->timeout_ns, request->deadline_ns);
     struct redis_node *const asked = hfi_redis_node_of(&lock->redis);
-    const uint64_t asked_under = asked ? lock->redis.wait->ear_number : 0;
+    const uint64_t asked_under = asked ? lock->redis.wait->push_number : 0;
     const size_t usher = hfi_redlock_usher(store);
     if (usher == store->count) { /* all of them failed a moment ago */
         hfi_waker_sleep(request->waker, NULL, 0, earlier(env->now_ns() + NO_PLACE_PAUSE, deadline));
@@ -169,7 +169,7 @@ static hf_status prepare_to_wait(struct redlock_store *store, struct redlock_loc
         hfi_redlock_mark(store, node, true);
     if (status == HF_UNAVAILABLE) /* the next usher, or the end of the wait */
         return env->now_ns() >= request->deadline_ns ? HF_TIMEOUT : HF_OK;
-    if (status == HF_OK && asked == node && lock->redis.wait->ear_number == asked_under) /* no place: not in a loop */
+    if (status == HF_OK && asked == node && lock->redis.wait->push_number == asked_under) /* no place: not in a loop */
         hfi_waker_sleep(request->waker, NULL, 0, earlier(env->now_ns() + NO_PLACE_PAUSE, deadline));
     return status;
 }
@@ -200,7 +200,7 @@ static void look_after_usher(struct redlock_store *store, struct redis_node *nod
         answered = answered || round.legs[i].state == REDLOCK_ANSWERED;
     hfi_redlock_end(&round);
     if (!answered && hfi_redlock_is_down(store, node))
-        hfi_redis_lose_ear(&store->redis, node);
+        hfi_redis_lose_push(&store->redis, node);
 }
 
 static hf_status redlock_wait(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
@@ -485,6 +485,6 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .inspect_done = hfi_redlock_inspect_done,
     .forget_done = hfi_redlock_forget_done,
     .evict = hfi_redlock_evict,
-    .ear = hfi_redis_ear,
-    .hear = hfi_redis_hear,
+    .push_fd = hfi_redis_push_fd,
+    .take_push = hfi_redis_take_push,
 };

@@ -104,10 +104,10 @@ static hf_status sqlite_open(void *memory, const struct hfi_url *url, const stru
     (void)opened;
     struct sqlite_store *store = memory;
     store->env = env;
-    store->ear.epoll = store->ear.folder = store->ear.lifeline.fd = -1;
+    store->push.epoll = store->push.folder = store->push.lifeline.fd = -1;
     store->pid = getpid();
     gethostname(store->host, sizeof store->host - 1);
-    pthread_mutex_init(&store->ear.mutex, NULL);
+    pthread_mutex_init(&store->push.mutex, NULL);
     hfi_sqlite_join_process(store);
     if (sqlite3_libversion_number() < OLDEST_LIBRARY || !sqlite3_threadsafe())
         return hfi_fail(err, HF_UNSUPPORTED, 0, "this is SQLite %s%s; the engine needs 3.35 or newer, with threads",
@@ -120,7 +120,7 @@ static hf_status sqlite_open(void *memory, const struct hfi_url *url, const stru
     if (status == HF_OK)
         status = check_file_system(&store->config, err);
     if (status == HF_OK)
-        status = hfi_sqlite_ear_open(store, err);
+        status = hfi_sqlite_push_open(store, err);
     follow_links(&store->config);
     if (status == HF_OK)
         status = hfi_sqlite_prepare_tables(store, env->now_ns() + env->timeout_ns, err);
@@ -132,7 +132,7 @@ static void sqlite_close(void *memory)
 {
     struct sqlite_store *store = memory;
     hfi_sqlite_leave_process(store);
-    hfi_sqlite_ear_close(store);
+    hfi_sqlite_push_close(store);
     hfi_sqlite_config_free(&store->config);
 }
 
@@ -158,6 +158,6 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .forget_done = hfi_sqlite_forget_done,
     .evict = hfi_sqlite_evict,
     .guard = hfi_sqlite_guard,
-    .ear = hfi_sqlite_ear,
-    .hear = hfi_sqlite_hear,
+    .push_fd = hfi_sqlite_push_fd,
+    .take_push = hfi_sqlite_take_push,
 };

@@ -11,7 +11,7 @@
  *     sqlite_strategies.c  the statements of each strategy
  *     sqlite_lock.c        attempt, wait, renew, release
  *     sqlite_queue.c       who is served next
- *     sqlite_ear.c         how a waiter hears of it: a FIFO per client
+ *     sqlite_push.c         how a waiter hears of it: a FIFO per client
  *     sqlite_done.c        what is done once per some time
  *     sqlite_look.c        inspect, break, guard
  */
@@ -105,7 +105,7 @@ struct sqlite_lock {
     bool wants_place;        /* the next attempt asks for one */
     bool queued;             /* has a place */
     bool unsure;             /* an answer was lost */
-    bool waiting;            /* is in the ear's list */
+    bool waiting;            /* is in the push connection's list */
     hfi_time ask_again_ns;
     uint64_t watched; /* first in line: the client that has it; else 0 */
     uint64_t dead;    /* a client after whose end we have asked */
@@ -114,7 +114,7 @@ struct sqlite_lock {
     struct sqlite_lock *next; /* in the list of those who wait */
 };
 
-struct sqlite_ear {
+struct sqlite_push {
     pthread_mutex_t mutex; /* guards all of it, and the locks that wait */
     int epoll;             /* what the keeper listens to: the lifeline, which may have to be made anew */
     int folder;            /* -1: none yet */
@@ -148,7 +148,7 @@ struct sqlite_store {
     unsigned queue;      /* threads that wait for their turn */
     pthread_cond_t turn; /* it may be somebody's turn */
     struct sqlite_store *next;
-    struct sqlite_ear ear;
+    struct sqlite_push push;
     char host[65];
     int64_t pid;
     int64_t boot;
@@ -205,14 +205,14 @@ hf_status hfi_sqlite_refusal(const struct sqlite_store *store, int code, enum sq
 /* Checks the tables, makes them if they are missing and that is allowed. */
 hf_status hfi_sqlite_prepare_tables(struct sqlite_store *store, hfi_time deadline_ns, hf_error *err);
 
-/* --- sqlite_ear.c --- */
+/* --- sqlite_push.c --- */
 
-hf_status hfi_sqlite_ear_open(struct sqlite_store *store, hf_error *err);
-void hfi_sqlite_ear_close(struct sqlite_store *store);
+hf_status hfi_sqlite_push_open(struct sqlite_store *store, hf_error *err);
+void hfi_sqlite_push_close(struct sqlite_store *store);
 /* Makes the lifeline if there is none, or if somebody has removed it. False: nobody can reach this client. */
-bool hfi_sqlite_ear_ready(struct sqlite_store *store);
-int hfi_sqlite_ear(void *memory);
-void hfi_sqlite_hear(void *memory);
+bool hfi_sqlite_push_ready(struct sqlite_store *store);
+int hfi_sqlite_push_fd(void *memory);
+void hfi_sqlite_take_push(void *memory);
 void hfi_sqlite_expect(struct sqlite_store *store, struct sqlite_lock *lock, struct hfi_owner owner);
 void hfi_sqlite_expect_no_more(struct sqlite_store *store, struct sqlite_lock *lock, enum sqlite_state state);
 /* True: it is worth asking. */

@@ -164,10 +164,10 @@ static void put_off(struct sqlite_store *store, struct sqlite_lock *lock, const 
         snprintf(grant->holder, sizeof grant->holder, "%s:%lld", row->host, (long long)row->pid);
     grant->holder_left_ms = row->end_ns ? left / HFI_MS : -1;
     const hfi_time at = now + store->ahead_ns + (left < BACKSTOP_MOST ? left : BACKSTOP_MOST) + BACKSTOP_FIRST + spread;
-    pthread_mutex_lock(&store->ear.mutex);
+    pthread_mutex_lock(&store->push.mutex);
     if (at < lock->ask_again_ns) /* it may have been told, since it is in line, to look after the first */
         lock->ask_again_ns = at;
-    pthread_mutex_unlock(&store->ear.mutex);
+    pthread_mutex_unlock(&store->push.mutex);
     lock->watched = it->first ? row->owner.client : 0;
 }
 
@@ -178,14 +178,14 @@ hf_status hfi_sqlite_attempt(void *memory, void *lock_memory, const struct hfi_r
     struct sqlite_lock *lock = lock_memory;
     struct taking it = { .ttl_ms = request->ttl_ms, .once = request->once };
     hfi_sqlite_values(store, &it.values, request);
-    pthread_mutex_lock(&store->ear.mutex);
+    pthread_mutex_lock(&store->push.mutex);
     const bool called = lock->state == LITE_STATE_CALLED;
-    const bool deaf = store->ear.lifeline.fd < 0;
+    const bool deaf = store->push.lifeline.fd < 0;
     lock->ask_again_ns = HFI_NEVER;
-    pthread_mutex_unlock(&store->ear.mutex);
+    pthread_mutex_unlock(&store->push.mutex);
     const bool wants_place = request->queue && lock->wants_place && !called;
     /* Whoever lines up without being reachable would be struck off. Holders are told of a break. */
-    const bool reachable = (deaf || wants_place) && hfi_sqlite_ear_ready(store);
+    const bool reachable = (deaf || wants_place) && hfi_sqlite_push_ready(store);
     const bool line_up = wants_place && reachable;
     if (line_up)
         hfi_sqlite_expect(store, lock, request->owner);
@@ -324,9 +324,9 @@ hf_status hfi_sqlite_release(void *memory, void *lock_memory, const struct hfi_r
     struct releasing it = { .done_ms = request->done_ms };
     hf_status status = HF_OK;
     hfi_sqlite_values(store, &it.values, request);
-    pthread_mutex_lock(&store->ear.mutex);
+    pthread_mutex_lock(&store->push.mutex);
     const bool was_held = lock->state == LITE_STATE_HELD;
-    pthread_mutex_unlock(&store->ear.mutex);
+    pthread_mutex_unlock(&store->push.mutex);
     if (!was_held)
         hfi_sqlite_expect_no_more(store, lock, LITE_STATE_NEW);
     if (!was_held && !lock->wants_place && !lock->unsure)

@@ -161,12 +161,12 @@ static hfi_time earlier(hfi_time a, hfi_time b)
     return a < b ? a : b;
 }
 
-static hf_status open_ear(struct zookeeper_store *store, hf_error *err)
+static hf_status open_push(struct zookeeper_store *store, hf_error *err)
 {
     struct epoll_event event = { .events = EPOLLIN };
-    store->ear = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
-    store->timer = store->ear >= 0 ? HFI_FD(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) : -1;
-    if (store->timer < 0 || epoll_ctl(store->ear, EPOLL_CTL_ADD, store->timer, &event) != 0)
+    store->push = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
+    store->timer = store->push >= 0 ? HFI_FD(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) : -1;
+    if (store->timer < 0 || epoll_ctl(store->push, EPOLL_CTL_ADD, store->timer, &event) != 0)
         return hfi_fail_errno(err, errno, "open", "an event queue");
     return HF_OK;
 }
@@ -196,7 +196,7 @@ static hf_status zookeeper_open(void *memory, const struct hfi_url *url, const s
     char host[256] = "";
     (void)opened;
     store->env = env;
-    store->ear = store->timer = -1;
+    store->push = store->timer = -1;
     store->timer_ns = HFI_NEVER;
     pthread_mutex_init(&store->mutex, NULL);
     pthread_cond_init(&store->changed, NULL);
@@ -204,7 +204,7 @@ static hf_status zookeeper_open(void *memory, const struct hfi_url *url, const s
     snprintf(store->who, sizeof store->who, "%s %d", host, (int)getpid());
     hf_status status = hfi_zookeeper_config_read(&store->config, url, err);
     if (status == HF_OK)
-        status = open_ear(store, err);
+        status = open_push(store, err);
     if (status == HF_OK)
         status = get_in(store, env->now_ns() + env->timeout_ns, err);
     return status;
@@ -219,7 +219,7 @@ static void zookeeper_close_store(void *memory)
         hfi_zookeeper_session_close(store->sessions, now + most);
     pthread_mutex_unlock(&store->mutex);
     hfi_fd_close(store->timer);
-    hfi_fd_close(store->ear);
+    hfi_fd_close(store->push);
     hfi_free(store->addresses);
     hfi_zookeeper_config_free(&store->config);
     pthread_cond_destroy(&store->changed);
@@ -248,6 +248,6 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .inspect_done = hfi_zookeeper_inspect_done,
     .forget_done = hfi_zookeeper_forget_done,
     .evict = hfi_zookeeper_evict,
-    .ear = hfi_zookeeper_ear,
-    .hear = hfi_zookeeper_hear,
+    .push_fd = hfi_zookeeper_push_fd,
+    .take_push = hfi_zookeeper_take_push,
 };

@@ -216,7 +216,7 @@ struct zookeeper_store {
     bool look_up_again; /* none of them answered */
     struct zookeeper_session *sessions;
     size_t session_count;
-    int ear;           /* epoll: the sockets, while nobody is on duty, and the timer */
+    int push;          /* epoll: the sockets, while nobody is on duty, and the timer */
     int timer;         /* timerfd: when a session must be looked after, or losses are to be told */
     hfi_time timer_ns; /* when it will ring */
     bool on_duty;      /* some thread listens to all sockets */
@@ -234,11 +234,11 @@ bool hfi_zookeeper_await(struct zookeeper_store *store, bool (*over)(const void 
 /* The same for a lock that waits, on its waker. */
 bool hfi_zookeeper_await_news(struct zookeeper_store *store, struct zookeeper_lock *lock, struct hfi_waker *waker,
                               hfi_time deadline_ns);
-int hfi_zookeeper_ear(void *memory);
-void hfi_zookeeper_hear(void *memory);
+int hfi_zookeeper_push_fd(void *memory);
+void hfi_zookeeper_take_push(void *memory);
 /* The keeper has something to tell. */
 void hfi_zookeeper_call_keeper(struct zookeeper_store *store);
-/* The ear listens to the session's new socket. */
+/* The push connection listens to the session's new socket. */
 void hfi_zookeeper_hear_socket(struct zookeeper_session *session);
 
 /* --- calls --- */

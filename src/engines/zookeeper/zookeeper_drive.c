@@ -3,7 +3,7 @@
  * zookeeper_drive.c: who looks after the sockets. One thread at a time is on duty: it sleeps on all of them and calls
  * the library when there is news, so that an answer goes from the socket to the thread that asked without a detour.
  * Others who wait for an answer sleep until it is there, or until they can take over. When nobody is on duty the keeper
- * is, by the ear.
+ * is, by the push connection.
  */
 #include "zookeeper.h"
 #include <errno.h>
@@ -18,7 +18,7 @@ static hfi_time earlier(hfi_time a, hfi_time b)
     return a < b ? a : b;
 }
 
-/* --- the ear --- */
+/* --- the push connection --- */
 
 static void set_timer(struct zookeeper_store *store, hfi_time now_ns, hfi_time at_ns)
 {
@@ -55,7 +55,7 @@ static void listen_to(const struct zookeeper_session *session, int operation, sh
 {
     struct epoll_event event = { .events = (events & POLLIN ? EPOLLIN : 0u) | (events & POLLOUT ? EPOLLOUT : 0u) };
     if (session->fd >= 0)
-        epoll_ctl(session->store->ear, operation, session->fd, &event);
+        epoll_ctl(session->store->push, operation, session->fd, &event);
 }
 
 void hfi_zookeeper_hear_socket(struct zookeeper_session *session)
@@ -174,10 +174,10 @@ bool hfi_zookeeper_await_news(struct zookeeper_store *store, struct zookeeper_lo
 
 /* --- the keeper --- */
 
-int hfi_zookeeper_ear(void *memory)
+int hfi_zookeeper_push_fd(void *memory)
 {
     const struct zookeeper_store *store = memory;
-    return store->ear;
+    return store->push;
 }
 
 /* Asks who has deleted the node of a lock that is held. True: that is known, or was asked for long enough. */
@@ -216,7 +216,7 @@ static struct hfi_owner next_lost(struct zookeeper_store *store, char why[HFI_WH
     return (struct hfi_owner){ .serial = 0 };
 }
 
-void hfi_zookeeper_hear(void *memory)
+void hfi_zookeeper_take_push(void *memory)
 {
     struct zookeeper_store *store = memory;
     uint64_t rings;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * sqlite_ear.c: how a waiter hears that the lock was handed to it: SQLite tells nobody anything, so each client has a
+ * sqlite_push.c: how a waiter hears that the lock was handed to it: SQLite tells nobody anything, so each client has a
  * FIFO in a folder beside the database, from which its keeper reads.
  *
  * What is heard by a waiter is never believed by itself: it asks the database. A holder is told of a break when that
@@ -87,77 +87,77 @@ static void tidy(int folder)
 
 /* --- the lifeline --- */
 
-hf_status hfi_sqlite_ear_open(struct sqlite_store *store, hf_error *err)
+hf_status hfi_sqlite_push_open(struct sqlite_store *store, hf_error *err)
 {
-    store->ear.epoll = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
-    return store->ear.epoll >= 0 ? HF_OK : hfi_fail_errno(err, errno, "make", "a client");
+    store->push.epoll = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
+    return store->push.epoll >= 0 ? HF_OK : hfi_fail_errno(err, errno, "make", "a client");
 }
 
-static void forget_lifeline(struct sqlite_ear *ear)
+static void forget_lifeline(struct sqlite_push *push)
 {
-    hfi_lifeline_close(&ear->lifeline, ear->folder);
-    hfi_fd_close(ear->folder);
-    ear->folder = -1;
+    hfi_lifeline_close(&push->lifeline, push->folder);
+    hfi_fd_close(push->folder);
+    push->folder = -1;
 }
 
-void hfi_sqlite_ear_close(struct sqlite_store *store)
+void hfi_sqlite_push_close(struct sqlite_store *store)
 {
-    const bool used = store->ear.folder >= 0;
-    forget_lifeline(&store->ear);
+    const bool used = store->push.folder >= 0;
+    forget_lifeline(&store->push);
     const struct folder_path path = folder_path(store);
     if (used)
         rmdir(path.text); /* if it is empty: nothing of ours stays but the tables */
-    hfi_fd_close(store->ear.epoll);
-    pthread_mutex_destroy(&store->ear.mutex);
+    hfi_fd_close(store->push.epoll);
+    pthread_mutex_destroy(&store->push.mutex);
 }
 
 /* With the mutex. False with errno: ENOENT if somebody has just removed the folder. */
 static bool make_lifeline(struct sqlite_store *store)
 {
-    struct sqlite_ear *ear = &store->ear;
+    struct sqlite_push *push = &store->push;
     struct epoll_event event = { .events = EPOLLIN };
     struct stat database;
     if (stat(store->config.path, &database) != 0)
         return false;
-    ear->folder = open_or_make_folder(store, &database);
-    if (ear->folder < 0)
+    push->folder = open_or_make_folder(store, &database);
+    if (push->folder < 0)
         return false;
-    if (!hfi_lifeline_open(&ear->lifeline, ear->folder, mode_of(&database), store->env->client) ||
-        epoll_ctl(ear->epoll, EPOLL_CTL_ADD, ear->lifeline.fd, &event) != 0) {
+    if (!hfi_lifeline_open(&push->lifeline, push->folder, mode_of(&database), store->env->client) ||
+        epoll_ctl(push->epoll, EPOLL_CTL_ADD, push->lifeline.fd, &event) != 0) {
         const int failure = errno;
-        forget_lifeline(ear);
+        forget_lifeline(push);
         errno = failure;
         return false;
     }
     /* Root's as the database: its owner must be able to write to it. */
-    if (geteuid() == 0 && fchown(ear->lifeline.fd, database.st_uid, (gid_t)-1) != 0)
+    if (geteuid() == 0 && fchown(push->lifeline.fd, database.st_uid, (gid_t)-1) != 0)
         errno = 0; /* then it asks from time to time */
     if (store->env->random() % TIDY_ONE_IN == 0)
-        tidy(ear->folder);
+        tidy(push->folder);
     return true;
 }
 
-bool hfi_sqlite_ear_ready(struct sqlite_store *store)
+bool hfi_sqlite_push_ready(struct sqlite_store *store)
 {
-    struct sqlite_ear *ear = &store->ear;
+    struct sqlite_push *push = &store->push;
     struct stat found;
-    pthread_mutex_lock(&ear->mutex);
-    if (ear->lifeline.fd >= 0 && (fstat(ear->lifeline.fd, &found) != 0 || found.st_nlink == 0))
-        forget_lifeline(ear);
-    bool ready = ear->lifeline.fd >= 0;
+    pthread_mutex_lock(&push->mutex);
+    if (push->lifeline.fd >= 0 && (fstat(push->lifeline.fd, &found) != 0 || found.st_nlink == 0))
+        forget_lifeline(push);
+    bool ready = push->lifeline.fd >= 0;
     for (unsigned tries = 0; !ready && tries < TRIES_MOST; tries++) {
         ready = make_lifeline(store);
         if (!ready && errno != ENOENT)
             break;
     }
-    pthread_mutex_unlock(&ear->mutex);
+    pthread_mutex_unlock(&push->mutex);
     return ready;
 }
 
-int hfi_sqlite_ear(void *memory)
+int hfi_sqlite_push_fd(void *memory)
 {
     const struct sqlite_store *store = memory;
-    return store->ear.epoll;
+    return store->push.epoll;
 }
 
 /* --- hearing --- */
@@ -165,7 +165,7 @@ int hfi_sqlite_ear(void *memory)
 /* With the mutex. */
 static void call(const struct sqlite_store *store, const struct hfi_message *message)
 {
-    struct sqlite_lock *lock = store->ear.waiting;
+    struct sqlite_lock *lock = store->push.waiting;
     while (lock && lock->owner.serial != message->number)
         lock = lock->next;
     if (!lock) /* it has left: its release() has given the lock back, or is going to */
@@ -182,15 +182,15 @@ static void call(const struct sqlite_store *store, const struct hfi_message *mes
 /* The next message, with the mutex; false: none. */
 static bool hear_one(struct sqlite_store *store, struct hfi_message *message, char text[HFI_LIFELINE_TEXT_MAX + 1])
 {
-    pthread_mutex_lock(&store->ear.mutex);
-    const bool heard = store->ear.lifeline.fd >= 0 && hfi_lifeline_hear(&store->ear.lifeline, message, text);
+    pthread_mutex_lock(&store->push.mutex);
+    const bool heard = store->push.lifeline.fd >= 0 && hfi_lifeline_read(&store->push.lifeline, message, text);
     if (heard && message->kind != LITE_SAYS_BROKEN)
         call(store, message);
-    pthread_mutex_unlock(&store->ear.mutex);
+    pthread_mutex_unlock(&store->push.mutex);
     return heard;
 }
 
-void hfi_sqlite_hear(void *memory)
+void hfi_sqlite_take_push(void *memory)
 {
     struct sqlite_store *store = memory;
     struct hfi_message message;
@@ -208,28 +208,28 @@ void hfi_sqlite_hear(void *memory)
 
 void hfi_sqlite_expect(struct sqlite_store *store, struct sqlite_lock *lock, struct hfi_owner owner)
 {
-    pthread_mutex_lock(&store->ear.mutex);
+    pthread_mutex_lock(&store->push.mutex);
     lock->owner = owner;
     if (!lock->waiting) {
         lock->state = LITE_STATE_NEW;
         lock->waiting = true;
-        lock->next = store->ear.waiting;
-        store->ear.waiting = lock;
+        lock->next = store->push.waiting;
+        store->push.waiting = lock;
     }
-    pthread_mutex_unlock(&store->ear.mutex);
+    pthread_mutex_unlock(&store->push.mutex);
 }
 
 void hfi_sqlite_expect_no_more(struct sqlite_store *store, struct sqlite_lock *lock, enum sqlite_state state)
 {
-    pthread_mutex_lock(&store->ear.mutex);
-    struct sqlite_lock **link = &store->ear.waiting;
+    pthread_mutex_lock(&store->push.mutex);
+    struct sqlite_lock **link = &store->push.waiting;
     while (lock->waiting && *link != lock)
         link = &(*link)->next;
     if (lock->waiting)
         *link = lock->next;
     lock->waiting = false;
     lock->state = state;
-    pthread_mutex_unlock(&store->ear.mutex);
+    pthread_mutex_unlock(&store->push.mutex);
 }
 
 /* `end` tells of the end of whoever has the lock: it may give it to us and die before it can say so, and nothing else
@@ -254,19 +254,19 @@ bool hfi_sqlite_await_call(struct sqlite_store *store, struct sqlite_lock *lock,
     bool in_time = true;
     if (!watch_holder(store, lock, &end))
         return true;
-    pthread_mutex_lock(&store->ear.mutex);
+    pthread_mutex_lock(&store->push.mutex);
     lock->waker = waker;
     while (in_time && !end.revents && lock->state == LITE_STATE_NEW && !hfi_waker_called_back(waker)) {
         const hfi_time until = lock->ask_again_ns < deadline_ns ? lock->ask_again_ns : deadline_ns;
-        pthread_mutex_unlock(&store->ear.mutex);
+        pthread_mutex_unlock(&store->push.mutex);
         in_time = hfi_waker_sleep(waker, &end, 1, until);
-        pthread_mutex_lock(&store->ear.mutex);
+        pthread_mutex_lock(&store->push.mutex);
     }
     if (end.revents)
         lock->dead = lock->watched;
     lock->waker = NULL;
     const bool news = in_time || lock->state == LITE_STATE_CALLED || lock->ask_again_ns < deadline_ns;
-    pthread_mutex_unlock(&store->ear.mutex);
+    pthread_mutex_unlock(&store->push.mutex);
     hfi_fd_close(end.fd);
     return news;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * consul_ear.c: what the keeper waits for on behalf of all: the renewals of sessions, and a long poll for each session
+ * consul_push.c: what the keeper waits for on behalf of all: the renewals of sessions, and a long poll for each session
  * that holds something. Their sockets and one timer are in one epoll descriptor.
  *
  * A thread that waits for a lock has a long poll of its own, and reads its answer itself: HTTP/1.1 answers one question
@@ -20,17 +20,17 @@
 #define RENEWAL_MOST (2 * HFI_SECOND)
 #define LISTEN_AGAIN HFI_SECOND
 
-bool hfi_consul_ear_open(struct consul_store *store)
+bool hfi_consul_push_open(struct consul_store *store)
 {
-    store->ear = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
+    store->push = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
     store->timer = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
     struct epoll_event event = { .events = EPOLLIN, .data.ptr = NULL };
-    return store->ear >= 0 && store->timer >= 0 && epoll_ctl(store->ear, EPOLL_CTL_ADD, store->timer, &event) == 0;
+    return store->push >= 0 && store->timer >= 0 && epoll_ctl(store->push, EPOLL_CTL_ADD, store->timer, &event) == 0;
 }
 
-void hfi_consul_ear_close(struct consul_store *store)
+void hfi_consul_push_close(struct consul_store *store)
 {
-    hfi_fd_close(store->ear);
+    hfi_fd_close(store->push);
     hfi_fd_close(store->timer);
 }
 
@@ -43,8 +43,8 @@ static void listen_to(struct consul_store *store, struct consul_call *call)
                                            (connection->wants & POLLOUT ? EPOLLOUT : 0u),
                                  .data.ptr = call };
     /* While it connects, its descriptor may become another one. */
-    if (epoll_ctl(store->ear, EPOLL_CTL_MOD, connection->fd, &event) != 0)
-        epoll_ctl(store->ear, EPOLL_CTL_ADD, connection->fd, &event);
+    if (epoll_ctl(store->push, EPOLL_CTL_MOD, connection->fd, &event) != 0)
+        epoll_ctl(store->push, EPOLL_CTL_ADD, connection->fd, &event);
 }
 
 void hfi_consul_call_end(struct consul_store *store, struct consul_call *call)
@@ -55,7 +55,7 @@ void hfi_consul_call_end(struct consul_store *store, struct consul_call *call)
     while (*link && *link != call)
         link = &(*link)->next;
     *link = call->next;
-    epoll_ctl(store->ear, EPOLL_CTL_DEL, call->exchange.connection->fd, NULL);
+    epoll_ctl(store->push, EPOLL_CTL_DEL, call->exchange.connection->fd, NULL);
     hfi_consul_end(store, &call->exchange);
 }
 
@@ -69,7 +69,7 @@ static bool await_call(struct consul_store *store, struct consul_call *call, hfi
     const hf_status status = hfi_consul_step(store, &call->exchange, NULL); /* no answer can be there yet */
     listen_to(store, call);
     if (status == HF_TIMEOUT) {
-        hfi_consul_ear_arm(store);
+        hfi_consul_push_arm(store);
         return true;
     }
     hfi_consul_call_end(store, call);
@@ -182,7 +182,7 @@ static bool should_listen(const struct consul_session *session)
     return session->users && session->holds && !session->dead && !session->making;
 }
 
-void hfi_consul_ear_arm(struct consul_store *store)
+void hfi_consul_push_arm(struct consul_store *store)
 {
     hfi_time due = store->doubt ? 0 : HFI_NEVER;
     for (const struct consul_call *call = store->calls; call; call = call->next)
@@ -220,12 +220,12 @@ static void do_what_is_due(struct consul_store *store)
     }
 }
 
-void hfi_consul_hear(struct consul_store *store)
+void hfi_consul_take_push(struct consul_store *store)
 {
     struct epoll_event events[EVENTS];
     uint64_t times;
     pthread_mutex_lock(&store->mutex);
-    const int count = epoll_wait(store->ear, events, EVENTS, 0);
+    const int count = epoll_wait(store->push, events, EVENTS, 0);
     for (int i = 0; i < count; i++) {
         if (events[i].data.ptr)
             go_on(store, events[i].data.ptr);
@@ -235,7 +235,7 @@ void hfi_consul_hear(struct consul_store *store)
     do_what_is_due(store);
     const bool doubt = store->doubt;
     store->doubt = false;
-    hfi_consul_ear_arm(store);
+    hfi_consul_push_arm(store);
     pthread_mutex_unlock(&store->mutex);
     if (doubt)
         store->env->recheck(store->env->core, 0);

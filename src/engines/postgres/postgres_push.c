@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * postgres_ear.c: how a waiter hears that the lock was handed to it. One connection per client listens to a channel of
+ * postgres_push.c: how a waiter hears that the lock was handed to it. One connection per client listens to a channel of
  * the client's own, on which the serial of the hold is sent that was served.
  *
  * One of the waiting threads is on duty: it listens for all of them, so that a notification goes from the socket to the
@@ -31,7 +31,7 @@ hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns
 {
     struct postgres_connection *connection = NULL;
     pthread_mutex_lock(&store->mutex);
-    const bool there = store->ear.connection != NULL;
+    const bool there = store->push.connection != NULL;
     pthread_mutex_unlock(&store->mutex);
     if (there)
         return HF_OK;
@@ -40,9 +40,9 @@ hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns
         return status;
     status = begin_to_listen(store, connection, deadline_ns, err);
     pthread_mutex_lock(&store->mutex);
-    if (status == HF_OK && !store->ear.connection) { /* else another thread was faster */
-        store->ear.connection = connection;
-        store->ear.number++;
+    if (status == HF_OK && !store->push.connection) { /* else another thread was faster */
+        store->push.connection = connection;
+        store->push.number++;
         connection = NULL;
     }
     pthread_mutex_unlock(&store->mutex);
@@ -50,17 +50,17 @@ hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns
     return status;
 }
 
-void hfi_postgres_ear_close(struct postgres_store *store)
+void hfi_postgres_push_close(struct postgres_store *store)
 {
-    hfi_postgres_disconnect(store->ear.connection);
-    store->ear.connection = NULL;
+    hfi_postgres_disconnect(store->push.connection);
+    store->push.connection = NULL;
 }
 
 /* --- with the mutex --- */
 
-static void unlink_lock(struct postgres_ear *ear, struct postgres_lock *lock)
+static void unlink_lock(struct postgres_push *push, struct postgres_lock *lock)
 {
-    struct postgres_lock **link = &ear->waiting;
+    struct postgres_lock **link = &push->waiting;
     while (*link != lock)
         link = &(*link)->next;
     *link = lock->next;
@@ -73,7 +73,7 @@ static void call(const struct postgres_store *store, const struct postgres_lock 
 {
     char *rest;
     const uint64_t serial = strtoull(text, &rest, 10);
-    struct postgres_lock *lock = store->ear.waiting;
+    struct postgres_lock *lock = store->push.waiting;
     while (lock && lock->owner.serial != serial)
         lock = lock->next;
     if (!lock) /* it has left: its release() has given the lock back, or is going to */
@@ -92,10 +92,10 @@ static void call(const struct postgres_store *store, const struct postgres_lock 
 }
 
 /* Whatever is missed from now on must be asked for. */
-static void lose_ear(struct postgres_store *store)
+static void lose_push(struct postgres_store *store)
 {
-    hfi_postgres_ear_close(store);
-    for (struct postgres_lock *lock = store->ear.waiting; lock; lock = lock->next) {
+    hfi_postgres_push_close(store);
+    for (struct postgres_lock *lock = store->push.waiting; lock; lock = lock->next) {
         if (lock->waker)
             hfi_waker_wake(lock->waker);
     }
@@ -103,20 +103,20 @@ static void lose_ear(struct postgres_store *store)
 
 static void hear(struct postgres_store *store, const struct postgres_lock *listener)
 {
-    PGconn *pq = store->ear.connection->pq;
+    PGconn *pq = store->push.connection->pq;
     const bool alive = PQconsumeInput(pq) == 1 && PQstatus(pq) == CONNECTION_OK;
     for (PGnotify *one; (one = PQnotifies(pq)) != NULL;) {
         call(store, listener, one->extra, one->be_pid);
         PQfreemem(one);
     }
     if (!alive)
-        lose_ear(store);
+        lose_push(store);
 }
 
 /* Somebody must go on listening. */
-static void pass_duty_on(const struct postgres_ear *ear)
+static void pass_duty_on(const struct postgres_push *push)
 {
-    const struct postgres_lock *lock = ear->waiting;
+    const struct postgres_lock *lock = push->waiting;
     while (lock && !lock->waker)
         lock = lock->next;
     if (lock)
@@ -153,28 +153,28 @@ void hfi_postgres_learn_writers(struct postgres_store *store, const PGresult *re
 bool hfi_postgres_expect(struct postgres_store *store, struct postgres_lock *lock, struct hfi_owner owner, int *backend)
 {
     pthread_mutex_lock(&store->mutex);
-    struct postgres_ear *ear = &store->ear;
-    const bool can_hear = ear->connection != NULL;
-    if (can_hear) {
-        lock->ear_number = ear->number;
+    struct postgres_push *push = &store->push;
+    const bool can_take_push = push->connection != NULL;
+    if (can_take_push) {
+        lock->push_number = push->number;
         lock->owner = owner;
         lock->state = POSTGRES_NEW;
-        *backend = ear->connection->backend;
+        *backend = push->connection->backend;
     }
-    if (can_hear && !lock->waiting) {
+    if (can_take_push && !lock->waiting) {
         lock->waiting = true;
-        lock->next = ear->waiting;
-        ear->waiting = lock;
+        lock->next = push->waiting;
+        push->waiting = lock;
     }
     pthread_mutex_unlock(&store->mutex);
-    return can_hear;
+    return can_take_push;
 }
 
 void hfi_postgres_expect_no_more(struct postgres_store *store, struct postgres_lock *lock, enum postgres_state state)
 {
     pthread_mutex_lock(&store->mutex);
     if (lock->waiting)
-        unlink_lock(&store->ear, lock);
+        unlink_lock(&store->push, lock);
     lock->state = state;
     pthread_mutex_unlock(&store->mutex);
 }
@@ -183,29 +183,29 @@ bool hfi_postgres_await_call(struct postgres_store *store, struct postgres_lock 
                              hfi_time deadline_ns)
 {
     bool in_time = true;
-    struct postgres_ear *ear = &store->ear;
+    struct postgres_push *push = &store->push;
     pthread_mutex_lock(&store->mutex);
     lock->waker = waker;
-    while (in_time && lock->state == POSTGRES_NEW && ear->connection && ear->number == lock->ear_number &&
+    while (in_time && lock->state == POSTGRES_NEW && push->connection && push->number == lock->push_number &&
            !hfi_waker_called_back(waker)) {
-        const bool duty = !ear->on_duty;
-        const uint64_t number = ear->number;
+        const bool duty = !push->on_duty;
+        const uint64_t number = push->number;
         const hfi_time until = lock->ask_again_ns < deadline_ns ? lock->ask_again_ns : deadline_ns;
-        struct pollfd socket = { .fd = PQsocket(ear->connection->pq), .events = POLLIN };
-        ear->on_duty = true;
+        struct pollfd socket = { .fd = PQsocket(push->connection->pq), .events = POLLIN };
+        push->on_duty = true;
         pthread_mutex_unlock(&store->mutex);
         in_time = hfi_waker_sleep(waker, &socket, duty ? 1 : 0, until);
         pthread_mutex_lock(&store->mutex);
         if (duty)
-            ear->on_duty = false;
-        if (duty && socket.revents && ear->connection && ear->number == number)
+            push->on_duty = false;
+        if (duty && socket.revents && push->connection && push->number == number)
             hear(store, lock);
     }
     lock->waker = NULL;
-    if (!ear->on_duty)
-        pass_duty_on(ear);
+    if (!push->on_duty)
+        pass_duty_on(push);
     const bool news = in_time || lock->state == POSTGRES_CALLED || lock->ask_again_ns < deadline_ns;
-    if (!ear->connection) /* listen anew, and then line up anew */
+    if (!push->connection) /* listen anew, and then line up anew */
         lock->queued = false;
     pthread_mutex_unlock(&store->mutex);
     return news;
