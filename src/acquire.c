@@ -477,15 +477,13 @@ static hf_status acquire(hf_lock **out, hf_client *client, const char *name, con
         want.key.text = memcpy(text, want.key.text, strlen(want.key.text) + 1);
     if (may_wait && want.options.wait_ms)
         want.deadline_ns = hfi_now_ns() + want.options.wait_ms * HFI_MS;
-    hf_error trouble; /* what went wrong on the way to success is nobody's business */
+    hf_error trouble;
     hfi_client_lock(client);
     hfi_client_enter(client);
     status = acquire_locked(out, client, &want, &trouble);
     hfi_client_leave(client);
     hfi_client_unlock(client);
-    if (status != HF_OK && err)
-        *err = trouble;
-    return status;
+    return hfi_pass_on(status, &trouble, err);
 }
 
 hf_status hf_acquire(hf_lock **out, hf_client *client, const char *name, const hf_options *options, hf_error *err)

@@ -29,8 +29,10 @@ hf_status hf_inspect(hf_client *client, const char *prefix, hf_inspect_fn each, 
     const hf_status status = check(client, client->engine->inspect, "list locks", err);
     if (status != HF_OK || is_longer_than_names(prefix))
         return status;
-    return client->engine->inspect(client->store, prefix ? prefix : "", each, arg, hfi_now_ns() + client->timeout_ns,
-                                   err);
+    hf_error trouble = { .message = "" };
+    const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
+    return hfi_pass_on(client->engine->inspect(client->store, prefix ? prefix : "", each, arg, deadline, &trouble),
+                       &trouble, err);
 }
 
 hf_status hf_inspect_one(hf_client *client, const char *name, hf_inspect_fn each, void *arg, hf_error *err)
@@ -40,7 +42,9 @@ hf_status hf_inspect_one(hf_client *client, const char *name, hf_inspect_fn each
         return status;
     if (!hfi_name_check(name))
         return hfi_fail(err, HF_INVALID, 0, "a lock's name is 1 to 255 bytes of UTF-8 without control characters");
-    return client->engine->inspect_one(client->store, name, each, arg, hfi_now_ns() + client->timeout_ns, err);
+    hf_error trouble = { .message = "" };
+    const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
+    return hfi_pass_on(client->engine->inspect_one(client->store, name, each, arg, deadline, &trouble), &trouble, err);
 }
 
 hf_status hf_inspect_done(hf_client *client, const char *prefix, hf_inspect_fn each, void *arg, hf_error *err)
@@ -48,8 +52,10 @@ hf_status hf_inspect_done(hf_client *client, const char *prefix, hf_inspect_fn e
     const hf_status status = check(client, client->caps & HF_CAP_ONCE, "remember what was done", err);
     if (status != HF_OK || is_longer_than_names(prefix))
         return status;
-    return client->engine->inspect_done(client->store, prefix ? prefix : "", each, arg,
-                                        hfi_now_ns() + client->timeout_ns, err);
+    hf_error trouble = { .message = "" };
+    const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
+    return hfi_pass_on(client->engine->inspect_done(client->store, prefix ? prefix : "", each, arg, deadline, &trouble),
+                       &trouble, err);
 }
 
 hf_status hf_forget_done(hf_client *client, const char *name, hf_error *err)
@@ -59,7 +65,9 @@ hf_status hf_forget_done(hf_client *client, const char *name, hf_error *err)
         return status;
     if (!hfi_name_check(name))
         return hfi_fail(err, HF_INVALID, 0, "a lock's name is 1 to 255 bytes of UTF-8 without control characters");
-    return client->engine->forget_done(client->store, name, hfi_now_ns() + client->timeout_ns, err);
+    hf_error trouble = { .message = "" };
+    const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
+    return hfi_pass_on(client->engine->forget_done(client->store, name, deadline, &trouble), &trouble, err);
 }
 
 /* Who breaks a lock, for its holder to be told. */
@@ -83,7 +91,9 @@ hf_status hf_break(hf_client *client, const char *name, hf_error *err)
         return hfi_fail(err, HF_INVALID, 0, "a lock's name is 1 to 255 bytes of UTF-8 without control characters");
     char by[160];
     say_who(by);
-    return client->engine->evict(client->store, name, by, hfi_now_ns() + client->timeout_ns, err);
+    hf_error trouble = { .message = "" };
+    const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
+    return hfi_pass_on(client->engine->evict(client->store, name, by, deadline, &trouble), &trouble, err);
 }
 
 hf_status hf_guard(hf_client *client, const char *resource, uint64_t token, hf_error *err)
@@ -95,5 +105,7 @@ hf_status hf_guard(hf_client *client, const char *resource, uint64_t token, hf_e
         return hfi_fail(err, HF_INVALID, 0, "a resource's name is 1 to 255 bytes of UTF-8 without control characters");
     if (token == 0 || token > INT64_MAX) /* what the stores can count to */
         return hfi_fail(err, HF_INVALID, 0, "%" PRIu64 " is not the token of a lock", token);
-    return client->engine->guard(client->store, resource, token, hfi_now_ns() + client->timeout_ns, err);
+    hf_error trouble = { .message = "" };
+    const hfi_time deadline = hfi_now_ns() + client->timeout_ns;
+    return hfi_pass_on(client->engine->guard(client->store, resource, token, deadline, &trouble), &trouble, err);
 }

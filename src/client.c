@@ -63,7 +63,9 @@ static hf_status open_store(hf_client *client, const struct hfi_url *split, cons
     if (!client->store)
         return hfi_fail(err, HF_NOMEM, 0, "no memory for a client");
     struct hfi_opened opened = { .caps = client->engine->caps };
-    hf_status status = client->engine->open(client->store, split, &client->env, &opened, err);
+    hf_error trouble = { .message = "" };
+    hf_status status = client->engine->open(client->store, split, &client->env, &opened, &trouble);
+    hfi_pass_on(status, &trouble, err);
     client->url = opened.shown;
     client->caps = opened.caps;
     if (!opened.reserves)

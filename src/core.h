@@ -41,6 +41,9 @@ bool hfi_text_check(const char *text, size_t max);
 /* As much of `text` as there is room for, with '?' for each byte that is not of such a text. */
 void hfi_text_clean(char *out, size_t size, const char *text);
 
+/* What went wrong is told if it failed. On the way to success it is nobody's business. */
+hf_status hfi_pass_on(hf_status status, const hf_error *trouble, hf_error *err);
+
 /* Splits "scheme:rest"; `scheme` gets room for 32 bytes. HF_INVALID if there is no scheme. */
 hf_status hfi_url_split(char *scheme, const char **rest, const char *url, hf_error *err);
 /* A copy of `url` with "user:password@" cut down to "user@". NULL: no memory. */
@@ -180,6 +183,7 @@ struct hfi_wait {
 struct hfi_telling {
     struct hfi_telling *next;
     struct hfi_hold *hold;
+    const hf_lock *handle;
     uint64_t thread;
 };
 
@@ -288,6 +292,8 @@ void hfi_hold_lose_in_store(struct hfi_hold *hold, const char *why);
 /* The same for one whose time is over: finds out why. */
 void hfi_hold_lose_by_time(struct hfi_hold *hold);
 void hfi_hold_tell(struct hfi_hold *hold);
+/* The same for one handle, which may be gone afterwards. */
+void hfi_handle_tell(hf_lock *handle);
 const char *hfi_hold_why(const struct hfi_hold *hold); /* it was lost; "" if it was not */
 hf_lock *hfi_handle_new(struct hfi_hold *hold);        /* NULL: no memory */
 void hfi_handle_attach(hf_lock *handle, struct hfi_hold *hold, const hf_options *options);

@@ -66,6 +66,13 @@ hf_status hfi_fail(hf_error *err, hf_status status, int native, const char *form
     return status;
 }
 
+hf_status hfi_pass_on(hf_status status, const hf_error *trouble, hf_error *err)
+{
+    if (status != HF_OK && err)
+        *err = *trouble;
+    return status;
+}
+
 static hf_status errno_status(int number)
 {
     switch (number) {

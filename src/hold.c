@@ -432,26 +432,34 @@ static hf_lock *next_to_tell(struct hfi_hold *hold)
     return handle;
 }
 
+void hfi_handle_tell(hf_lock *handle)
+{
+    struct hfi_hold *hold = handle->hold;
+    hf_client *client = hold->client;
+    struct hfi_telling telling = { client->tellings, hold, handle, hfi_thread_number() };
+    if (handle->told || !handle->on_lost)
+        return;
+    handle->told = true;
+    client->tellings = &telling;
+    hold->pins++;
+    const char *why = hfi_hold_why(hold);
+    pthread_mutex_unlock(&client->mutex);
+    handle->on_lost(handle, why, handle->arg);
+    pthread_mutex_lock(&client->mutex);
+    struct hfi_telling **link = &client->tellings;
+    while (*link != &telling)
+        link = &(*link)->next;
+    *link = telling.next;
+    pthread_cond_broadcast(&client->changed); /* hf_release() waits for a callback to return before it frees */
+    hfi_hold_unpin(hold);
+}
+
 void hfi_hold_tell(struct hfi_hold *hold)
 {
-    hf_client *client = hold->client;
-    struct hfi_telling telling = { .hold = hold, .thread = hfi_thread_number() };
     hf_lock *handle;
     hold->pins++;
-    while ((handle = next_to_tell(hold)) != NULL) {
-        handle->told = true;
-        telling.next = client->tellings;
-        client->tellings = &telling;
-        const char *why = hfi_hold_why(hold);
-        pthread_mutex_unlock(&client->mutex);
-        handle->on_lost(handle, why, handle->arg);
-        pthread_mutex_lock(&client->mutex);
-        struct hfi_telling **link = &client->tellings;
-        while (*link != &telling)
-            link = &(*link)->next;
-        *link = telling.next;
-        pthread_cond_broadcast(&client->changed); /* hf_release() waits for a callback to return before it frees */
-    }
+    while ((handle = next_to_tell(hold)) != NULL)
+        hfi_handle_tell(handle);
     hfi_hold_unpin(hold);
 }
 

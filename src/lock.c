@@ -21,20 +21,39 @@ static bool is_over(const struct hfi_hold *hold)
     return deadline != HFI_NEVER && hfi_now_ns() >= deadline;
 }
 
-/* Another thread is inside of a callback for it. */
-static bool is_being_told(const struct hfi_hold *hold)
+/* Another thread is inside of its callback. */
+static bool is_being_told(const hf_lock *handle)
 {
-    const struct hfi_telling *telling = hold->client->tellings;
-    while (telling && telling->hold != hold)
+    const struct hfi_telling *telling = handle->hold->client->tellings;
+    while (telling && telling->handle != handle)
         telling = telling->next;
     return telling && telling->thread != hfi_thread_number();
 }
 
-static void wait_for_callback(const struct hfi_hold *hold)
+static void wait_for_callback(const hf_lock *handle)
 {
-    hf_client *client = hold->client;
-    while (is_being_told(hold))
+    hf_client *client = handle->hold->client;
+    while (is_being_told(handle))
         pthread_cond_wait(&client->changed, &client->mutex);
+}
+
+/* It was lost, and the keeper has not looked yet: all of its handles are told. */
+static void end_by_loss(struct hfi_hold *hold)
+{
+    if (hold->lost)
+        hfi_hold_lose(hold, hfi_hold_why(hold));
+    else
+        hfi_hold_lose_by_time(hold);
+    hfi_hold_tell(hold);
+    hfi_undo(hold, hold->client->timeout_ns, NULL);
+}
+
+/* Its release is the first to find out. */
+static void tell_late(hf_lock *handle, const char *why)
+{
+    hfi_hold_mark_lost(handle->hold, why);
+    atomic_store(&handle->hold->safe_until_ns, 0);
+    hfi_handle_tell(handle);
 }
 
 /* The last handle of a hold that is held gives it back, and says whether its work is done. */
@@ -58,25 +77,25 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
     struct hfi_turn *next = NULL;
     hf_status status = HF_OK;
 
+    hf_error trouble;
+    trouble.message[0] = 0;
     hfi_client_lock(client);
     hfi_client_enter(client);
-    wait_for_callback(hold);
-    const bool over = hold->state == HFI_HOLD_HELD && is_over(hold);
-    if (over)
-        hfi_hold_lose_by_time(hold);
-    if (hold->state == HFI_HOLD_ENDED && !client->closing) /* the keeper may have more losses to tell before this one */
-        hfi_hold_tell(hold);
-    if (over)
-        hfi_undo(hold, client->timeout_ns, NULL);
-    wait_for_callback(hold);
+    wait_for_callback(lock);
+    if (hold->state == HFI_HOLD_HELD && (hold->lost || is_over(hold)))
+        end_by_loss(hold);
+    else if (hold->state == HFI_HOLD_ENDED && !client->closing) /* the keeper may have others to tell before this one */
+        hfi_handle_tell(lock);
     detach(hold, lock);
     const bool held = hold->state == HFI_HOLD_HELD, last = held && !hold->handles;
     if (last && hold->spare_tokens && !done)
         next = hfi_line_pass(hold, lock);
     if (last && !next)
-        status = let_go(hold, done, err);
+        status = let_go(hold, done, &trouble);
     else if (!held)
-        status = hfi_fail(err, HF_LOST, 0, "%s", hfi_hold_why(hold));
+        status = hfi_fail(&trouble, HF_LOST, 0, "%s", hfi_hold_why(hold));
+    if (last && status == HF_LOST && !client->closing)
+        tell_late(lock, trouble.message);
     if (!next)
         hfi_handle_free(client, lock);
     hfi_hold_settle(hold);
@@ -84,7 +103,7 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
     hfi_client_unlock(client);
     if (next)
         hfi_line_wake(next);
-    return status;
+    return hfi_pass_on(status, &trouble, err);
 }
 
 hf_status hf_release(hf_lock *lock, hf_error *err)
@@ -147,8 +166,9 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
                                    .ttl_ms = ttl_ms ? ttl_ms : hold->lease.terms.ttl_ms,
                                    .counted_from_ns = hfi_now_ns(),
                                    .status = HF_OK };
+    hf_error trouble = { .message = "" };
     if (hold->state == HFI_HOLD_HELD && !is_over(hold))
-        status = renew_now(hold, &renewal, err);
+        status = renew_now(hold, &renewal, &trouble);
     if ((status == HF_OK || status == HF_UNKNOWN) && hold->state == HFI_HOLD_HELD) {
         if (status == HF_OK)
             hfi_lease_renewed(&hold->lease, &renewal);
@@ -168,13 +188,13 @@ hf_status hf_renew(hf_lock *lock, uint32_t ttl_ms, hf_error *err)
     if (hold->state == HFI_HOLD_HELD)
         hfi_keeper_expect(client, hold->doubted ? HFI_AT_ONCE : hfi_lease_due(&hold->lease));
     else
-        status =
-            hfi_fail(err, HF_LOST, 0, "%s", hold->lost ? hfi_hold_why(hold) : "it had ended before it was renewed");
+        status = hfi_fail(&trouble, HF_LOST, 0, "%s",
+                          hold->lost ? hfi_hold_why(hold) : "it had ended before it was renewed");
     hfi_hold_unpin(hold);
     hfi_hold_settle(hold);
     hfi_client_leave(client);
     hfi_client_unlock(client);
-    return status;
+    return hfi_pass_on(status, &trouble, err);
 }
 
 uint64_t hf_token(const hf_lock *lock)

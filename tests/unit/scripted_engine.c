@@ -149,7 +149,8 @@ static hf_status scripted_release(void *store, void *memory, const struct hfi_re
     atomic_fetch_add(&script_done, request->done_ms != 0);
     if (status == HF_OK && lock->held)
         note_held(store, lock, false);
-    return status == HF_OK ? HF_OK : hfi_fail(err, status, 0, "so says the script");
+    hfi_fail(err, status, 0, "so says the script"); /* also on the way to success */
+    return status;
 }
 
 static const struct hfi_engine engine = {

@@ -112,6 +112,32 @@ TEST(a_callback_may_release_its_lock)
     hf_close(client);
 }
 
+static void release_with_mutex(hf_lock *lock, const char *why, void *arg)
+{
+    static pthread_mutex_t mutex = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+    (void)why;
+    CHECK_INT(0, pthread_mutex_lock(&mutex));
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    pthread_mutex_unlock(&mutex);
+    gate_pass(arg);
+}
+
+TEST(no_callback_runs_inside_of_another_one)
+{
+    struct gate told = { 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = mem_client();
+    hf_lock *lock;
+    options.renew = HF_RENEW_OFF;
+    options.ttl_ms = 100;
+    options.on_lost = release_with_mutex;
+    options.arg = &told;
+    for (int i = 0; i < 3; i++)
+        REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, "x", &options, NULL), NULL);
+    gate_await(&told, 3);
+    hf_close(client);
+}
+
 struct slow_callback {
     struct gate entered, go_on;
     atomic_bool returned;
@@ -395,6 +421,23 @@ TEST(a_loss_is_told_once_whoever_notices_it)
         CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
         CHECK_INT(1, gate_count(&told));
     }
+    hf_close(client);
+}
+
+TEST(a_loss_that_only_the_release_finds_is_called_back)
+{
+    struct gate told = { 0 };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock;
+    hf_error err;
+    options.on_lost = count_call;
+    options.arg = &told;
+    REQUIRE_STATUS(HF_OK, hf_acquire(&lock, client, "x", &options, &err), &err);
+    script_set(&script_release, 1, HF_LOST, false);
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    CHECK_INT(1, gate_count(&told));
+    CHECK_STR("so says the script", err.message);
     hf_close(client);
 }
 
