@@ -372,6 +372,16 @@ static bool sleep_while_covered(struct hfi_loop *loop, struct hfi_op *op)
     return true;
 }
 
+/* Whoever drives does so for this one, too, from now on; true: so it is. Else there would be two of them, and one would
+ * miss what the other takes. */
+static bool wait_for_this_too(struct hfi_loop *loop, const struct hfi_op *op)
+{
+    if (!op->source || can_be_read(op->source))
+        return false;
+    arm(loop);
+    return is_covered(loop, op->source);
+}
+
 hf_status hfi_loop_run(struct hfi_loop *loop, struct hfi_op *op)
 {
     pthread_mutex_lock(&loop->mutex);
@@ -382,6 +392,8 @@ hf_status hfi_loop_run(struct hfi_loop *loop, struct hfi_op *op)
         } else if (is_covered(loop, op->source)) {
             if (!sleep_while_covered(loop, op))
                 return op->status;
+        } else if (loop->driver && wait_for_this_too(loop, op)) {
+            continue;
         } else if (!op->source || !can_be_read(op->source)) {
             drive(loop, op);
         } else if (!prepare(loop)) {

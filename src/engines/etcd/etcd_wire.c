@@ -235,7 +235,8 @@ static void look_at(struct etcd_wire *wire)
         leave(wire);
         return;
     }
-    if (!wire->source.connected || wire->waiters.first || hfi_loop_now_ns() - wire->heard_ns < JUST_NOW)
+    if (!wire->source.connected || wire->waiters.first || wire->source.read ||
+        hfi_loop_now_ns() - wire->heard_ns < JUST_NOW)
         return;
     const ssize_t got = recv(wire->source.fd, buffer, sizeof buffer, MSG_DONTWAIT);
     if (got >= 0 || (errno != EAGAIN && errno != EINTR))

@@ -221,7 +221,7 @@ hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *questi
             return status;
         status = ask_node(store, question, asking, replies, deadline, err);
         /* A master that stood still while another took its place: what it grants is not ours. */
-        if (status == HF_OK && store->config.kind == REDIS_SENTINEL && question->key &&
+        if (status == HF_OK && store->config.kind == REDIS_SENTINEL &&
             hfi_redis_sentinel_replaced(store, question->node)) {
             hfi_redis_free_replies(replies, question->count);
             hfi_fail(err, HF_UNKNOWN, 0, "the master was replaced before it answered");
