@@ -286,6 +286,29 @@ static int count(const hf_info *info, void *arg)
     return 0;
 }
 
+/* The others answer, and it is left alone for a while: but not by those who want to know all. */
+TEST(a_record_of_a_master_that_was_slow_a_moment_ago_is_listed)
+{
+    struct redis_group *group = start_masters(3, NULL);
+    hf_client *client = open_client();
+    hf_error err = { 0 };
+    int seen = 0;
+    do_it(group, client);
+    for (int i = 1; i < 3; i++)
+        redis_server_do(group->server[i], "DEL hf:{%s}:d", NAME);
+    redis_server_pause(group->server[0]);
+    for (int i = 0; i < 40; i++) { /* it fails several times, and the pauses between grow */
+        hf_lock *lock = NULL;
+        if (hf_try_acquire(&lock, client, "another", NULL, NULL) == HF_OK)
+            hf_release(lock, NULL);
+        pause_ms(50);
+    }
+    redis_server_continue(group->server[0]);
+    CHECK_STATUS(HF_OK, hf_inspect_done(client, NULL, count, &seen, &err), &err);
+    CHECK_INT(1, seen);
+    hf_close(client);
+}
+
 /* On whichever master the record is; and with one of them down. */
 TEST(a_record_of_one_master_is_listed)
 {

@@ -189,6 +189,7 @@ static hf_status inspect_master(struct inspection *inspection, size_t index, hf_
                                           inspection->deadline_ns, err);
         if (status != HF_OK)
             return status;
+        hfi_redlock_mark(store, store->masters[index], false); /* so that it is asked for what was found there */
         const redisReply *keys = found->element[1];
         for (size_t i = 0; i < keys->elements && status == HF_OK && !inspection->stop; i++) {
             char name[HFI_REDIS_KEY_MAX];
@@ -202,20 +203,24 @@ static hf_status inspect_master(struct inspection *inspection, size_t index, hf_
     return HF_OK;
 }
 
-/* What is on one of `enough` masters. */
+/* What is on one of `enough` masters. Those that failed a moment ago come last, and not never: they may only have been
+ * slow, and have what nobody else has. */
 static hf_status inspect_masters(struct inspection *inspection, size_t enough, hf_error *err)
 {
     struct redlock_store *store = inspection->store;
+    bool seen[REDLOCK_MASTERS_MOST] = { false };
     size_t scanned = 0;
     hf_status status = HF_OK;
-    for (size_t i = 0; i < store->count && status == HF_OK && !inspection->stop && scanned < enough; i++) {
-        if (hfi_redlock_is_down(store, store->masters[i]))
+    for (size_t n = 0; n < 2 * store->count && status == HF_OK && !inspection->stop && scanned < enough; n++) {
+        const size_t i = n % store->count;
+        if (seen[i] || (n == i && hfi_redlock_is_down(store, store->masters[i])))
             continue;
         status = inspect_master(inspection, i, err);
         if (status == HF_UNAVAILABLE) {
             hfi_redlock_mark(store, store->masters[i], true);
             status = HF_OK;
         } else {
+            seen[i] = true;
             scanned++;
         }
     }
