@@ -90,25 +90,16 @@ TEST(seven_masters)
 
 /* --------------------------------------------------------------------------------------------------------- commands */
 
-/* How often a token had to be written back in ten pairs, on the master on which that was most often: when the guess was
- * late, for want of a processor say. It goes to those masters alone that need it. */
 static int64_t write_backs(struct redis_group *group, hf_client *client)
 {
     enum { PAIRS = 10 };
-    int64_t before[5], most = 0;
+    int64_t before[5];
     note_sent(group, before);
     for (int i = 0; i < PAIRS; i++) {
         must_release(must_acquire(client, NAME, NULL));
         await_clean(group); /* whoever is slow must not hinder the next pair */
     }
-    for (int i = 0; i < group->count; i++) {
-        int64_t more;
-        while ((more = redis_server_sent(group->server[i]) - before[i] - (int64_t)2 * PAIRS) < 0)
-            await_a_moment();
-        CHECK(more <= PAIRS);
-        most = more > most ? more : most;
-    }
-    return most;
+    return write_backs_since(group, before, PAIRS);
 }
 
 TEST(a_pair_that_nobody_disturbs_is_two_commands_to_each_master)
