@@ -231,6 +231,16 @@ TEST_LIMIT(a_silent_connection_is_left_by_those_who_ask_next, 40)
     relay_stop(relay);
 }
 
+/* Whoever asks has paused it before. */
+static void give_up(struct redis_server *server, pthread_t thread, const struct asker *asker, hf_status expected)
+{
+    hfi_redis_drop_node(asker->store, asker->store->nodes);
+    pthread_join(thread, NULL);
+    CHECK_INT(expected, asker->status);
+    redis_server_continue(server);
+    close_store(asker->store);
+}
+
 /* Nothing that was said to it is of use any more: also those are told who wait on a connection that was left. */
 TEST_LIMIT(a_server_that_is_given_up_ends_the_waits_on_connections_that_were_left, 40)
 {
@@ -242,11 +252,7 @@ TEST_LIMIT(a_server_that_is_given_up_ends_the_waits_on_connections_that_were_lef
     redis_server_pause(server);
     start_asking(&thread, &patient);
     CHECK_STATUS(HF_UNKNOWN, echo(store, "hurried", now_ns() + 100 * HFI_MS), NULL);
-    hfi_redis_drop_node(store, store->nodes);
-    pthread_join(thread, NULL);
-    CHECK_INT(HF_UNKNOWN, patient.status);
-    redis_server_continue(server);
-    close_store(store);
+    give_up(server, thread, &patient, HF_UNKNOWN);
 }
 
 /* The same for one that is not connected yet: its thread sits in the loop, and must be fetched from there. */
@@ -265,11 +271,7 @@ TEST_LIMIT(a_server_that_is_given_up_ends_the_wait_for_a_connection_to_it, 40)
         driven = store->loop.driver;
         hfi_loop_leave(&store->loop);
     }
-    hfi_redis_drop_node(store, store->nodes);
-    pthread_join(thread, NULL);
-    CHECK_INT(HF_UNAVAILABLE, patient.status);
-    redis_server_continue(server);
-    close_store(store);
+    give_up(server, thread, &patient, HF_UNAVAILABLE);
 }
 
 /* Found, and replaced before it was asked: no news would end the wait. */
@@ -289,8 +291,11 @@ TEST_LIMIT(a_server_that_was_replaced_meanwhile_is_not_asked, 40)
     freeReplyObject(reply);
     store->sentinel.known = hfi_redis_node(store, &other);
     hfi_redis_drop_node(store, node);
-    redis_server_pause(old);
     hf_error err = { 0 };
+    store->config.replicas = 1; /* on a connection of its own */
+    question.deadline_ns = HFI_NEVER;
+    CHECK_STATUS(HF_UNAVAILABLE, hfi_redis_ask(store, &question, &reply, &err), &err);
+    redis_server_pause(old);
     CHECK_STATUS(HF_UNAVAILABLE, hfi_redis_wire_ask(store, &question, false, &reply, HFI_NEVER, &err), &err);
     redis_server_continue(old);
     close_store(store);

@@ -215,19 +215,25 @@ TEST(a_callback_that_takes_long_costs_no_other_lock)
     hf_close(client);
 }
 
-/* What the store no longer has is not to be relied on until another lock's callback has returned. */
-TEST(a_callback_that_takes_long_delays_the_news_of_no_other_loss)
+/* In one exchange. */
+static void lose_two(hf_lock *locks[2], hf_client *client, hf_lost_fn on_loss, void *arg)
 {
-    struct long_callback callback = { 0 };
     hf_options options = HF_OPTIONS_INIT;
-    hf_client *client = scripted_client(0);
-    hf_lock *locks[2];
-    options.on_lost = take_long;
-    options.arg = &callback;
+    options.on_lost = on_loss;
+    options.arg = arg;
     REQUIRE_STATUS(HF_OK, hf_acquire(&locks[0], client, "first", &options, NULL), NULL);
     REQUIRE_STATUS(HF_OK, hf_acquire(&locks[1], client, "second", &options, NULL), NULL);
     script_set(&script_renew, 2, HF_LOST, false);
     hfi_keeper_recheck(client, 0); /* both are due now */
+}
+
+/* What the store no longer has is not to be relied on until another lock's callback has returned. */
+TEST(a_callback_that_takes_long_delays_the_news_of_no_other_loss)
+{
+    struct long_callback callback = { 0 };
+    hf_client *client = scripted_client(0);
+    hf_lock *locks[2];
+    lose_two(locks, client, take_long, &callback);
     gate_await(&callback.entered, 1);
     CHECK(hf_remaining_ms(locks[0]) <= 0 && hf_remaining_ms(locks[1]) <= 0);
     gate_pass(&callback.go_on);
@@ -258,15 +264,9 @@ static void stop_the_first(hf_lock *lock, const char *why, void *arg)
 TEST(a_release_that_finds_the_loss_before_the_keeper_tells_it_calls_back)
 {
     struct first_of_two callback = { .calls = 0 };
-    hf_options options = HF_OPTIONS_INIT;
     hf_client *client = scripted_client(0);
     hf_lock *locks[2];
-    options.on_lost = stop_the_first;
-    options.arg = &callback;
-    REQUIRE_STATUS(HF_OK, hf_acquire(&locks[0], client, "one", &options, NULL), NULL);
-    REQUIRE_STATUS(HF_OK, hf_acquire(&locks[1], client, "two", &options, NULL), NULL);
-    script_set(&script_renew, 2, HF_LOST, false);
-    hfi_keeper_recheck(client, 0); /* both are due now */
+    lose_two(locks, client, stop_the_first, &callback);
     gate_await(&callback.entered, 1);
     hf_lock *first = atomic_load(&callback.first);
     CHECK_STATUS(HF_LOST, hf_release(locks[first == locks[0]], NULL), NULL);
