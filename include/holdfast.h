@@ -206,6 +206,77 @@ HF_API int hf_lost_fd(const hf_lock *lock);
 /* Ends every wait of this client for `name` with HF_CANCELED. Callable from any thread. HF_OK even if nobody waited. */
 HF_API hf_status hf_cancel(hf_client *client, const char *name);
 
+/* --------------------------------------------------------------------------------------- operations, for event loops
+ *
+ * The same without a thread that waits: an operation is started, which never blocks, and ends exactly once. Its end is
+ * told by hf_events(), which a program calls when the one descriptor of hf_events_fd() is readable, or by hf_op_wait().
+ *
+ *     hf_start_acquire(NULL, client, "nightly-report", NULL, my_task, &err);
+ *     ...
+ *     poll hf_events_fd(client) together with everything else
+ *     ...
+ *     hf_event events[16];
+ *     for (size_t i = 0, n = hf_events(client, events, 16, sizeof *events); i < n; i++)
+ *         go_on(events[i].tag, events[i].status, events[i].lock);
+ *
+ * No thread but those that call hf_events() and hf_op_wait() is ever told anything, unless on_lost is set. For now the
+ * library makes what operations want of a store on threads of its own: one for each that waits in the store's queue. */
+
+typedef struct hf_op hf_op;
+
+typedef enum hf_event_kind {
+    HF_EVENT_ENDED = 1, /* an operation has ended */
+    HF_EVENT_LOST = 2   /* a lock was lost that an operation had taken, without on_lost; hf_release() frees it */
+} hf_event_kind;
+
+typedef struct hf_event {
+    hf_event_kind kind;
+    hf_status status; /* of the operation; HF_LOST */
+    void *tag;        /* of the operation; of the one that took the lock */
+    hf_op *op;        /* NULL if its start was not asked for it */
+    hf_lock *lock;    /* that was taken, and is the caller's from now on; or that is lost; else NULL */
+    hf_error error;   /* if the status is not HF_OK */
+} hf_event;
+
+/* Starts what hf_acquire() does. HF_OK: its end will be told, with `tag`; *out is the operation, for those that want to
+ * cancel it or to wait for it, and must be given to hf_op_free(). `out` may be NULL. Anything else: nothing was
+ * started. wait_ms counts from here. HF_OWNER_THREAD means nothing to an operation: it is the same as HF_OWNER_HANDLE
+ * without a handle, so that two operations of one thread exclude each other. */
+HF_API hf_status hf_start_acquire(hf_op **out, hf_client *client, const char *name, const hf_options *options,
+                                  void *tag, hf_error *err);
+
+/* Starts what hf_try_acquire() does. */
+HF_API hf_status hf_start_try_acquire(hf_op **out, hf_client *client, const char *name, const hf_options *options,
+                                      void *tag, hf_error *err);
+
+/* Starts what hf_release() does. HF_OK: the lock is no longer the caller's. Anything else: nothing was started, and it
+ * still is. With `out` NULL nobody is told how it ended, and it cannot fail, as finalizers need it: if there is no
+ * memory or no thread for it, the call makes the release itself, and returns what came of it. */
+HF_API hf_status hf_start_release(hf_op **out, hf_lock *lock, void *tag, hf_error *err);
+HF_API hf_status hf_start_release_done(hf_op **out, hf_lock *lock, void *tag, hf_error *err);
+
+/* Ends this acquire, and no other, with HF_CANCELED, at once, unless it has ended already; if the store grants the lock
+ * after that, the library gives it back. A release cannot be cancelled. */
+HF_API void hf_op_cancel(hf_op *op);
+
+/* Waits for its end, for `wait_ms` at most; less than 0: for ever. 1: it has ended, and *out says how, as hf_events()
+ * would, which does not tell it any more. 0: not yet. `size` is sizeof(hf_event). */
+HF_API int hf_op_wait(hf_op *op, int64_t wait_ms, hf_event *out, size_t size);
+
+/* Gives the operation back; NULL is allowed. One that has not ended is cancelled, and is not told; a lock that it got
+ * and that nobody was told of is released in the background. */
+HF_API void hf_op_free(hf_op *op);
+
+/* A descriptor that is readable while there are events; -1 if none could be made. It belongs to the client: do not read
+ * from it or close it. */
+HF_API int hf_events_fd(hf_client *client);
+
+/* Takes up to `room` events, oldest first, and says how many; `size` is sizeof(hf_event). Never blocks. A loss is told
+ * after the end of the operation that took the lock, and never once hf_release() was called or hf_start_release() has
+ * returned HF_OK. After hf_close() there are no more events: operations that have not ended end with HF_CANCELED, and
+ * those that the caller has must still be given to hf_op_free(). */
+HF_API size_t hf_events(hf_client *client, hf_event *out, size_t room, size_t size);
+
 /* --------------------------------------------------------------------------------------------------- administration */
 
 typedef struct hf_info {

@@ -18,16 +18,29 @@
 
 /* --- waits --- */
 
+/* It is done by an operation that was cancelled meanwhile. */
+static bool is_unwanted(const struct hfi_want *want)
+{
+    return want->op && atomic_load(&want->op->ended);
+}
+
 /* From here on hf_cancel() finds it: before the store is asked, or a call that comes while the first question is out
  * would be missed. What it sleeps with is only got when there is need to sleep. */
-static void wait_begin(hf_client *client, struct hfi_wait *wait, const char *name, struct hfi_hold *following)
+static void wait_begin(hf_client *client, struct hfi_wait *wait, const struct hfi_want *want,
+                       struct hfi_hold *following)
 {
-    wait->name = name;
+    wait->op = want->op;
+    wait->name = want->name;
     wait->following = following;
     wait->waker = NULL;
-    wait->canceled = client->closing;
+    wait->canceled = client->closing || is_unwanted(want);
+    wait->prev = NULL;
     wait->next = client->waits;
+    if (wait->next)
+        wait->next->prev = wait;
     client->waits = wait;
+    if (wait->op)
+        wait->op->wait = wait;
 }
 
 static bool wait_get_waker(hf_client *client, struct hfi_wait *wait)
@@ -47,10 +60,11 @@ static bool wait_get_waker(hf_client *client, struct hfi_wait *wait)
 
 static void wait_end(hf_client *client, struct hfi_wait *wait)
 {
-    struct hfi_wait **link = &client->waits;
-    while (*link != wait)
-        link = &(*link)->next;
-    *link = wait->next;
+    *(wait->prev ? &wait->prev->next : &client->waits) = wait->next;
+    if (wait->next)
+        wait->next->prev = wait->prev;
+    if (wait->op)
+        wait->op->wait = NULL;
     if (!wait->waker)
         return;
     wait->waker->next = client->free_wakers;
@@ -83,6 +97,7 @@ hf_status hf_cancel(hf_client *client, const char *name)
         if (strcmp(wait->name, name) == 0)
             hfi_wait_cancel(wait);
     }
+    hfi_ops_cancel(client, name);
     hfi_line_cancel(client, name);
     hfi_client_unlock(client);
     return HF_OK;
@@ -327,7 +342,7 @@ static hf_status follow(hf_client *client, struct hfi_hold *hold, const struct h
     if (hfi_now_ns() >= want->deadline_ns)
         return hfi_fail(err, HF_TIMEOUT, 0, "another thread of the same owner was still taking it after %u ms",
                         want->options.wait_ms);
-    wait_begin(client, &wait, want->name, hold);
+    wait_begin(client, &wait, want, hold);
     if (!wait_get_waker(client, &wait)) {
         wait_end(client, &wait);
         return hfi_fail(err, HF_NOMEM, 0, "no memory or no descriptor left to wait with");
@@ -398,7 +413,7 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
     contest.request.reserve = tokens_to_reserve(client, want);
     contest.wait.waker = NULL;
     if (want->may_wait)
-        wait_begin(client, &contest.wait, want->name, NULL);
+        wait_begin(client, &contest.wait, want, NULL);
     contest.trouble.failures = 0;
     contest.polls = 0;
     contest.heard = false;
@@ -433,16 +448,46 @@ static bool must_line_up(hf_client *client, const struct hfi_want *want)
            (hfi_hold_of_name(client, want->name_hash, want->name) || hfi_line_is_there(client, want));
 }
 
-static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct hfi_want *want, hf_error *err)
+/* An operation stands in the line without a thread, unless there is nobody to tell it when its time is over. */
+static bool line_up_alone(hf_client *client, const struct hfi_want *want)
 {
-    bool its_turn = false, late = false;
+    if (!want->op || (want->deadline_ns != HFI_NEVER && !hfi_keeper_start(client, NULL)))
+        return false;
+    hfi_line_join(want->op);
+    return true;
+}
+
+static hf_status line_up(hf_lock **out, hf_client *client, const struct hfi_want *want, hf_error *err)
+{
+    if (line_up_alone(client, want))
+        return HF_OK;
+    const hf_status status = hfi_line_wait(out, client, want);
+    return status == HF_CANCELED ? hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled") : status;
+}
+
+static struct hfi_hold *find_own(hf_client *client, const struct hfi_want *want)
+{
+    const bool can_be_found = want->key.kind != HF_OWNER_HANDLE || want->key.number != 0;
+    return can_be_found ? hfi_hold_find(client, want) : NULL;
+}
+
+bool hfi_acquire_line_up(hf_op *op)
+{
+    hf_client *client = op->client;
+    return !client->tellings && !find_own(client, &op->want) && must_line_up(client, &op->want) &&
+           line_up_alone(client, &op->want);
+}
+
+/* `its_turn`, `late`: of one that comes out of a line. */
+static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct hfi_want *want, bool its_turn, bool late,
+                                hf_error *err)
+{
     if (client->tellings)
         give_back_what_is_being_told(client, want);
     for (;;) {
-        if (client->closing)
+        if (client->closing || is_unwanted(want))
             return hfi_fail(err, HF_CANCELED, 0, "the client is being closed");
-        const bool can_be_found = want->key.kind != HF_OWNER_HANDLE || want->key.number != 0;
-        struct hfi_hold *hold = can_be_found ? hfi_hold_find(client, want) : NULL;
+        struct hfi_hold *hold = find_own(client, want);
         if (hold && hold->state == HFI_HOLD_HELD) {
             const hfi_time deadline = hold->lease.deadline_ns;
             if (deadline == HFI_NEVER || hfi_now_ns() < deadline)
@@ -452,14 +497,28 @@ static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct h
         }
         if (!hold && (its_turn || !must_line_up(client, want)))
             return take(out, client, want, late, err);
-        const hf_status status = hold ? follow(client, hold, want, err) : hfi_line_wait(out, client, want);
+        const hf_status status = hold ? follow(client, hold, want, err) : line_up(out, client, want, err);
         late = status == HF_TIMEOUT && !hold;
-        if (status == HF_CANCELED && !hold)
-            return hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled");
-        if ((status != HF_OK && !late) || *out)
+        if ((status != HF_OK && !late) || *out || (want->op && want->op->in_line))
             return status;
         its_turn = !hold;
     }
+}
+
+bool hfi_acquire_run(hf_op *op, hf_lock **lock, hf_status *status, hf_error *err)
+{
+    hf_client *client = op->client;
+    const bool its_turn = op->in_line;
+    if (its_turn && !hfi_line_take_turn(op))
+        return false;
+    if (its_turn && op->turn.canceled) {
+        *status = hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled");
+        return true;
+    }
+    hfi_client_enter(client);
+    *status = acquire_locked(lock, client, &op->want, its_turn, op->late, err);
+    hfi_client_leave(client);
+    return !op->in_line;
 }
 
 static hf_status acquire(hf_lock **out, hf_client *client, const char *name, const hf_options *options, bool may_wait,
@@ -480,7 +539,7 @@ static hf_status acquire(hf_lock **out, hf_client *client, const char *name, con
     hf_error trouble;
     hfi_client_lock(client);
     hfi_client_enter(client);
-    status = acquire_locked(out, client, &want, &trouble);
+    status = acquire_locked(out, client, &want, false, false, &trouble);
     hfi_client_leave(client);
     hfi_client_unlock(client);
     return hfi_pass_on(status, &trouble, err);

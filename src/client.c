@@ -6,6 +6,7 @@
 #include "waker.h"
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* More than any lease lasts, and little enough to reckon with. */
 #define HANDOFF_MOST_MS INT64_C(86400000)
@@ -36,6 +37,7 @@ static void destroy(hf_client *client)
         next = handle->next;
         hfi_free(handle);
     }
+    pthread_cond_destroy(&client->work);
     pthread_cond_destroy(&client->exchange);
     pthread_cond_destroy(&client->changed);
     pthread_mutex_destroy(&client->mutex);
@@ -121,6 +123,12 @@ hf_status hfi_open_engine(hf_client **out, const struct hfi_engine *engine, cons
     pthread_mutex_init(&client->mutex, NULL);
     pthread_cond_init(&client->changed, NULL);
     pthread_cond_init(&client->exchange, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&client->work, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    client->events_fd = -1;
     status = open_store(client, split, url, err);
     if (status != HF_OK) {
         destroy(client);
@@ -162,6 +170,8 @@ static void shut(hf_client *client)
     for (struct hfi_wait *wait = client->waits; wait; wait = wait->next)
         hfi_wait_cancel(wait);
     hfi_line_cancel_all(client);
+    hfi_ops_cancel(client, NULL);
+    hfi_runners_stop(client);
     while (client->busy > 0)
         pthread_cond_wait(&client->changed, &client->mutex);
 }
@@ -200,6 +210,7 @@ void hf_close(hf_client *client)
     client->engine->close(client->store);
     hfi_free(client->store);
     settle_all(client);
+    hfi_events_close(client);
     for (struct hfi_waker *waker; (waker = client->free_wakers) != NULL;) {
         client->free_wakers = waker->next;
         hfi_waker_free(waker);

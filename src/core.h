@@ -172,7 +172,8 @@ struct hfi_hold {
 _Static_assert(sizeof(struct hfi_hold) <= 224, "a hold has become larger");
 
 struct hfi_wait {
-    struct hfi_wait *next;
+    struct hfi_wait *next, *prev;
+    hf_op *op; /* that waits; NULL: a thread does */
     const char *name;
     struct hfi_hold *following; /* a hold of the same owner that another thread is asking for; NULL: waits for itself */
     struct hfi_waker *waker;    /* NULL: nothing to sleep with yet, the first question is still out */
@@ -189,7 +190,7 @@ struct hfi_telling {
 
 enum { HFI_TURN_WAITS, HFI_TURN_CALLED, HFI_TURN_PASSED };
 
-/* On the stack of the thread that waits. */
+/* On the stack of the thread that waits, or part of the operation that does. */
 struct hfi_turn {
     struct hfi_turn *next;      /* in the line */
     struct hfi_turn *last;      /* of the line; the first one's only */
@@ -199,6 +200,15 @@ struct hfi_turn {
     bool canceled;
     bool alone;    /* it is to ask the store itself, whoever else of the client does so */
     hf_lock *lock; /* what was passed on to it */
+};
+
+/* In the client's queue of events, until it is told: an operation has ended, or a lock is lost. */
+struct hfi_event {
+    struct hfi_event *next, *prev;
+    bool queued;
+    hf_op *op;     /* NULL: a loss */
+    hf_lock *lock; /* that is lost */
+    void *tag;
 };
 
 struct hf_client {
@@ -231,6 +241,17 @@ struct hf_client {
     struct hfi_telling *tellings;      /* callbacks under way */
     unsigned busy;                     /* threads inside of a call that uses the store */
 
+    /* operations */
+    struct hfi_event *first_event, *last_event;
+    int events_fd; /* an eventfd: there are events; -1 until somebody asks for it */
+    hf_op *first_to_run, *last_to_run;
+    unsigned count_to_run;
+    struct hfi_timers op_timers; /* of those that stand in a line */
+    unsigned runners, idle_runners;
+    struct hfi_runner *ended_runners; /* to be joined */
+    pthread_cond_t work;              /* there is something to run, or the runners are to end */
+    bool runners_stop;
+
     /* the keeper */
     pthread_t keeper;
     bool keeper_runs;
@@ -250,12 +271,40 @@ struct hf_client {
 
 /* What one acquire wants, after checks. */
 struct hfi_want {
+    hf_op *op; /* on whose behalf; NULL: a thread waits for it */
     const char *name;
     uint32_t name_hash;
     struct hfi_owner_key key;
     hf_options options;
     bool may_wait;
     hfi_time deadline_ns;
+};
+
+enum hfi_op_kind { HFI_OP_ACQUIRE, HFI_OP_RELEASE, HFI_OP_RELEASE_DONE };
+
+/* It is freed when the caller has given it back, nobody works on it, and its event is told or unwanted. */
+struct hf_op {
+    struct hfi_event event;
+    hf_op *next, *prev; /* among those to be run */
+    hf_client *client;
+    unsigned generation;
+    uint8_t kind;           /* enum hfi_op_kind */
+    bool kept;              /* the caller has it */
+    bool silent;            /* nobody is to be told of its end */
+    bool active;            /* it is to be run, is run, or stands in a line */
+    bool to_run;            /* it is in that list */
+    bool in_line;           /* by its `turn` */
+    bool late;              /* it stood in a line until its time was over */
+    bool delivered;         /* the caller knows how it ended, and has what it got */
+    _Atomic uint32_t ended; /* a futex */
+    hf_lock *lock;          /* what it got, or is to release */
+    struct hfi_event *loss; /* for the lock that it may get; NULL: the caller has a callback of his own */
+    struct hfi_wait *wait;  /* for its lock; NULL: it does not wait */
+    struct hfi_turn turn;
+    struct hfi_timer timer; /* while it stands in a line */
+    struct hfi_want want;
+    hf_error error; /* how it ended */
+    char texts[];   /* its name, its note, its owner's text */
 };
 
 /* hold.c, client.c: all with the client's mutex held, except where said. */
@@ -332,13 +381,57 @@ void hfi_line_cancel_all(hf_client *client);
 struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle);
 void hfi_line_wake(struct hfi_turn *turn);
 
+/* Stands in the line without a thread: hfi_op_call() is called when it is to look, or its time is over. */
+void hfi_line_join(hf_op *op);
+/* It was called, or its time is over. True: it has left the line, and is to ask, or it is too late; false: it stands
+ * there still. */
+bool hfi_line_take_turn(hf_op *op);
+void hfi_line_leave(hf_op *op);
+
+/* acquire.c: goes on with an operation that wants a lock. False: it stands in a line now. Mutex held; let go of in
+ * between. */
+bool hfi_acquire_run(hf_op *op, hf_lock **lock, hf_status *status, hf_error *err);
+/* The same if all that it has to do is to stand in a line, which needs no thread: then it does. */
+bool hfi_acquire_line_up(hf_op *op);
+
+/* operation.c: all with the mutex held. */
+/* It stands in a line, and is to look whether it is its turn. */
+void hfi_op_call(hf_op *op);
+/* The lock was passed on to it, while it stood in a line. */
+void hfi_op_pass(hf_op *op, hf_lock *lock);
+/* Goes on with it, on a runner's thread; lets go of the mutex in between. */
+void hfi_op_run(hf_op *op);
+void hfi_op_settle(hf_op *op); /* frees it if nobody needs it any more */
+bool hfi_op_sleep(hf_op *op, int64_t wait_ms); /* no mutex; false: it has not ended within that time */
+/* The time of those in lines is over by now. */
+void hfi_ops_call_due(hf_client *client, hfi_time now_ns);
+/* Those that wait for a runner and want `name`, or any lock (NULL). */
+void hfi_ops_cancel(hf_client *client, const char *name);
+
+/* runner.c: threads that make what operations want of the store; with the mutex held. */
+/* False: there may be no thread for it. It is taken all the same. */
+bool hfi_runner_submit(hf_op *op);
+bool hfi_runner_is_there(hf_client *client); /* or is started; the last one stays */
+void hfi_runner_withdraw(hf_op *op);
+void hfi_runners_stop(hf_client *client); /* lets go of the mutex while it joins them */
+
+/* event.c: with the mutex held, but for the first. */
+void hfi_event_lost(hf_lock *lock, const char *why, void *event); /* the on_lost of locks whose losses are events */
+void hfi_event_queue(hf_client *client, struct hfi_event *event);
+void hfi_event_unqueue(hf_client *client, struct hfi_event *event);
+/* The lock is being released: nobody is told of its loss from now on. */
+void hfi_event_drop_loss(hf_lock *lock);
+void hfi_events_close(hf_client *client); /* lets go of the mutex in between */
+
 /* undo.c: releases a hold's engine lock; what cannot be finished now goes to the keeper. Mutex held; let go of in
  * between. */
 hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err);
 /* The same at once, but not on this thread if the store may keep it waiting. */
 void hfi_undo_soon(struct hfi_hold *hold);
 
-/* keeper.c: all with the mutex held. */
+/* keeper.c: all with the mutex held, but for the first. */
+/* A thread that gets none of the user's signals. Returns an errno value. */
+int hfi_thread_start(pthread_t *thread, void *(*body)(void *), void *argument);
 #define HFI_AT_ONCE ((hfi_time)1) /* long past; 0 would switch the timer off */
 bool hfi_keeper_start(hf_client *client, hf_error *err);
 void hfi_keeper_expect(hf_client *client, hfi_time due_ns); /* look at `due_ns` at the latest, if it runs */

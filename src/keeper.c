@@ -350,20 +350,20 @@ static void *help(void *argument)
     return NULL;
 }
 
-/* The user's signals are for the user's threads. Returns an errno value. */
-static int start_thread(pthread_t *thread, void *(*body)(void *), hf_client *client)
+/* The user's signals are for the user's threads. */
+int hfi_thread_start(pthread_t *thread, void *(*body)(void *), void *argument)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int failure = pthread_create(thread, NULL, body, client);
+    const int failure = pthread_create(thread, NULL, body, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failure;
 }
 
 static int start_helper(hf_client *client)
 {
-    const int failure = start_thread(&client->helpers[client->helper_count], help, client);
+    const int failure = hfi_thread_start(&client->helpers[client->helper_count], help, client);
     client->helper_count += failure == 0;
     return failure;
 }
@@ -399,7 +399,8 @@ static hfi_time next_due(hf_client *client)
             at = now + GLANCE;
         due = at < due ? at : due;
     }
-    return due;
+    const struct hfi_timer *op = hfi_timers_first(&client->op_timers);
+    return op && op->at_ns < due ? op->at_ns : due;
 }
 
 /* Sleeps until the timer, the bell or the store; without the mutex. */
@@ -432,6 +433,7 @@ static void *keep(void *argument)
     pthread_mutex_lock(&client->mutex);
     while (!client->keeper_stops) {
         end_what_is_over(client);
+        hfi_ops_call_due(client, hfi_now_ns());
         const hfi_time due = next_due(client);
         client->keeper_due_ns = due;
         pthread_mutex_unlock(&client->mutex);
@@ -453,7 +455,7 @@ bool hfi_keeper_start(hf_client *client, hf_error *err)
         client->keeper_timer = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
         failure = client->keeper_bell < 0 || client->keeper_timer < 0 ? errno : 0;
         if (!failure)
-            failure = start_thread(&client->keeper, keep, client);
+            failure = hfi_thread_start(&client->keeper, keep, client);
         client->keeper_runs = !failure;
         if (failure) {
             hfi_fd_close(client->keeper_bell);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * line.c: threads of one client that wait for the same name stand in one line, each asleep on its own stack; the first
- * of them alone asks the store, once nobody of this client holds the lock or asks for it. A release passes the lock on
+ * line.c: threads and operations of one client that wait for the same name stand in one line; the first of them alone
+ * asks the store, once nobody of this client holds the lock or asks for it. A release passes the lock on
  * to the first in the line without asking the store, within the bounds of may_pass(): each pass has a token of its own,
  * which the store has given in advance.
  *
@@ -99,7 +99,10 @@ static bool sleep_while_waiting(struct hfi_turn *turn)
 static void call(struct hfi_turn *turn)
 {
     atomic_store(&turn->state, HFI_TURN_CALLED);
-    hfi_line_wake(turn);
+    if (turn->want->op)
+        hfi_op_call(turn->want->op);
+    else
+        hfi_line_wake(turn);
 }
 
 void hfi_line_call_first(hf_client *client, uint32_t name_hash, const char *name)
@@ -179,6 +182,47 @@ hf_status hfi_line_wait(hf_lock **out, hf_client *client, const struct hfi_want 
     return turn.canceled ? HF_CANCELED : HF_TIMEOUT;
 }
 
+/* --- operations: the same without a thread --- */
+
+void hfi_line_join(hf_op *op)
+{
+    op->turn = (struct hfi_turn){ .want = &op->want };
+    op->in_line = true;
+    join(op->client, &op->turn);
+    hfi_timers_set(&op->client->op_timers, &op->timer, op->want.deadline_ns);
+    if (op->want.deadline_ns != HFI_NEVER)
+        hfi_keeper_expect(op->client, op->want.deadline_ns);
+}
+
+static void stop_standing(hf_op *op)
+{
+    hfi_timers_set(&op->client->op_timers, &op->timer, HFI_NEVER);
+    op->in_line = false;
+}
+
+void hfi_line_leave(hf_op *op)
+{
+    leave(op->client, &op->turn);
+    stop_standing(op);
+    hfi_line_call_first(op->client, op->want.name_hash, op->want.name); /* it may have been called */
+}
+
+bool hfi_line_take_turn(hf_op *op)
+{
+    struct hfi_turn *turn = &op->turn;
+    op->late = op->want.deadline_ns != HFI_NEVER && hfi_now_ns() >= op->want.deadline_ns;
+    const bool gives_up = op->late || turn->canceled;
+    if (!gives_up && !is_its_turn(op->client, turn)) {
+        atomic_store(&turn->state, HFI_TURN_WAITS);
+        return false;
+    }
+    leave(op->client, turn);
+    stop_standing(op);
+    if (gives_up)
+        hfi_line_call_first(op->client, op->want.name_hash, op->want.name);
+    return true;
+}
+
 /* --- passing on --- */
 
 static bool may_pass(const struct hfi_hold *hold, const struct hfi_want *next, hfi_time now_ns)
@@ -217,6 +261,10 @@ struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle)
     hfi_handle_attach(handle, hold, &turn->want->options);
     turn->lock = handle;
     atomic_store(&turn->state, HFI_TURN_PASSED);
+    if (turn->want->op) {
+        stop_standing(turn->want->op);
+        hfi_op_pass(turn->want->op, handle);
+    }
     hfi_line_call_owner(hold);
     return turn;
 }

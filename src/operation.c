@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * operation.c: acquires and releases that nobody's thread waits for. An operation is started, is run by a runner, may
+ * stand in its client's line for a name, and ends exactly once: with what came of it, or at once when it is cancelled.
+ * What a runner gets for one that has ended is given back.
+ */
+#include "core.h"
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* --- birth and death --- */
+
+static char *put_text(char **room, const char *text)
+{
+    const size_t size = strlen(text) + 1;
+    char *copy = memcpy(*room, text, size);
+    *room += size;
+    return copy;
+}
+
+/* With copies of all that `want` points to. */
+static hf_op *make(hf_client *client, enum hfi_op_kind kind, const struct hfi_want *want, void *tag)
+{
+    const char *note = want->options.note ? want->options.note : "";
+    hf_op *op = hfi_alloc(sizeof *op + strlen(want->name) + strlen(note) + strlen(want->key.text) + 3);
+    if (!op)
+        return NULL;
+    char *room = op->texts;
+    op->client = client;
+    op->generation = hfi_generation;
+    op->kind = (uint8_t)kind;
+    op->event.op = op;
+    op->event.tag = tag;
+    op->want = *want;
+    op->want.op = op;
+    op->want.name = put_text(&room, want->name);
+    op->want.options.note = put_text(&room, note);
+    op->want.key.text = put_text(&room, want->key.text);
+    return op;
+}
+
+void hfi_op_settle(hf_op *op)
+{
+    hf_client *client = op->client;
+    if (op->kept || op->active || op->event.queued)
+        return;
+    hfi_free(op->loss);
+    hfi_free(op);
+    client->references--;
+}
+
+static void end(hf_op *op, hf_status status, hf_lock *lock, const hf_error *error)
+{
+    op->lock = lock;
+    if (status != HF_OK)
+        op->error = *error;
+    op->error.status = status;
+    atomic_store(&op->ended, 1);
+    syscall(SYS_futex, &op->ended, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    if (!op->silent)
+        hfi_event_queue(op->client, &op->event);
+}
+
+bool hfi_op_sleep(hf_op *op, int64_t wait_ms)
+{
+    const hfi_time most = HFI_NEVER / 2 / HFI_MS;
+    const hfi_time deadline = wait_ms < 0 || wait_ms > most ? HFI_NEVER : hfi_now_ns() + wait_ms * HFI_MS;
+    while (!atomic_load(&op->ended)) {
+        const hfi_time left = deadline == HFI_NEVER ? HFI_SECOND : deadline - hfi_now_ns();
+        if (left <= 0)
+            return false;
+        const struct timespec time = { .tv_sec = left / HFI_SECOND, .tv_nsec = left % HFI_SECOND };
+        syscall(SYS_futex, &op->ended, FUTEX_WAIT_PRIVATE, 0, &time, NULL, 0);
+    }
+    return true;
+}
+
+/* --- running --- */
+
+/* Without the mutex. */
+static void give_back(hf_client *client, hf_lock *lock)
+{
+    pthread_mutex_unlock(&client->mutex);
+    hf_release(lock, NULL);
+    pthread_mutex_lock(&client->mutex);
+}
+
+static hf_status run_release(hf_op *op, hf_error *err)
+{
+    hf_client *client = op->client;
+    hf_lock *lock = op->lock;
+    op->lock = NULL;
+    pthread_mutex_unlock(&client->mutex);
+    const hf_status status = op->kind == HFI_OP_RELEASE ? hf_release(lock, err) : hf_release_done(lock, err);
+    pthread_mutex_lock(&client->mutex);
+    if (status == HF_LOST && client->closing) /* by hf_close(), which has released it */
+        return hfi_fail(err, HF_CANCELED, 0, "the client is being closed");
+    return status;
+}
+
+void hfi_op_run(hf_op *op)
+{
+    hf_status status;
+    hf_error error;
+    hf_lock *lock = NULL;
+    if (op->kind != HFI_OP_ACQUIRE)
+        status = run_release(op, &error);
+    else if (!hfi_acquire_run(op, &lock, &status, &error))
+        return;
+    if (lock)
+        op->loss = NULL; /* it is the lock's */
+    if (!atomic_load(&op->ended))
+        end(op, status, lock, &error);
+    else if (lock) /* nobody wants it any more */
+        give_back(op->client, lock);
+    op->active = false;
+    hfi_op_settle(op);
+}
+
+void hfi_op_call(hf_op *op)
+{
+    if (!op->to_run)
+        hfi_runner_submit(op); /* if there is no thread for it, one that ends its work takes it */
+}
+
+void hfi_op_pass(hf_op *op, hf_lock *lock)
+{
+    if (op->to_run)
+        hfi_runner_withdraw(op);
+    op->loss = NULL;
+    end(op, HF_OK, lock, NULL);
+    op->active = false;
+    hfi_op_settle(op);
+}
+
+/* --- cancelling --- */
+
+/* It ends now. Whoever runs it finds that out. */
+static void cancel(hf_op *op)
+{
+    hf_error error;
+    if (op->kind != HFI_OP_ACQUIRE || atomic_load(&op->ended))
+        return;
+    const bool runs = !op->to_run && !op->in_line;
+    if (op->to_run)
+        hfi_runner_withdraw(op);
+    if (op->in_line)
+        hfi_line_leave(op);
+    if (op->wait)
+        hfi_wait_cancel(op->wait);
+    op->active = runs;
+    hfi_fail(&error, HF_CANCELED, 0, op->client->closing ? "the client is being closed" : "it was cancelled");
+    end(op, HF_CANCELED, NULL, &error);
+}
+
+void hf_op_cancel(hf_op *op)
+{
+    if (op->generation != hfi_generation)
+        return;
+    hfi_client_lock(op->client);
+    cancel(op);
+    hfi_client_unlock(op->client);
+}
+
+void hfi_ops_cancel(hf_client *client, const char *name)
+{
+    for (hf_op *op = client->first_to_run, *next; op; op = next) {
+        next = op->next;
+        if (op->kind != HFI_OP_ACQUIRE || (name && strcmp(op->want.name, name) != 0))
+            continue;
+        cancel(op);
+        hfi_op_settle(op);
+    }
+}
+
+void hfi_ops_call_due(hf_client *client, hfi_time now_ns)
+{
+    struct hfi_timer *first;
+    while ((first = hfi_timers_first(&client->op_timers)) != NULL && first->at_ns <= now_ns) {
+        hfi_timers_set(&client->op_timers, first, HFI_NEVER);
+        hfi_op_call(HFI_TIMER_OF(struct hf_op, timer, first));
+    }
+}
+
+void hf_op_free(hf_op *op)
+{
+    if (!op || op->generation != hfi_generation)
+        return;
+    hf_client *client = op->client;
+    hfi_client_lock(client);
+    op->kept = false;
+    op->silent = true;
+    cancel(op);
+    hfi_event_unqueue(client, &op->event);
+    /* What it got, and the caller never heard of. */
+    hf_lock *lock = atomic_load(&op->ended) && !op->delivered ? op->lock : NULL;
+    if (lock && !client->closing) {
+        op->kind = HFI_OP_RELEASE;
+        op->active = true;
+        if (hfi_runner_submit(op)) {
+            lock = NULL;
+        } else {
+            hfi_runner_withdraw(op);
+            op->active = false;
+        }
+    }
+    hfi_op_settle(op);
+    hfi_client_unlock(client);
+    hf_release(lock, NULL);
+}
+
+/* --- starting --- */
+
+/* To its line, or to a runner. */
+static bool hand_over(hf_op *op)
+{
+    if (!hfi_runner_is_there(op->client))
+        return false;
+    if (op->kind == HFI_OP_ACQUIRE && hfi_acquire_line_up(op))
+        return true;
+    if (hfi_runner_submit(op))
+        return true;
+    hfi_runner_withdraw(op);
+    return false;
+}
+
+/* The operation is freed if it cannot be started. */
+static hf_status submit(hf_op **out, hf_op *op, hf_error *err)
+{
+    hf_client *client = op->client;
+    hf_status status = HF_OK;
+    hfi_client_lock(client);
+    client->references++;
+    op->active = true;
+    op->kept = out != NULL;
+    if (client->closing)
+        status = hfi_fail(err, HF_CANCELED, 0, "the client is being closed");
+    else if (!hand_over(op))
+        status = hfi_fail(err, HF_NOMEM, 0, "no memory or no thread left for an operation");
+    if (status != HF_OK) {
+        op->active = op->kept = false;
+        hfi_op_settle(op);
+    } else if (out) {
+        *out = op;
+    }
+    hfi_client_unlock(client);
+    return status;
+}
+
+static hf_status start_acquire(hf_op **out, hf_client *client, const char *name, const hf_options *options,
+                               bool may_wait, void *tag, hf_error *err)
+{
+    if (out)
+        *out = NULL;
+    if (client->generation != hfi_generation)
+        return hfi_fail(err, HF_INVALID, 0, "the client was opened before a fork; open a new one in the child");
+    struct hfi_want want = { .may_wait = may_wait, .deadline_ns = HFI_NEVER };
+    const hf_status status = hfi_want_read(&want, client, name, options, err);
+    if (status != HF_OK)
+        return status;
+    if (want.options.owner == HF_OWNER_THREAD) /* one thread may start many, which are strangers to each other */
+        want.key = (struct hfi_owner_key){ .kind = HF_OWNER_HANDLE, .text = "" };
+    if (may_wait && want.options.wait_ms)
+        want.deadline_ns = hfi_now_ns() + want.options.wait_ms * HFI_MS;
+    hf_op *op = make(client, HFI_OP_ACQUIRE, &want, tag);
+    if (op && !want.options.on_lost) {
+        op->loss = hfi_alloc(sizeof *op->loss);
+        op->want.options.on_lost = hfi_event_lost;
+        op->want.options.arg = op->loss;
+    }
+    if (!op || (!want.options.on_lost && !op->loss)) {
+        hfi_free(op);
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for an operation");
+    }
+    if (op->loss)
+        op->loss->tag = tag;
+    return submit(out, op, err);
+}
+
+hf_status hf_start_acquire(hf_op **out, hf_client *client, const char *name, const hf_options *options, void *tag,
+                           hf_error *err)
+{
+    return start_acquire(out, client, name, options, true, tag, err);
+}
+
+hf_status hf_start_try_acquire(hf_op **out, hf_client *client, const char *name, const hf_options *options, void *tag,
+                               hf_error *err)
+{
+    return start_acquire(out, client, name, options, false, tag, err);
+}
+
+static hf_status start_release(hf_op **out, hf_lock *lock, enum hfi_op_kind kind, void *tag, hf_error *err)
+{
+    static const struct hfi_want none = { .name = "", .key = { .text = "" } };
+    if (out)
+        *out = NULL;
+    if (!lock)
+        return out ? hfi_fail(err, HF_INVALID, 0, "there is no lock to release") : HF_OK;
+    if (lock->generation != hfi_generation)
+        return hfi_fail(err, HF_LOST, 0, "the lock belongs to the process that forked this one");
+    hf_op *op = make(lock->hold->client, kind, &none, tag);
+    if (!op)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for an operation");
+    op->lock = lock;
+    op->silent = !out;
+    return submit(out, op, err);
+}
+
+/* Whoever cannot be told must not be left with the lock. */
+static hf_status release_at_any_rate(hf_lock *lock, enum hfi_op_kind kind, hf_error *err)
+{
+    const hf_status status = start_release(NULL, lock, kind, NULL, NULL);
+    if (status == HF_OK)
+        return HF_OK;
+    return kind == HFI_OP_RELEASE ? hf_release(lock, err) : hf_release_done(lock, err);
+}
+
+hf_status hf_start_release(hf_op **out, hf_lock *lock, void *tag, hf_error *err)
+{
+    return out ? start_release(out, lock, HFI_OP_RELEASE, tag, err) : release_at_any_rate(lock, HFI_OP_RELEASE, err);
+}
+
+hf_status hf_start_release_done(hf_op **out, hf_lock *lock, void *tag, hf_error *err)
+{
+    return out ? start_release(out, lock, HFI_OP_RELEASE_DONE, tag, err)
+               : release_at_any_rate(lock, HFI_OP_RELEASE_DONE, err);
+}
