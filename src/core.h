@@ -401,7 +401,7 @@ void hfi_op_call(hf_op *op);
 void hfi_op_pass(hf_op *op, hf_lock *lock);
 /* Goes on with it, on a runner's thread; lets go of the mutex in between. */
 void hfi_op_run(hf_op *op);
-void hfi_op_settle(hf_op *op); /* frees it if nobody needs it any more */
+void hfi_op_settle(hf_op *op);                 /* frees it if nobody needs it any more */
 bool hfi_op_sleep(hf_op *op, int64_t wait_ms); /* no mutex; false: it has not ended within that time */
 /* The time of those in lines is over by now. */
 void hfi_ops_call_due(hf_client *client, hfi_time now_ns);

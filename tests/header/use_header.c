@@ -77,6 +77,29 @@ static int use_lock(hf_client *client)
     return 0;
 }
 
+static int use_operations(hf_client *client)
+{
+    hf_error err = { HF_OK, 0, "" };
+    hf_event event;
+    hf_op *op = NULL;
+    int tag;
+
+    MUST(hf_start_acquire(&op, client, "header", NULL, &tag, &err) == HF_OK);
+    MUST(hf_op_wait(op, -1, &event, sizeof event) == 1);
+    MUST(event.kind == HF_EVENT_ENDED && event.status == HF_OK && event.tag == &tag && event.op == op);
+    hf_op_free(op);
+    MUST(hf_start_release(&op, event.lock, NULL, &err) == HF_OK);
+    MUST(hf_op_wait(op, 60000, &event, sizeof event) == 1 && event.status == HF_OK);
+    hf_op_free(op);
+    MUST(hf_start_try_acquire(&op, client, "header", NULL, NULL, &err) == HF_OK);
+    hf_op_cancel(op);
+    hf_op_free(op);
+    MUST(hf_events_fd(client) >= 0);
+    MUST(hf_events(client, &event, 1, sizeof event) == 0);
+    MUST(hf_start_release_done(NULL, NULL, NULL, &err) == HF_OK);
+    return 0;
+}
+
 int main(void)
 {
     hf_client_options options = HF_CLIENT_OPTIONS_INIT;
@@ -91,6 +114,8 @@ int main(void)
     hf_engines(count_engine, &engines);
     MUST(engines >= 1);
     status = use_lock(client);
+    if (status == 0)
+        status = use_operations(client);
     hf_close(client);
     if (status == 0)
         printf("holdfast %s: %s\n", hf_version(), hf_status_name(HF_OK));
