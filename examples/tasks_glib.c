@@ -25,7 +25,7 @@ static gboolean on_events(gint fd, GIOCondition condition, gpointer data)
     (void)fd;
     (void)condition;
     while (hf_events(work->client, &event, 1, sizeof event) == 1) {
-        work->left--;
+        work->left--; /* no lock is kept beyond this, so that no loss can be told: all events are ends */
         if (event.status == HF_OK) {
             work->served++;
             g_print("task %d has the lock\n", GPOINTER_TO_INT(event.tag));

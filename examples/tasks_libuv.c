@@ -21,7 +21,7 @@ static void on_events(uv_poll_t *poll, int status, int events)
 
     (void)events;
     while (status == 0 && hf_events(client, &event, 1, sizeof event) == 1) {
-        left--;
+        left--; /* no lock is kept beyond this, so that no loss can be told: all events are ends */
         if (event.status == HF_OK) {
             served++;
             printf("task %d has the lock\n", *(int *)event.tag);

@@ -18,8 +18,8 @@
  *
  *  1. Every function that can fail returns an hf_status. The words go into an hf_error that the caller owns; NULL
  *     means that nobody wants the words. An hf_error is written only when something failed.
- *  2. What comes out through `out` is yours: hf_close() and hf_release() free it, whatever they return, and take NULL.
- *     Strings that go in are copied before the call returns.
+ *  2. What comes out through `out` is yours: hf_close(), hf_release() and hf_op_free() free it, whatever they return,
+ *     and take NULL. Strings that go in are copied before the call returns.
  *  3. In an options struct zero means the default. Start from HF_OPTIONS_INIT; fields are only ever appended.
  *  4. Clients and locks may be used from any thread. A callback runs on a thread of the client's own (or, for a loss
  *     noticed by a call, on that call's thread) with no lock of the library held, so it may call any function but
@@ -61,7 +61,7 @@ typedef enum hf_status {
     HF_BUSY = 1,     /* somebody else holds it */
     HF_TIMEOUT = 2,  /* the wait ended at its deadline */
     HF_LOST = 3,     /* it was held, and ended before it was released */
-    HF_CANCELED = 4, /* hf_cancel() or hf_close() ended the wait */
+    HF_CANCELED = 4, /* hf_cancel(), hf_op_cancel() or hf_close() ended the wait */
     HF_DONE = 5,     /* it was asked for once per some time, and was done within that time */
 
     /* Trouble; later may help. The lock is not held. */
@@ -208,19 +208,27 @@ HF_API hf_status hf_cancel(hf_client *client, const char *name);
 
 /* --------------------------------------------------------------------------------------- operations, for event loops
  *
- * The same without a thread that waits: an operation is started, which never blocks, and ends exactly once. Its end is
- * told by hf_events(), which a program calls when the one descriptor of hf_events_fd() is readable, or by hf_op_wait().
+ * The same without a thread that waits: an operation is started, which does not wait for the store, and ends exactly
+ * once. Its end is told by hf_events(), which a program calls when the one descriptor of hf_events_fd() is readable, or
+ * by hf_op_wait().
  *
  *     hf_start_acquire(NULL, client, "nightly-report", NULL, my_task, &err);
  *     ...
  *     poll hf_events_fd(client) together with everything else
  *     ...
- *     hf_event events[16];
- *     for (size_t i = 0, n = hf_events(client, events, 16, sizeof *events); i < n; i++)
- *         go_on(events[i].tag, events[i].status, events[i].lock);
+ *     hf_event event;
+ *     while (hf_events(client, &event, 1, sizeof event) == 1)
+ *         if (event.kind == HF_EVENT_ENDED)
+ *             go_on(event.tag, event.status, event.lock);
+ *         else
+ *             stop(event.tag, event.lock);
  *
- * No thread but those that call hf_events() and hf_op_wait() is ever told anything, unless on_lost is set. For now the
- * library makes what operations want of a store on threads of its own: one for each that waits in the store's queue. */
+ * Nobody but who calls hf_events() and hf_op_wait() is told anything, unless on_lost is set, which is called as ever,
+ * perhaps before the end of the operation is told. Operations are not ordered among themselves: start an acquire when
+ * the release before it has ended, if that matters.
+ *
+ * For now the library makes what operations want of a store on threads of its own: one for each exchange that is under
+ * way, and, but for "mem:" and "redis:", one for each that waits in the store's queue. See holdfast(3). */
 
 typedef struct hf_op hf_op;
 
@@ -232,16 +240,17 @@ typedef enum hf_event_kind {
 typedef struct hf_event {
     hf_event_kind kind;
     hf_status status; /* of the operation; HF_LOST */
-    void *tag;        /* of the operation; of the one that took the lock */
+    void *tag;        /* of the operation; of the one that took the lock: it is needed until that is released */
     hf_op *op;        /* NULL if its start was not asked for it */
     hf_lock *lock;    /* that was taken, and is the caller's from now on; or that is lost; else NULL */
     hf_error error;   /* if the status is not HF_OK */
 } hf_event;
 
-/* Starts what hf_acquire() does. HF_OK: its end will be told, with `tag`; *out is the operation, for those that want to
- * cancel it or to wait for it, and must be given to hf_op_free(). `out` may be NULL. Anything else: nothing was
- * started. wait_ms counts from here. HF_OWNER_THREAD means nothing to an operation: it is the same as HF_OWNER_HANDLE
- * without a handle, so that two operations of one thread exclude each other. */
+/* Starts what hf_acquire() does. HF_OK: its end will be told, with `tag`, perhaps to another thread before this call has
+ * returned; *out is the operation, for those that want to cancel it or to wait for it, and must be given to
+ * hf_op_free(). `out` may be NULL. Anything else: nothing was started. wait_ms counts from here. HF_OWNER_THREAD means
+ * nothing to an operation: it is the same as HF_OWNER_HANDLE without a handle, so that two operations of one thread
+ * exclude each other. */
 HF_API hf_status hf_start_acquire(hf_op **out, hf_client *client, const char *name, const hf_options *options,
                                   void *tag, hf_error *err);
 
@@ -260,21 +269,24 @@ HF_API hf_status hf_start_release_done(hf_op **out, hf_lock *lock, void *tag, hf
 HF_API void hf_op_cancel(hf_op *op);
 
 /* Waits for its end, for `wait_ms` at most; less than 0: for ever. 1: it has ended, and *out says how, as hf_events()
- * would, which does not tell it any more. 0: not yet. `size` is sizeof(hf_event). */
+ * would, which does not tell it any more. 0: not yet. A lock is handed out once, by whichever is the first to tell.
+ * `size` is sizeof(hf_event). */
 HF_API int hf_op_wait(hf_op *op, int64_t wait_ms, hf_event *out, size_t size);
 
-/* Gives the operation back; NULL is allowed. One that has not ended is cancelled, and is not told; a lock that it got
- * and that nobody was told of is released in the background. */
+/* Gives the operation back; NULL is allowed. An acquire that has not ended is cancelled, a release goes on, and neither
+ * is told. A lock that it got and that nobody was told of is released, as hf_start_release() without `out` does it. */
 HF_API void hf_op_free(hf_op *op);
 
 /* A descriptor that is readable while there are events; -1 if none could be made. It belongs to the client: do not read
- * from it or close it. */
+ * from it or close it, and take it out of your loop before hf_close(). */
 HF_API int hf_events_fd(hf_client *client);
 
-/* Takes up to `room` events, oldest first, and says how many; `size` is sizeof(hf_event). Never blocks. A loss is told
- * after the end of the operation that took the lock, and never once hf_release() was called or hf_start_release() has
- * returned HF_OK. After hf_close() there are no more events: operations that have not ended end with HF_CANCELED, and
- * those that the caller has must still be given to hf_op_free(). */
+/* Takes up to `room` events, oldest first, and says how many; `size` is sizeof(hf_event). Never waits. Loops that are
+ * told of changes alone (edge-triggered) call it until fewer than `room` have come. Whoever takes several at once must
+ * know that what is done for one may end what another speaks of: a lock that is released, an operation that is freed.
+ * A loss is told after the end of the operation that took the lock, and never once hf_release() was called or
+ * hf_start_release() has returned HF_OK. After hf_close() there are no more events: acquires that have not ended end
+ * with HF_CANCELED, and operations that the caller has must still be given to hf_op_free(). */
 HF_API size_t hf_events(hf_client *client, hf_event *out, size_t room, size_t size);
 
 /* --------------------------------------------------------------------------------------------------- administration */

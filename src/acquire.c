@@ -58,6 +58,15 @@ static bool wait_get_waker(hf_client *client, struct hfi_wait *wait)
     return true;
 }
 
+static void wait_put_waker(hf_client *client, struct hfi_wait *wait)
+{
+    if (!wait->waker)
+        return;
+    wait->waker->next = client->free_wakers;
+    client->free_wakers = wait->waker;
+    wait->waker = NULL;
+}
+
 static void wait_end(hf_client *client, struct hfi_wait *wait)
 {
     *(wait->prev ? &wait->prev->next : &client->waits) = wait->next;
@@ -65,10 +74,7 @@ static void wait_end(hf_client *client, struct hfi_wait *wait)
         wait->next->prev = wait->prev;
     if (wait->op)
         wait->op->wait = NULL;
-    if (!wait->waker)
-        return;
-    wait->waker->next = client->free_wakers;
-    client->free_wakers = wait->waker;
+    wait_put_waker(client, wait);
 }
 
 void hfi_wait_cancel(struct hfi_wait *wait)
@@ -76,6 +82,8 @@ void hfi_wait_cancel(struct hfi_wait *wait)
     wait->canceled = true;
     if (wait->waker)
         hfi_waker_call_back(wait->waker);
+    else if (wait->op && wait->op->is_parked)
+        hfi_operation_call(wait->op);
 }
 
 static void wake_followers(hf_client *client, const struct hfi_hold *hold)
@@ -97,15 +105,15 @@ hf_status hf_cancel(hf_client *client, const char *name)
         if (strcmp(wait->name, name) == 0)
             hfi_wait_cancel(wait);
     }
-    hfi_ops_cancel(client, name);
     hfi_line_cancel(client, name);
+    hfi_operations_cancel(client, name);
     hfi_client_unlock(client);
     return HF_OK;
 }
 
 /* --- asking until the answer is final; no mutex held --- */
 
-struct contest {
+struct hfi_contest {
     hf_client *client;
     struct hfi_hold *hold;
     const struct hfi_want *want;
@@ -114,12 +122,13 @@ struct contest {
     struct hfi_wait wait;
     struct hfi_trouble trouble;
     unsigned polls;
+    bool waits;        /* it was parked in a wait, which goes on */
     bool heard;        /* the store has answered in this wait: somebody else has it */
     bool late;         /* its time was over before it came to ask: asks once, to say who has the lock */
     hfi_time asked_ns; /* when the last question was sent */
 };
 
-static hf_status ensure_waker(struct contest *contest, hf_error *err)
+static hf_status ensure_waker(struct hfi_contest *contest, hf_error *err)
 {
     if (contest->wait.waker)
         return HF_OK;
@@ -136,7 +145,7 @@ static hf_status ensure_waker(struct contest *contest, hf_error *err)
     return got ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no memory or no descriptor left to wait with");
 }
 
-static hf_status say_busy(const struct contest *contest, hf_error *err)
+static hf_status say_busy(const struct hfi_contest *contest, hf_error *err)
 {
     const char *holder = contest->grant.holder;
     const int64_t left = contest->grant.holder_left_ms;
@@ -161,7 +170,7 @@ static void say_how_long(char out[32], int64_t ms)
         snprintf(out, 32, "%lld.%lld s", s, (long long)ms % 1000 / 100);
 }
 
-static hf_status say_done(const struct contest *contest, hf_error *err)
+static hf_status say_done(const struct hfi_contest *contest, hf_error *err)
 {
     const struct hfi_grant *grant = &contest->grant;
     const char *who = *grant->holder ? grant->holder : "somebody else";
@@ -178,8 +187,33 @@ static bool is_trouble(hf_status status)
     return status == HF_UNAVAILABLE || status == HF_UNKNOWN;
 }
 
+/* Sleeps; or has the operation parked: what comes next is the next question. */
+static hf_status sleep_until(struct hfi_contest *contest, hfi_time until_ns)
+{
+    if (contest->request.parked)
+        return hfi_waker_park(contest->request.parked, until_ns);
+    hfi_waker_sleep(contest->wait.waker, NULL, 0, until_ns);
+    return HF_OK;
+}
+
+static hf_status say_canceled(hf_error *err)
+{
+    return hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled");
+}
+
+static hf_status wait_in_store(struct hfi_contest *contest, hf_error *err)
+{
+    hf_client *client = contest->client;
+    const unsigned runner = contest->want->op ? 1 : 0;
+    atomic_fetch_add(&client->waiting_runners, runner);
+    const hf_status status = client->engine->wait(client->store, contest->hold->engine_lock, &contest->request, err);
+    atomic_fetch_sub(&client->waiting_runners, runner);
+    contest->waits = status == HFI_PARKED;
+    return status;
+}
+
 /* One sleep between two questions. HF_OK: ask again. */
-static hf_status sleep_until_worth_asking(struct contest *contest, hf_error *err)
+static hf_status sleep_until_worth_asking(struct hfi_contest *contest, hf_error *err)
 {
     const struct hfi_engine *engine = contest->client->engine;
     hf_status status = ensure_waker(contest, err);
@@ -189,16 +223,17 @@ static hf_status sleep_until_worth_asking(struct contest *contest, hf_error *err
     if (hfi_waker_called_back(contest->wait.waker)) {
         /* fall through to the end */
     } else if (engine->wait) {
-        status = engine->wait(contest->client->store, contest->hold->engine_lock, &contest->request, err);
+        status = wait_in_store(contest, err);
     } else {
         contest->polls += contest->polls < POLL_MOST;
         const hfi_time at = hfi_now_ns() + hfi_backoff_ns(contest->polls, contest->client->env.random());
         const hfi_time deadline = contest->request.deadline_ns;
-        hfi_waker_sleep(contest->wait.waker, NULL, 0, at < deadline ? at : deadline);
-        status = hfi_now_ns() < deadline ? HF_OK : HF_TIMEOUT;
+        status = sleep_until(contest, at < deadline ? at : deadline);
+        if (status == HF_OK && hfi_now_ns() >= deadline)
+            status = HF_TIMEOUT;
     }
     if (hfi_waker_called_back(contest->wait.waker))
-        return hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled");
+        return say_canceled(err);
     /* The last that was heard of the store is that somebody else has it. */
     if (is_trouble(status) && hfi_now_ns() >= contest->want->deadline_ns)
         return HF_TIMEOUT;
@@ -208,7 +243,7 @@ static hf_status sleep_until_worth_asking(struct contest *contest, hf_error *err
 /* The question was asked when the wait was all but over, so that the store had LAST_PATIENCE and no more to answer it,
  * or little more if it has answered before; and it has not. That is no trouble yet: the same store may have been waited
  * for with success. */
-static bool is_out_of_time(const struct contest *contest, hfi_time now)
+static bool is_out_of_time(const struct hfi_contest *contest, hfi_time now)
 {
     const hfi_time end = contest->want->deadline_ns;
     const bool hurried =
@@ -216,7 +251,7 @@ static bool is_out_of_time(const struct contest *contest, hfi_time now)
     return hurried && contest->trouble.failures == 0 && now + HFI_MS >= contest->request.deadline_ns;
 }
 
-static hf_status pause_for_trouble(struct contest *contest, hf_status trouble, hf_error *err)
+static hf_status pause_for_trouble(struct hfi_contest *contest, hf_status trouble, hf_error *err)
 {
     hfi_time until;
     const hfi_time now = hfi_now_ns();
@@ -230,10 +265,8 @@ static hf_status pause_for_trouble(struct contest *contest, hf_status trouble, h
     const hf_status status = ensure_waker(contest, err);
     if (status != HF_OK)
         return status;
-    hfi_waker_sleep(contest->wait.waker, NULL, 0, until);
-    if (hfi_waker_called_back(contest->wait.waker))
-        return hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled");
-    return HF_OK;
+    const hf_status slept = sleep_until(contest, until);
+    return hfi_waker_called_back(contest->wait.waker) ? say_canceled(err) : slept;
 }
 
 static hfi_time later(hfi_time a, hfi_time b)
@@ -241,7 +274,7 @@ static hfi_time later(hfi_time a, hfi_time b)
     return a > b ? a : b;
 }
 
-static hf_status ask_once(struct contest *contest, hf_error *err)
+static hf_status ask_once(struct hfi_contest *contest, hf_error *err)
 {
     hf_client *client = contest->client;
     const hfi_time now = hfi_now_ns();
@@ -260,7 +293,7 @@ static hf_status ask_once(struct contest *contest, hf_error *err)
 }
 
 /* The store said yes. False: the answer took longer than the lease lasts, so it is not ours, or not for long enough. */
-static bool start_lease(struct contest *contest)
+static bool start_lease(struct hfi_contest *contest)
 {
     struct hfi_hold *hold = contest->hold;
     const struct hfi_terms terms = hold->lease.terms;
@@ -279,45 +312,53 @@ static uint32_t tokens_to_reserve(hf_client *client, const struct hfi_want *want
     return hfi_line_is_there(client, want) && !want->options.once_per_ms ? HFI_TOKENS_MOST : 1;
 }
 
-/* What was lost before is not what the next attempt may get. */
-static void prepare_to_ask_again(struct contest *contest)
+/* What was lost before is not what the next attempt may get. Mutex held. */
+static void prepare_to_ask(struct hfi_contest *contest)
 {
-    hfi_client_lock(contest->client);
     contest->hold->lost = false;
     contest->request.reserve = tokens_to_reserve(contest->client, contest->want);
-    hfi_client_unlock(contest->client);
 }
 
-static hf_status contend(struct contest *contest, hf_error *err)
+static hf_status ask(struct hfi_contest *contest, hf_error *err)
+{
+    const hf_status status = ask_once(contest, err);
+    if (status == HF_BUSY) {
+        contest->trouble = (struct hfi_trouble){ 0 };
+        contest->heard = true;
+    } else {
+        contest->polls = 0;
+    }
+    if (status != HF_OK || start_lease(contest))
+        return status;
+    const uint32_t ttl_ms = contest->want->options.ttl_ms, most_ms = contest->want->options.max_hold_ms;
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "the store took longer to answer than %s of %u ms",
+                    most_ms && most_ms < ttl_ms ? "max_hold_ms" : "the lock's time-to-live",
+                    most_ms && most_ms < ttl_ms ? most_ms : ttl_ms);
+}
+
+/* HFI_PARKED: nothing is to be done until the operation's waker is woken, or that one's time comes; then it goes on. */
+static hf_status contend(struct hfi_contest *contest, hf_error *err)
 {
     for (;;) {
-        hf_status status = ask_once(contest, err);
-        if (status == HF_OK) {
-            if (start_lease(contest))
-                return HF_OK;
-            const uint32_t ttl_ms = contest->want->options.ttl_ms, most_ms = contest->want->options.max_hold_ms;
-            status = hfi_fail(err, HF_UNAVAILABLE, 0, "the store took longer to answer than %s of %u ms",
-                              most_ms && most_ms < ttl_ms ? "max_hold_ms" : "the lock's time-to-live",
-                              most_ms && most_ms < ttl_ms ? most_ms : ttl_ms);
-        }
+        hf_status status = contest->waits ? HF_BUSY : ask(contest, err);
+        if (status == HF_OK)
+            return HF_OK;
         if (status == HF_DONE)
             return say_done(contest, err);
         if (status == HF_BUSY) {
-            contest->trouble = (struct hfi_trouble){ 0 };
-            contest->heard = true;
-            if (!contest->want->may_wait || hfi_now_ns() >= contest->want->deadline_ns)
+            if (!contest->want->may_wait || (!contest->waits && hfi_now_ns() >= contest->want->deadline_ns))
                 return say_busy(contest, err);
             status = sleep_until_worth_asking(contest, err);
             if (status == HF_TIMEOUT)
                 return say_busy(contest, err);
-        } else {
-            contest->polls = 0;
         }
         if (is_trouble(status))
             status = pause_for_trouble(contest, status, err);
         if (status != HF_OK)
             return status;
-        prepare_to_ask_again(contest);
+        hfi_client_lock(contest->client);
+        prepare_to_ask(contest);
+        hfi_client_unlock(contest->client);
     }
 }
 
@@ -384,50 +425,25 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
 static void give_back_what_is_being_told(hf_client *client, const struct hfi_want *want)
 {
     const struct hfi_telling *telling = client->tellings;
-    while (telling &&
-           !(telling->thread == hfi_thread_number() && strcmp(hfi_hold_name(telling->hold), want->name) == 0))
+    while (telling && !(telling->thread == want->thread && strcmp(hfi_hold_name(telling->hold), want->name) == 0))
         telling = telling->next;
     if (telling)
         hfi_undo(telling->hold, client->timeout_ns, NULL);
 }
 
-/* Asks the store on behalf of a new hold; `late`: once, since its time is over. Mutex held; let go of in between. */
-static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *want, bool late, hf_error *err)
+/* What the store has said, or that nobody wants to know any more. */
+static hf_status conclude(hf_lock **out, struct hfi_contest *contest, hf_status status, hf_error *err)
 {
-    struct hfi_hold *hold = hfi_hold_new(client, want);
-    if (!hold) {
-        hfi_line_call_first(client, want->name_hash, want->name);
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
-    }
-    hold->lease.terms = (struct hfi_terms){ .ttl_ms = want->options.ttl_ms,
-                                            .max_hold_ms = want->options.max_hold_ms,
-                                            .renew = want->options.renew == HF_RENEW_ON,
-                                            .store_expires = client->caps & HF_CAP_EXPIRY };
-    hold->engaged = true;
-    struct contest contest; /* field by field: most of it is a text that nobody reads unless the lock is busy */
-    contest.client = client;
-    contest.hold = hold;
-    contest.want = want;
-    contest.request = hfi_hold_request(hold, 0);
-    contest.request.queue = want->may_wait && !late;
-    contest.request.reserve = tokens_to_reserve(client, want);
-    contest.wait.waker = NULL;
+    hf_client *client = contest->client;
+    struct hfi_hold *hold = contest->hold;
+    const struct hfi_want *want = contest->want;
     if (want->may_wait)
-        wait_begin(client, &contest.wait, want, NULL);
-    contest.trouble.failures = 0;
-    contest.polls = 0;
-    contest.heard = false;
-    contest.late = late;
-    pthread_mutex_unlock(&client->mutex);
-    hf_status status = contend(&contest, err);
-    pthread_mutex_lock(&client->mutex);
-    if (want->may_wait)
-        wait_end(client, &contest.wait);
+        wait_end(client, &contest->wait);
     if (status == HF_OK)
         status = take_up(out, hold, want, err);
     if (status == HF_OK) {
         if (client->turns)
-            hfi_line_call_owner(hold);
+            hfi_line_call_owner(hold, want);
     } else {
         hold->state = HFI_HOLD_ENDED;
         hfi_hold_forget(hold);
@@ -438,6 +454,76 @@ static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *w
     wake_followers(client, hold);
     hfi_hold_settle(hold);
     return status;
+}
+
+/* Asks the store, or goes on with that. Mutex held; let go of in between. */
+static hf_status pursue(hf_lock **out, struct hfi_contest *contest, hf_error *err)
+{
+    hf_client *client = contest->client;
+    pthread_mutex_unlock(&client->mutex);
+    hf_status status = contend(contest, err);
+    pthread_mutex_lock(&client->mutex);
+    if (status != HFI_PARKED)
+        return conclude(out, contest, status, err);
+    wait_put_waker(client, &contest->wait);
+    contest->request.waker = NULL;
+    hfi_operation_park(contest->want->op);
+    return HFI_PARKED;
+}
+
+/* The same for an operation. */
+static hf_status go_on(hf_lock **out, struct hfi_contest *contest, hf_error *err)
+{
+    hf_op *op = contest->want->op;
+    if (!contest->waits) /* else the wait goes on, and it asks after that */
+        prepare_to_ask(contest);
+    const hf_status status =
+        contest->wait.canceled ? conclude(out, contest, say_canceled(err), err) : pursue(out, contest, err);
+    if (status != HFI_PARKED) {
+        hfi_free(contest);
+        op->contest = NULL;
+    }
+    return status;
+}
+
+/* Asks the store on behalf of a new hold; `late`: once, since its time is over. Mutex held; let go of in between. */
+static hf_status take(hf_lock **out, hf_client *client, const struct hfi_want *want, bool late, hf_error *err)
+{
+    /* Field by field: most of it is a text that nobody reads unless the lock is busy. */
+    struct hfi_contest own, *contest = want->op ? hfi_alloc(sizeof own) : &own;
+    struct hfi_hold *hold = contest ? hfi_hold_new(client, want) : NULL;
+    if (!hold) {
+        if (want->op)
+            hfi_free(contest);
+        hfi_line_call_first(client, want->name_hash, want->name);
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
+    }
+    hold->lease.terms = (struct hfi_terms){ .ttl_ms = want->options.ttl_ms,
+                                            .max_hold_ms = want->options.max_hold_ms,
+                                            .renew = want->options.renew == HF_RENEW_ON,
+                                            .store_expires = client->caps & HF_CAP_EXPIRY };
+    hold->engaged = true;
+    contest->client = client;
+    contest->hold = hold;
+    contest->want = want;
+    contest->request = hfi_hold_request(hold, 0);
+    contest->request.queue = want->may_wait && !late;
+    contest->request.reserve = tokens_to_reserve(client, want);
+    /* Whoever is parked needs the keeper to be told that its time has come. */
+    const bool may_park = want->op && (client->engine->parks || !client->engine->wait);
+    contest->request.parked = may_park && hfi_keeper_start(client, NULL) ? &want->op->parked : NULL;
+    contest->wait.waker = NULL;
+    contest->wait.canceled = false;
+    if (want->may_wait)
+        wait_begin(client, &contest->wait, want, NULL);
+    contest->trouble.failures = 0;
+    contest->polls = 0;
+    contest->waits = contest->heard = false;
+    contest->late = late;
+    if (!want->op)
+        return pursue(out, contest, err);
+    want->op->contest = contest;
+    return go_on(out, contest, err);
 }
 
 /* Somebody of this client holds it, asks for it or waits for its turn: whoever comes later stands in the line. */
@@ -451,7 +537,7 @@ static bool must_line_up(hf_client *client, const struct hfi_want *want)
 /* An operation stands in the line without a thread, unless there is nobody to tell it when its time is over. */
 static bool line_up_alone(hf_client *client, const struct hfi_want *want)
 {
-    if (!want->op || (want->deadline_ns != HFI_NEVER && !hfi_keeper_start(client, NULL)))
+    if (want->deadline_ns != HFI_NEVER && !hfi_keeper_start(client, NULL))
         return false;
     hfi_line_join(want->op);
     return true;
@@ -459,8 +545,8 @@ static bool line_up_alone(hf_client *client, const struct hfi_want *want)
 
 static hf_status line_up(hf_lock **out, hf_client *client, const struct hfi_want *want, hf_error *err)
 {
-    if (line_up_alone(client, want))
-        return HF_OK;
+    if (want->op)
+        return line_up_alone(client, want) ? HF_OK : hfi_fail(err, HF_NOMEM, 0, "no thread left to wait with");
     const hf_status status = hfi_line_wait(out, client, want);
     return status == HF_CANCELED ? hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled") : status;
 }
@@ -478,10 +564,11 @@ bool hfi_acquire_line_up(hf_op *op)
            line_up_alone(client, &op->want);
 }
 
-/* `its_turn`, `late`: of one that comes out of a line. */
-static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct hfi_want *want, bool its_turn, bool late,
+/* `its_turn`: it comes out of a line. */
+static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct hfi_want *want, bool its_turn,
                                 hf_error *err)
 {
+    bool late = false;
     if (client->tellings)
         give_back_what_is_being_told(client, want);
     for (;;) {
@@ -511,14 +598,10 @@ bool hfi_acquire_run(hf_op *op, hf_lock **lock, hf_status *status, hf_error *err
     const bool its_turn = op->in_line;
     if (its_turn && !hfi_line_take_turn(op))
         return false;
-    if (its_turn && op->turn.canceled) {
-        *status = hfi_fail(err, HF_CANCELED, 0, "the wait was cancelled");
-        return true;
-    }
     hfi_client_enter(client);
-    *status = acquire_locked(lock, client, &op->want, its_turn, op->late, err);
+    *status = op->contest ? go_on(lock, op->contest, err) : acquire_locked(lock, client, &op->want, its_turn, err);
     hfi_client_leave(client);
-    return !op->in_line;
+    return !op->in_line && *status != HFI_PARKED;
 }
 
 static hf_status acquire(hf_lock **out, hf_client *client, const char *name, const hf_options *options, bool may_wait,
@@ -527,7 +610,7 @@ static hf_status acquire(hf_lock **out, hf_client *client, const char *name, con
     *out = NULL;
     if (client->generation != hfi_generation)
         return hfi_fail(err, HF_INVALID, 0, "the client was opened before a fork; open a new one in the child");
-    struct hfi_want want = { .may_wait = may_wait, .deadline_ns = HFI_NEVER };
+    struct hfi_want want = { .thread = hfi_thread_number(), .may_wait = may_wait, .deadline_ns = HFI_NEVER };
     hf_status status = hfi_want_read(&want, client, name, options, err);
     if (status != HF_OK)
         return status;
@@ -539,7 +622,7 @@ static hf_status acquire(hf_lock **out, hf_client *client, const char *name, con
     hf_error trouble;
     hfi_client_lock(client);
     hfi_client_enter(client);
-    status = acquire_locked(out, client, &want, false, false, &trouble);
+    status = acquire_locked(out, client, &want, false, &trouble);
     hfi_client_leave(client);
     hfi_client_unlock(client);
     return hfi_pass_on(status, &trouble, err);

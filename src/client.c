@@ -170,7 +170,7 @@ static void shut(hf_client *client)
     for (struct hfi_wait *wait = client->waits; wait; wait = wait->next)
         hfi_wait_cancel(wait);
     hfi_line_cancel_all(client);
-    hfi_ops_cancel(client, NULL);
+    hfi_operations_cancel(client, NULL);
     hfi_runners_stop(client);
     while (client->busy > 0)
         pthread_cond_wait(&client->changed, &client->mutex);

@@ -14,6 +14,7 @@
 #include "engine.h"
 #include "lease.h"
 #include "timers.h"
+#include "waker.h"
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,7 +28,7 @@
 #define HFI_HELPERS 16
 #define HFI_DEFAULT_HANDOFF_MS 5
 /* Buckets of the client's lines: a name has one while somebody waits for it. */
-#define HFI_LINES 64
+#define HFI_LINES 1024
 
 /* --- error.c, clock.c, random.c, name.c, url.c, registry.c, place.c --- */
 
@@ -193,6 +194,7 @@ enum { HFI_TURN_WAITS, HFI_TURN_CALLED, HFI_TURN_PASSED };
 /* On the stack of the thread that waits, or part of the operation that does. */
 struct hfi_turn {
     struct hfi_turn *next;      /* in the line */
+    struct hfi_turn *prev;      /* of all but the first one */
     struct hfi_turn *last;      /* of the line; the first one's only */
     struct hfi_turn *next_line; /* in the bucket; the first one's only */
     const struct hfi_want *want;
@@ -246,11 +248,13 @@ struct hf_client {
     int events_fd; /* an eventfd: there are events; -1 until somebody asks for it */
     hf_op *first_to_run, *last_to_run;
     unsigned count_to_run;
-    struct hfi_timers op_timers; /* of those that stand in a line */
+    struct hfi_timers op_timers; /* of those that stand in a line, or are parked */
     unsigned runners, idle_runners;
-    struct hfi_runner *ended_runners; /* to be joined */
+    _Atomic unsigned waiting_runners; /* in the wait() of an engine */
+    struct hfi_runner *ended_runner;  /* the last one: to be joined by the next that ends */
     pthread_cond_t work;              /* there is something to run, or the runners are to end */
     bool runners_stop;
+    bool runners_short; /* there was no thread for what is to be run */
 
     /* the keeper */
     pthread_t keeper;
@@ -271,7 +275,8 @@ struct hf_client {
 
 /* What one acquire wants, after checks. */
 struct hfi_want {
-    hf_op *op; /* on whose behalf; NULL: a thread waits for it */
+    hf_op *op;       /* on whose behalf; NULL: a thread waits for it */
+    uint64_t thread; /* that has asked */
     const char *name;
     uint32_t name_hash;
     struct hfi_owner_key key;
@@ -294,14 +299,18 @@ struct hf_op {
     bool active;            /* it is to be run, is run, or stands in a line */
     bool to_run;            /* it is in that list */
     bool in_line;           /* by its `turn` */
-    bool late;              /* it stood in a line until its time was over */
     bool delivered;         /* the caller knows how it ended, and has what it got */
+    unsigned waiters;       /* threads in hf_op_wait(): then it is told there, and not by an event */
     _Atomic uint32_t ended; /* a futex */
     hf_lock *lock;          /* what it got, or is to release */
     struct hfi_event *loss; /* for the lock that it may get; NULL: the caller has a callback of his own */
     struct hfi_wait *wait;  /* for its lock; NULL: it does not wait */
     struct hfi_turn turn;
-    struct hfi_timer timer; /* while it stands in a line */
+    struct hfi_contest *contest; /* while it asks the store, or waits there */
+    struct hfi_waker parked;     /* of a wait in the store that no thread sleeps for */
+    bool is_parked;              /* nobody runs it until that is woken */
+    bool woken;                  /* it was, while it ran */
+    struct hfi_timer timer;      /* while it stands in a line, or is parked */
     struct hfi_want want;
     hf_error error; /* how it ended */
     char texts[];   /* its name, its note, its owner's text */
@@ -372,8 +381,8 @@ hf_status hfi_line_wait(hf_lock **out, hf_client *client, const struct hfi_want 
 void hfi_line_call_first(hf_client *client, uint32_t name_hash, const char *name);
 /* All of them are to ask: the store is in trouble, and each has a patience of its own. */
 void hfi_line_break_up(hf_client *client, uint32_t name_hash, const char *name);
-/* Others of the owner that has it now may re-enter. */
-void hfi_line_call_owner(struct hfi_hold *hold);
+/* Others of the owner that has it now, as `want` asked for it, may re-enter. */
+void hfi_line_call_owner(struct hfi_hold *hold, const struct hfi_want *want);
 void hfi_line_cancel(hf_client *client, const char *name);
 void hfi_line_cancel_all(hf_client *client);
 /* The last handle of a hold that has spare_tokens passes it on, and itself with it. NULL: it must be released. Else who
@@ -381,46 +390,57 @@ void hfi_line_cancel_all(hf_client *client);
 struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle);
 void hfi_line_wake(struct hfi_turn *turn);
 
-/* Stands in the line without a thread: hfi_op_call() is called when it is to look, or its time is over. */
+/* Stands in the line without a thread: hfi_operation_call() is called when it is to look. */
 void hfi_line_join(hf_op *op);
-/* It was called, or its time is over. True: it has left the line, and is to ask, or it is too late; false: it stands
- * there still. */
+/* It was called. True: it has left the line, and is to ask; false: it stands there still. */
 bool hfi_line_take_turn(hf_op *op);
+/* Whoever calls this sees to it that the next one is called. */
 void hfi_line_leave(hf_op *op);
 
-/* acquire.c: goes on with an operation that wants a lock. False: it stands in a line now. Mutex held; let go of in
- * between. */
+/* acquire.c: goes on with an operation that wants a lock. False: it stands in a line now, or is parked. Mutex held; let
+ * go of in between. */
 bool hfi_acquire_run(hf_op *op, hf_lock **lock, hf_status *status, hf_error *err);
 /* The same if all that it has to do is to stand in a line, which needs no thread: then it does. */
 bool hfi_acquire_line_up(hf_op *op);
 
 /* operation.c: all with the mutex held. */
-/* It stands in a line, and is to look whether it is its turn. */
-void hfi_op_call(hf_op *op);
+/* It stands in a line, and is to look whether it is its turn; or it is parked, and is to go on. */
+void hfi_operation_call(hf_op *op);
+/* Nobody runs it until its waker is woken, or that one's time comes. */
+void hfi_operation_park(hf_op *op);
+/* It leaves the line that it stands in, and ends: HF_CANCELED, HF_TIMEOUT. The next one is not called. */
+void hfi_operation_give_up(hf_op *op, hf_status why);
 /* The lock was passed on to it, while it stood in a line. */
-void hfi_op_pass(hf_op *op, hf_lock *lock);
+void hfi_operation_pass(hf_op *op, hf_lock *lock);
 /* Goes on with it, on a runner's thread; lets go of the mutex in between. */
-void hfi_op_run(hf_op *op);
-void hfi_op_settle(hf_op *op);                 /* frees it if nobody needs it any more */
-bool hfi_op_sleep(hf_op *op, int64_t wait_ms); /* no mutex; false: it has not ended within that time */
+void hfi_operation_run(hf_op *op);
+void hfi_operation_settle(hf_op *op); /* frees it if nobody needs it any more */
+/* Lets go of the mutex until it has ended, or that time is over (false); less than 0: for ever. */
+bool hfi_operation_await(hf_op *op, int64_t wait_ms);
 /* The time of those in lines is over by now. */
-void hfi_ops_call_due(hf_client *client, hfi_time now_ns);
+void hfi_operations_call_due(hf_client *client, hfi_time now_ns);
 /* Those that wait for a runner and want `name`, or any lock (NULL). */
-void hfi_ops_cancel(hf_client *client, const char *name);
+void hfi_operations_cancel(hf_client *client, const char *name);
 
 /* runner.c: threads that make what operations want of the store; with the mutex held. */
 /* False: there may be no thread for it. It is taken all the same. */
 bool hfi_runner_submit(hf_op *op);
 bool hfi_runner_is_there(hf_client *client); /* or is started; the last one stays */
+/* There was no thread for what was taken: the keeper tries again. */
+void hfi_runners_are_short(hf_client *client);
+/* By the keeper: starts one if they are. Returns when to look again. */
+hfi_time hfi_runners_catch_up(hf_client *client);
 void hfi_runner_withdraw(hf_op *op);
 void hfi_runners_stop(hf_client *client); /* lets go of the mutex while it joins them */
 
-/* event.c: with the mutex held, but for the first. */
+/* event.c: with the mutex held. */
 void hfi_event_lost(hf_lock *lock, const char *why, void *event); /* the on_lost of locks whose losses are events */
 void hfi_event_queue(hf_client *client, struct hfi_event *event);
 void hfi_event_unqueue(hf_client *client, struct hfi_event *event);
-/* The lock is being released: nobody is told of its loss from now on. */
+/* The lock is being released: no event tells of its loss from now on. */
 void hfi_event_drop_loss(hf_lock *lock);
+/* The caller does not know the lock: nor does any callback. */
+void hfi_event_forget_loss(hf_lock *lock);
 void hfi_events_close(hf_client *client); /* lets go of the mutex in between */
 
 /* undo.c: releases a hold's engine lock; what cannot be finished now goes to the keeper. Mutex held; let go of in

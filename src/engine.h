@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HFI_ENGINE_ABI 7u
+#define HFI_ENGINE_ABI 8u
 
 /* Nanoseconds on CLOCK_BOOTTIME, which goes on during suspend. */
 typedef int64_t hfi_time;
@@ -73,6 +73,8 @@ struct hfi_request {
     bool queue;              /* the caller is going to wait: take a place in the store's queue, if it has one */
     const char *note;        /* never NULL */
     struct hfi_waker *waker; /* where wait() sleeps; NULL outside of a wait */
+    /* NULL, or what wait() may leave to be woken in place of sleeping: see there. */
+    struct hfi_waker *parked;
     bool once;               /* attempt(): HF_DONE if the store has a mark that the work of this lock is done */
     uint64_t done_ms;        /* release(): not 0: leaves such a mark if it was held until now, to last for so long */
     /* attempt(): so many tokens are of use, for whom the core is going to pass the lock on to; at most HFI_TOKENS_MOST.
@@ -120,6 +122,7 @@ struct hfi_engine {
     const char *summary; /* one line for `holdfast engines` */
     uint32_t caps;       /* HF_CAP_ bits, for a URL without options: the same bits refuse, print and select tests */
     bool immediate;      /* never blocks but in wait(): its requests carry no deadline, and no clock is read for it */
+    bool parks;          /* wait() may be left with hfi_waker_park(), and a few threads do for any number of waits */
     bool lingers;        /* what is not renewed stays for as long as the client's session: it must be released */
     size_t store_size;   /* the core allocates and zeroes both; a store lives from open() to close(), */
     size_t lock_size;    /* a lock from the first attempt() to the release() that follows it */
@@ -141,7 +144,11 @@ struct hfi_engine {
 
     /* Sleeps on request->waker, and on what else the engine listens to, until it is worth asking again, the deadline
      * has come or the waker was woken. HF_OK: ask again. HF_TIMEOUT: the deadline came and there is no news. May return
-     * early and for no reason, but not in a loop. NULL: the store cannot tell, and the core asks from time to time. */
+     * early and for no reason, but not in a loop. NULL: the store cannot tell, and the core asks from time to time.
+     * If there is nothing to listen to, or another thread listens for it, and request->parked is not NULL, it may
+     * return hfi_waker_park() in place of sleeping: whoever has news wakes request->parked, and the core calls wait()
+     * again then, or at the time that was given. That waker is good until the next wait(), an attempt() that is granted,
+     * or release(). */
     hf_status (*wait)(void *store, void *lock, const struct hfi_request *request, hf_error *err);
 
     /* Extends `count` locks to their ttl from now in as few exchanges as the store allows, by `deadline_ns`. HF_OK:
@@ -204,6 +211,9 @@ HFI_API void hfi_say_broken(char out[HFI_WHY_MAX], const char *by);
  * no deadline). True: woken, or a descriptor has something (see revents). False: the deadline. */
 HFI_API bool hfi_waker_sleep(struct hfi_waker *waker, struct pollfd *fds, size_t count, hfi_time deadline_ns);
 HFI_API void hfi_waker_wake(struct hfi_waker *waker);
+/* What wait() returns that does not sleep; `until_ns`: when it is to be called again, if nothing happens. */
+#define HFI_PARKED ((hf_status)-1)
+HFI_API hf_status hfi_waker_park(struct hfi_waker *waker, hfi_time until_ns);
 /* True once the core wants the sleeper to come back (cancel, close): wait() then returns without sleeping again. */
 HFI_API bool hfi_waker_called_back(const struct hfi_waker *waker);
 

@@ -36,12 +36,9 @@ void hfi_event_unqueue(hf_client *client, struct hfi_event *event)
 void hfi_event_lost(hf_lock *lock, const char *why, void *argument)
 {
     struct hfi_event *event = argument;
-    hf_client *client = lock->hold->client;
     (void)why; /* the hold has it */
-    hfi_client_lock(client);
     event->lock = lock;
-    hfi_event_queue(client, event);
-    hfi_client_unlock(client);
+    hfi_event_queue(lock->hold->client, event);
 }
 
 void hfi_event_drop_loss(hf_lock *lock)
@@ -53,6 +50,12 @@ void hfi_event_drop_loss(hf_lock *lock)
     lock->on_lost = NULL;
 }
 
+void hfi_event_forget_loss(hf_lock *lock)
+{
+    hfi_event_drop_loss(lock);
+    lock->on_lost = NULL;
+}
+
 /* --- the calls --- */
 
 static void tell_loss(hf_event *out, const struct hfi_event *event)
@@ -61,13 +64,14 @@ static void tell_loss(hf_event *out, const struct hfi_event *event)
     hfi_fail(&out->error, HF_LOST, 0, "%s", hfi_hold_why(event->lock->hold));
 }
 
+/* What it got is handed out once. */
 static void tell_end(hf_event *out, hf_op *op)
 {
     *out = (hf_event){ .kind = HF_EVENT_ENDED,
                        .status = op->error.status,
                        .tag = op->event.tag,
                        .op = op->kept ? op : NULL,
-                       .lock = op->lock,
+                       .lock = op->delivered ? NULL : op->lock,
                        .error = op->error };
     op->delivered = true;
 }
@@ -96,7 +100,7 @@ size_t hf_events(hf_client *client, hf_event *out, size_t room, size_t size)
             tell_loss(&told, event);
         copy_out((char *)out + count * size, size, &told);
         if (event->op)
-            hfi_op_settle(event->op);
+            hfi_operation_settle(event->op);
     }
     hfi_client_unlock(client);
     return count;
@@ -121,16 +125,19 @@ int hf_op_wait(hf_op *op, int64_t wait_ms, hf_event *out, size_t size)
     hf_event told = { .kind = HF_EVENT_ENDED, .status = HF_INVALID, .tag = op->event.tag, .op = op };
     if (op->generation != hfi_generation) {
         hfi_fail(&told.error, HF_INVALID, 0, "the operation belongs to the process that forked this one");
-    } else {
-        if (!hfi_op_sleep(op, wait_ms))
-            return 0;
-        hfi_client_lock(op->client);
+        copy_out(out, size, &told);
+        return 1;
+    }
+    hfi_client_lock(op->client);
+    const bool ended = hfi_operation_await(op, wait_ms);
+    if (ended) {
         hfi_event_unqueue(op->client, &op->event);
         tell_end(&told, op);
-        hfi_client_unlock(op->client);
     }
-    copy_out(out, size, &told);
-    return 1;
+    hfi_client_unlock(op->client);
+    if (ended)
+        copy_out(out, size, &told);
+    return ended;
 }
 
 void hfi_events_close(hf_client *client)
@@ -141,7 +148,7 @@ void hfi_events_close(hf_client *client)
         if (!op || op->kept)
             continue; /* whoever has the lock, or the operation, knows of it */
         hf_lock *lock = op->lock;
-        hfi_op_settle(op);
+        hfi_operation_settle(op);
         pthread_mutex_unlock(&client->mutex);
         hf_release(lock, NULL);
         pthread_mutex_lock(&client->mutex);

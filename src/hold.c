@@ -440,6 +440,10 @@ void hfi_handle_tell(hf_lock *handle)
     if (handle->told || !handle->on_lost)
         return;
     handle->told = true;
+    if (handle->on_lost == hfi_event_lost) {
+        hfi_event_lost(handle, "", handle->arg);
+        return;
+    }
     client->tellings = &telling;
     hold->pins++;
     const char *why = hfi_hold_why(hold);

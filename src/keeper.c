@@ -6,6 +6,7 @@
  * exchange hangs, or there is more to renew than it can, others take care of what is due.
  */
 #include "core.h"
+#include "memory.h"
 #include "waker.h"
 #include <errno.h>
 #include <signal.h>
@@ -350,10 +351,19 @@ static void *help(void *argument)
     return NULL;
 }
 
+static atomic_bool thread_fault;
+
+void hfi_thread_set_fault(bool fault)
+{
+    atomic_store(&thread_fault, fault);
+}
+
 /* The user's signals are for the user's threads. */
 int hfi_thread_start(pthread_t *thread, void *(*body)(void *), void *argument)
 {
     sigset_t all, before;
+    if (atomic_load(&thread_fault))
+        return EAGAIN;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int failure = pthread_create(thread, NULL, body, argument);
@@ -400,7 +410,9 @@ static hfi_time next_due(hf_client *client)
         due = at < due ? at : due;
     }
     const struct hfi_timer *op = hfi_timers_first(&client->op_timers);
-    return op && op->at_ns < due ? op->at_ns : due;
+    const hfi_time short_of_runners = hfi_runners_catch_up(client);
+    due = op && op->at_ns < due ? op->at_ns : due;
+    return short_of_runners < due ? short_of_runners : due;
 }
 
 /* Sleeps until the timer, the bell or the store; without the mutex. */
@@ -433,7 +445,7 @@ static void *keep(void *argument)
     pthread_mutex_lock(&client->mutex);
     while (!client->keeper_stops) {
         end_what_is_over(client);
-        hfi_ops_call_due(client, hfi_now_ns());
+        hfi_operations_call_due(client, hfi_now_ns());
         const hfi_time due = next_due(client);
         client->keeper_due_ns = due;
         pthread_mutex_unlock(&client->mutex);

@@ -37,6 +37,7 @@ static void join(hf_client *client, struct hfi_turn *turn)
     client->turns++;
     turn->next = NULL;
     if (first) {
+        turn->prev = first->last;
         first->last->next = turn;
         first->last = turn;
     } else {
@@ -60,17 +61,13 @@ static void leave_first(hf_client *client, struct hfi_turn **link)
 static void leave(hf_client *client, struct hfi_turn *turn)
 {
     struct hfi_turn **link = find(client, turn->want->name_hash, turn->want->name);
-    struct hfi_turn *before = *link;
-    if (before == turn) {
+    if (*link == turn) {
         leave_first(client, link);
         return;
     }
     client->turns--;
-    while (before->next != turn)
-        before = before->next;
-    before->next = turn->next;
-    if ((*link)->last == turn)
-        (*link)->last = before;
+    turn->prev->next = turn->next;
+    *(turn->next ? &turn->next->prev : &(*link)->last) = turn->prev;
 }
 
 /* --- sleeping and waking --- */
@@ -100,7 +97,7 @@ static void call(struct hfi_turn *turn)
 {
     atomic_store(&turn->state, HFI_TURN_CALLED);
     if (turn->want->op)
-        hfi_op_call(turn->want->op);
+        hfi_operation_call(turn->want->op);
     else
         hfi_line_wake(turn);
 }
@@ -120,11 +117,16 @@ void hfi_line_break_up(hf_client *client, uint32_t name_hash, const char *name)
     }
 }
 
+/* Operations leave now, threads when they are awake. */
 static void cancel(struct hfi_turn *first)
 {
-    for (struct hfi_turn *turn = first; turn; turn = turn->next) {
+    for (struct hfi_turn *turn = first, *next; turn; turn = next) {
+        next = turn->next;
         turn->canceled = true;
-        call(turn);
+        if (turn->want->op)
+            hfi_operation_give_up(turn->want->op, HF_CANCELED);
+        else
+            call(turn);
     }
 }
 
@@ -136,16 +138,18 @@ void hfi_line_cancel(hf_client *client, const char *name)
 void hfi_line_cancel_all(hf_client *client)
 {
     for (size_t i = 0; i < HFI_LINES; i++) {
-        for (struct hfi_turn *first = client->lines[i]; first; first = first->next_line)
+        for (struct hfi_turn *first = client->lines[i], *next; first; first = next) {
+            next = first->next_line;
             cancel(first);
+        }
     }
 }
 
-void hfi_line_call_owner(struct hfi_hold *hold)
+void hfi_line_call_owner(struct hfi_hold *hold, const struct hfi_want *want)
 {
     const struct hfi_owner_key key = hfi_hold_key(hold);
-    if (key.kind == HF_OWNER_THREAD)
-        return;
+    if (key.kind == HF_OWNER_THREAD || (key.kind == HF_OWNER_HANDLE && want->key.number == 0))
+        return; /* nobody else is, or can know yet that it is */
     for (struct hfi_turn *turn = hfi_line_first(hold->client, hold->name_hash, hfi_hold_name(hold)); turn;
          turn = turn->next) {
         if (hfi_same_owner(&turn->want->key, &key))
@@ -204,22 +208,15 @@ void hfi_line_leave(hf_op *op)
 {
     leave(op->client, &op->turn);
     stop_standing(op);
-    hfi_line_call_first(op->client, op->want.name_hash, op->want.name); /* it may have been called */
 }
 
 bool hfi_line_take_turn(hf_op *op)
 {
-    struct hfi_turn *turn = &op->turn;
-    op->late = op->want.deadline_ns != HFI_NEVER && hfi_now_ns() >= op->want.deadline_ns;
-    const bool gives_up = op->late || turn->canceled;
-    if (!gives_up && !is_its_turn(op->client, turn)) {
-        atomic_store(&turn->state, HFI_TURN_WAITS);
+    if (!is_its_turn(op->client, &op->turn)) {
+        atomic_store(&op->turn.state, HFI_TURN_WAITS);
         return false;
     }
-    leave(op->client, turn);
-    stop_standing(op);
-    if (gives_up)
-        hfi_line_call_first(op->client, op->want.name_hash, op->want.name);
+    hfi_line_leave(op);
     return true;
 }
 
@@ -263,8 +260,8 @@ struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle)
     atomic_store(&turn->state, HFI_TURN_PASSED);
     if (turn->want->op) {
         stop_standing(turn->want->op);
-        hfi_op_pass(turn->want->op, handle);
+        hfi_operation_pass(turn->want->op, handle);
     }
-    hfi_line_call_owner(hold);
+    hfi_line_call_owner(hold, turn->want);
     return turn;
 }

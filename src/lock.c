@@ -82,12 +82,12 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
     hfi_client_lock(client);
     hfi_client_enter(client);
     wait_for_callback(lock);
+    hfi_event_drop_loss(lock); /* whoever releases it is told by this call */
     if (hold->state == HFI_HOLD_HELD && (hold->lost || is_over(hold)))
         end_by_loss(hold);
     else if (hold->state == HFI_HOLD_ENDED && !client->closing) /* the keeper may have others to tell before this one */
         hfi_handle_tell(lock);
     detach(hold, lock);
-    hfi_event_drop_loss(lock);
     const bool held = hold->state == HFI_HOLD_HELD, last = held && !hold->handles;
     if (last && hold->spare_tokens && !done)
         next = hfi_line_pass(hold, lock);

@@ -6,10 +6,13 @@
  */
 #include "core.h"
 #include <linux/futex.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+static void wake(struct hfi_waker *waker);
 
 /* --- birth and death --- */
 
@@ -34,6 +37,8 @@ static hf_op *make(hf_client *client, enum hfi_op_kind kind, const struct hfi_wa
     op->kind = (uint8_t)kind;
     op->event.op = op;
     op->event.tag = tag;
+    op->parked.fd = -1;
+    op->parked.woken = wake;
     op->want = *want;
     op->want.op = op;
     op->want.name = put_text(&room, want->name);
@@ -42,7 +47,7 @@ static hf_op *make(hf_client *client, enum hfi_op_kind kind, const struct hfi_wa
     return op;
 }
 
-void hfi_op_settle(hf_op *op)
+void hfi_operation_settle(hf_op *op)
 {
     hf_client *client = op->client;
     if (op->kept || op->active || op->event.queued)
@@ -60,29 +65,106 @@ static void end(hf_op *op, hf_status status, hf_lock *lock, const hf_error *erro
     op->error.status = status;
     atomic_store(&op->ended, 1);
     syscall(SYS_futex, &op->ended, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-    if (!op->silent)
+    if (!op->silent && op->waiters == 0)
         hfi_event_queue(op->client, &op->event);
 }
 
-bool hfi_op_sleep(hf_op *op, int64_t wait_ms)
+/* Without the mutex. Its own deadline is looked after here, too: the keeper may be inside of the callback that waits. */
+static void sleep_until(hf_op *op, hfi_time deadline_ns)
+{
+    hfi_time own = op->want.deadline_ns;
+    while (!atomic_load(&op->ended)) {
+        const hfi_time now = hfi_now_ns(), until = own < deadline_ns ? own : deadline_ns;
+        const hfi_time left = until == HFI_NEVER ? HFI_SECOND : until - now;
+        const struct timespec time = { .tv_sec = left / HFI_SECOND, .tv_nsec = left % HFI_SECOND };
+        if (left > 0) {
+            syscall(SYS_futex, &op->ended, FUTEX_WAIT_PRIVATE, 0, &time, NULL, 0);
+            continue;
+        }
+        if (now >= deadline_ns)
+            return;
+        own = HFI_NEVER;
+        hfi_client_lock(op->client);
+        hfi_operations_call_due(op->client, now);
+        hfi_client_unlock(op->client);
+    }
+}
+
+bool hfi_operation_await(hf_op *op, int64_t wait_ms)
 {
     const hfi_time most = HFI_NEVER / 2 / HFI_MS;
-    const hfi_time deadline = wait_ms < 0 || wait_ms > most ? HFI_NEVER : hfi_now_ns() + wait_ms * HFI_MS;
-    while (!atomic_load(&op->ended)) {
-        const hfi_time left = deadline == HFI_NEVER ? HFI_SECOND : deadline - hfi_now_ns();
-        if (left <= 0)
-            return false;
-        const struct timespec time = { .tv_sec = left / HFI_SECOND, .tv_nsec = left % HFI_SECOND };
-        syscall(SYS_futex, &op->ended, FUTEX_WAIT_PRIVATE, 0, &time, NULL, 0);
+    op->waiters++;
+    pthread_mutex_unlock(&op->client->mutex);
+    sleep_until(op, wait_ms < 0 || wait_ms > most ? HFI_NEVER : hfi_now_ns() + wait_ms * HFI_MS);
+    pthread_mutex_lock(&op->client->mutex);
+    op->waiters--;
+    return atomic_load(&op->ended);
+}
+
+/* --- waiting without a thread --- */
+
+static void say_canceled(const hf_op *op, hf_error *error)
+{
+    hfi_fail(error, HF_CANCELED, 0, op->client->closing ? "the client is being closed" : "it was cancelled");
+}
+
+void hfi_operation_call(hf_op *op)
+{
+    if (!op->to_run && !hfi_runner_submit(op))
+        hfi_runners_are_short(op->client);
+}
+
+void hfi_operation_give_up(hf_op *op, hf_status why)
+{
+    hf_error error;
+    if (op->to_run)
+        hfi_runner_withdraw(op);
+    hfi_line_leave(op);
+    op->active = false;
+    if (why == HF_TIMEOUT)
+        hfi_fail(&error, HF_TIMEOUT, 0, "others of this client still held it, or waited for it, after %u ms",
+                 op->want.options.wait_ms);
+    else
+        say_canceled(op, &error);
+    end(op, why, NULL, &error);
+}
+
+static void unpark(hf_op *op)
+{
+    hfi_timers_set(&op->client->op_timers, &op->timer, HFI_NEVER);
+    op->is_parked = op->woken = false;
+}
+
+void hfi_operation_park(hf_op *op)
+{
+    op->is_parked = true;
+    if (op->woken || op->wait->canceled) { /* meanwhile */
+        hfi_operation_call(op);
+        return;
     }
-    return true;
+    hfi_timers_set(&op->client->op_timers, &op->timer, op->parked.until_ns);
+    if (op->parked.until_ns != HFI_NEVER)
+        hfi_keeper_expect(op->client, op->parked.until_ns);
+}
+
+/* By an engine, with its own mutex. */
+static void wake(struct hfi_waker *waker)
+{
+    hf_op *op = (hf_op *)(void *)((char *)waker - offsetof(hf_op, parked));
+    hf_client *client = op->client;
+    hfi_client_lock(client);
+    op->woken = true;
+    if (op->is_parked)
+        hfi_operation_call(op);
+    hfi_client_unlock(client);
 }
 
 /* --- running --- */
 
-/* Without the mutex. */
+/* The caller has never heard of it. */
 static void give_back(hf_client *client, hf_lock *lock)
 {
+    hfi_event_forget_loss(lock);
     pthread_mutex_unlock(&client->mutex);
     hf_release(lock, NULL);
     pthread_mutex_lock(&client->mutex);
@@ -96,16 +178,16 @@ static hf_status run_release(hf_op *op, hf_error *err)
     pthread_mutex_unlock(&client->mutex);
     const hf_status status = op->kind == HFI_OP_RELEASE ? hf_release(lock, err) : hf_release_done(lock, err);
     pthread_mutex_lock(&client->mutex);
-    if (status == HF_LOST && client->closing) /* by hf_close(), which has released it */
-        return hfi_fail(err, HF_CANCELED, 0, "the client is being closed");
     return status;
 }
 
-void hfi_op_run(hf_op *op)
+void hfi_operation_run(hf_op *op)
 {
     hf_status status;
     hf_error error;
     hf_lock *lock = NULL;
+    if (op->is_parked)
+        unpark(op);
     if (op->kind != HFI_OP_ACQUIRE)
         status = run_release(op, &error);
     else if (!hfi_acquire_run(op, &lock, &status, &error))
@@ -117,23 +199,17 @@ void hfi_op_run(hf_op *op)
     else if (lock) /* nobody wants it any more */
         give_back(op->client, lock);
     op->active = false;
-    hfi_op_settle(op);
+    hfi_operation_settle(op);
 }
 
-void hfi_op_call(hf_op *op)
-{
-    if (!op->to_run)
-        hfi_runner_submit(op); /* if there is no thread for it, one that ends its work takes it */
-}
-
-void hfi_op_pass(hf_op *op, hf_lock *lock)
+void hfi_operation_pass(hf_op *op, hf_lock *lock)
 {
     if (op->to_run)
         hfi_runner_withdraw(op);
     op->loss = NULL;
     end(op, HF_OK, lock, NULL);
     op->active = false;
-    hfi_op_settle(op);
+    hfi_operation_settle(op);
 }
 
 /* --- cancelling --- */
@@ -144,15 +220,18 @@ static void cancel(hf_op *op)
     hf_error error;
     if (op->kind != HFI_OP_ACQUIRE || atomic_load(&op->ended))
         return;
-    const bool runs = !op->to_run && !op->in_line;
-    if (op->to_run)
+    if (op->in_line) {
+        hfi_operation_give_up(op, HF_CANCELED);
+        hfi_line_call_first(op->client, op->want.name_hash, op->want.name); /* it may have been called */
+        return;
+    }
+    if (op->to_run && !op->contest) { /* it has not begun: there is nothing to give back */
         hfi_runner_withdraw(op);
-    if (op->in_line)
-        hfi_line_leave(op);
+        op->active = false;
+    }
     if (op->wait)
         hfi_wait_cancel(op->wait);
-    op->active = runs;
-    hfi_fail(&error, HF_CANCELED, 0, op->client->closing ? "the client is being closed" : "it was cancelled");
+    say_canceled(op, &error);
     end(op, HF_CANCELED, NULL, &error);
 }
 
@@ -165,23 +244,30 @@ void hf_op_cancel(hf_op *op)
     hfi_client_unlock(op->client);
 }
 
-void hfi_ops_cancel(hf_client *client, const char *name)
+void hfi_operations_cancel(hf_client *client, const char *name)
 {
     for (hf_op *op = client->first_to_run, *next; op; op = next) {
         next = op->next;
-        if (op->kind != HFI_OP_ACQUIRE || (name && strcmp(op->want.name, name) != 0))
+        if (op->kind != HFI_OP_ACQUIRE || (name && (!op->want.may_wait || strcmp(op->want.name, name) != 0)))
             continue;
         cancel(op);
-        hfi_op_settle(op);
+        hfi_operation_settle(op);
     }
 }
 
-void hfi_ops_call_due(hf_client *client, hfi_time now_ns)
+void hfi_operations_call_due(hf_client *client, hfi_time now_ns)
 {
     struct hfi_timer *first;
     while ((first = hfi_timers_first(&client->op_timers)) != NULL && first->at_ns <= now_ns) {
+        hf_op *op = HFI_TIMER_OF(struct hf_op, timer, first);
         hfi_timers_set(&client->op_timers, first, HFI_NEVER);
-        hfi_op_call(HFI_TIMER_OF(struct hf_op, timer, first));
+        if (!op->in_line) {
+            hfi_operation_call(op);
+            continue;
+        }
+        hfi_operation_give_up(op, HF_TIMEOUT);
+        hfi_line_call_first(client, op->want.name_hash, op->want.name); /* it may have been called */
+        hfi_operation_settle(op);
     }
 }
 
@@ -197,6 +283,8 @@ void hf_op_free(hf_op *op)
     hfi_event_unqueue(client, &op->event);
     /* What it got, and the caller never heard of. */
     hf_lock *lock = atomic_load(&op->ended) && !op->delivered ? op->lock : NULL;
+    if (lock)
+        hfi_event_forget_loss(lock);
     if (lock && !client->closing) {
         op->kind = HFI_OP_RELEASE;
         op->active = true;
@@ -207,7 +295,7 @@ void hf_op_free(hf_op *op)
             op->active = false;
         }
     }
-    hfi_op_settle(op);
+    hfi_operation_settle(op);
     hfi_client_unlock(client);
     hf_release(lock, NULL);
 }
@@ -242,9 +330,12 @@ static hf_status submit(hf_op **out, hf_op *op, hf_error *err)
         status = hfi_fail(err, HF_NOMEM, 0, "no memory or no thread left for an operation");
     if (status != HF_OK) {
         op->active = op->kept = false;
-        hfi_op_settle(op);
-    } else if (out) {
-        *out = op;
+        hfi_operation_settle(op);
+    } else {
+        if (op->kind != HFI_OP_ACQUIRE)
+            hfi_event_drop_loss(op->lock);
+        if (out)
+            *out = op;
     }
     hfi_client_unlock(client);
     return status;
@@ -257,7 +348,7 @@ static hf_status start_acquire(hf_op **out, hf_client *client, const char *name,
         *out = NULL;
     if (client->generation != hfi_generation)
         return hfi_fail(err, HF_INVALID, 0, "the client was opened before a fork; open a new one in the child");
-    struct hfi_want want = { .may_wait = may_wait, .deadline_ns = HFI_NEVER };
+    struct hfi_want want = { .thread = hfi_thread_number(), .may_wait = may_wait, .deadline_ns = HFI_NEVER };
     const hf_status status = hfi_want_read(&want, client, name, options, err);
     if (status != HF_OK)
         return status;

@@ -2,16 +2,19 @@
  *
  * runner.c: threads that make what operations want of the store, as engines block. One that has nothing to do stays for
  * a while, the last one for good: what stands in a line may need it. An operation that waits in the store's queue takes
- * one for as long as it does.
+ * one for as long as it does, unless the engine lets it be parked.
  */
 #include "core.h"
 #include <errno.h>
 #include <time.h>
 
 #define IDLE_MOST HFI_SECOND
+/* Where waits can be parked: so many exchanges at once are enough. */
+#define EXCHANGES_MOST 64
+/* Until another one is tried to be started. */
+#define SHORT_PAUSE (50 * HFI_MS)
 
 struct hfi_runner {
-    struct hfi_runner *next; /* among those that have ended */
     hf_client *client;
     pthread_t thread;
 };
@@ -36,6 +39,14 @@ static bool wait_for_work(hf_client *client)
     return failure != ETIMEDOUT || client->first_to_run || client->runners == 1;
 }
 
+/* One after the other: nobody but a runner that ends waits for one that has ended. */
+static void join(struct hfi_runner *ended)
+{
+    if (ended)
+        pthread_join(ended->thread, NULL);
+    hfi_free(ended);
+}
+
 static void *run(void *argument)
 {
     struct hfi_runner *runner = argument;
@@ -44,24 +55,15 @@ static void *run(void *argument)
     pthread_mutex_lock(&client->mutex);
     do {
         while ((op = next_to_run(client)) != NULL)
-            hfi_op_run(op);
+            hfi_operation_run(op);
     } while (!client->runners_stop && wait_for_work(client));
+    struct hfi_runner *before = client->ended_runner;
+    client->ended_runner = runner;
     client->runners--;
-    runner->next = client->ended_runners;
-    client->ended_runners = runner;
     pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->mutex);
+    join(before);
     return NULL;
-}
-
-/* Those that have ended, or are about to: none of them takes the mutex any more. */
-static void join_ended(hf_client *client)
-{
-    for (struct hfi_runner *runner; (runner = client->ended_runners) != NULL;) {
-        client->ended_runners = runner->next;
-        pthread_join(runner->thread, NULL);
-        hfi_free(runner);
-    }
 }
 
 static bool start(hf_client *client)
@@ -92,9 +94,10 @@ bool hfi_runner_submit(hf_op *op)
     client->last_to_run = op;
     op->to_run = true;
     client->count_to_run++;
-    join_ended(client);
     pthread_cond_signal(&client->work);
-    return client->idle_runners >= client->count_to_run || start(client);
+    const bool enough =
+        client->engine->parks && client->runners - atomic_load(&client->waiting_runners) >= EXCHANGES_MOST;
+    return client->idle_runners >= client->count_to_run || enough || start(client);
 }
 
 void hfi_runner_withdraw(hf_op *op)
@@ -106,11 +109,31 @@ void hfi_runner_withdraw(hf_op *op)
     op->to_run = false;
 }
 
+void hfi_runners_are_short(hf_client *client)
+{
+    client->runners_short = true;
+    hfi_keeper_start(client, NULL);
+    hfi_keeper_expect(client, hfi_now_ns() + SHORT_PAUSE);
+}
+
+hfi_time hfi_runners_catch_up(hf_client *client)
+{
+    if (client->runners_stop)
+        return HFI_NEVER;
+    if (client->runners_short && (client->idle_runners >= client->count_to_run || start(client)))
+        client->runners_short = false;
+    return client->runners_short ? hfi_now_ns() + SHORT_PAUSE : HFI_NEVER;
+}
+
 void hfi_runners_stop(hf_client *client)
 {
     client->runners_stop = true;
     pthread_cond_broadcast(&client->work);
     while (client->runners > 0)
         pthread_cond_wait(&client->changed, &client->mutex);
-    join_ended(client);
+    struct hfi_runner *last = client->ended_runner;
+    client->ended_runner = NULL;
+    pthread_mutex_unlock(&client->mutex);
+    join(last);
+    pthread_mutex_lock(&client->mutex);
 }

@@ -34,7 +34,16 @@ void hfi_waker_free(struct hfi_waker *waker)
 
 void hfi_waker_wake(struct hfi_waker *waker)
 {
-    hfi_bell_ring(waker->fd);
+    if (waker->woken)
+        waker->woken(waker);
+    else
+        hfi_bell_ring(waker->fd);
+}
+
+hf_status hfi_waker_park(struct hfi_waker *waker, hfi_time until_ns)
+{
+    waker->until_ns = until_ns;
+    return HFI_PARKED;
 }
 
 void hfi_waker_call_back(struct hfi_waker *waker)

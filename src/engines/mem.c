@@ -273,17 +273,25 @@ static hf_status mem_attempt(void *store, void *memory, const struct hfi_request
     return status;
 }
 
-static hf_status mem_wait(void *store, void *memory, const struct hfi_request *request, hf_error *err)
+/* Its deadline is. */
+static bool is_ahead(const struct mem_store *store, const struct hfi_request *request)
 {
-    (void)store;
+    return request->deadline_ns == HFI_NEVER || store->env->now_ns() < request->deadline_ns;
+}
+
+static hf_status mem_wait(void *memory_of_store, void *memory, const struct hfi_request *request, hf_error *err)
+{
     (void)err;
+    const struct mem_store *store = memory_of_store;
     struct mem_lock *lock = memory;
     struct shard *shard = shard_of(lock->hash);
     pthread_mutex_lock(&shard->mutex);
-    const bool granted = lock->state == HOLDING;
+    const bool granted = lock->state == HOLDING, parks = request->parked && !granted && is_ahead(store, request);
     if (!granted)
-        lock->waker = request->waker;
+        lock->waker = parks ? request->parked : request->waker;
     pthread_mutex_unlock(&shard->mutex);
+    if (parks)
+        return hfi_waker_park(request->parked, request->deadline_ns);
 
     const bool woken = granted || hfi_waker_sleep(request->waker, NULL, 0, request->deadline_ns);
 
@@ -583,6 +591,7 @@ const struct hfi_engine hfi_engine_mem = {
     .summary = "threads of one process",
     .caps = HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_BOUND | HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_ONCE,
     .immediate = true,
+    .parks = true,
     .store_size = sizeof(struct mem_store),
     .lock_size = sizeof(struct mem_lock),
     .open = mem_open,

@@ -120,7 +120,7 @@ PROMISE(ops_one_can_be_waited_for, 0)
     check_no_event(client); /* it is told once */
     hf_event again;
     CHECK_INT(1, hf_op_wait(op, NO_WAIT, &again, sizeof again));
-    CHECK(again.lock == event.lock);
+    CHECK(again.status == HF_OK && again.lock == NULL); /* and hands out the lock once */
     hf_op_free(op);
     must_release(event.lock);
     hf_close(client);
@@ -409,8 +409,57 @@ PROMISE(ops_a_loss_is_not_told_once_the_lock_is_given_back, HF_CAP_BREAK)
         ;
     CHECK_INT(HF_LOST, hf_release(got.lock, NULL));
     check_no_event(client);
+
+    must_start_alone(client, name.text, &options, NULL);
+    const hf_event second = next_event(client);
+    hf_op *op = NULL;
+    CHECK_STATUS(HF_OK, hf_break(other, name.text, &err), &err);
+    while (!has_events(client, 1000))
+        ;
+    CHECK_STATUS(HF_OK, hf_start_release(&op, second.lock, &name, &err), &err);
+    const hf_event released = next_event(client); /* the only one */
+    CHECK_INT(HF_EVENT_ENDED, released.kind);
+    CHECK_INT(HF_LOST, released.status);
+    hf_op_free(op);
+    check_no_event(client);
     hf_close(client);
     hf_close(other);
+}
+
+struct renewed {
+    hf_client *client;
+    const char *name;
+    struct gate done;
+    hf_status status;
+    hf_lock *lock;
+};
+
+static void take_it_anew(hf_lock *lock, const char *why, void *arg)
+{
+    struct renewed *renewed = arg;
+    const hf_event event = finish(must_start(renewed->client, renewed->name, NULL, NULL));
+    (void)lock;
+    (void)why;
+    renewed->status = event.status;
+    renewed->lock = event.lock;
+    gate_pass(&renewed->done);
+}
+
+PROMISE(ops_a_callback_may_take_the_lock_anew, 0)
+{
+    struct name name = unique_name("x");
+    struct renewed renewed = { .client = open_client(), .name = name.text };
+    hf_options options = HF_OPTIONS_INIT;
+    options.max_hold_ms = 100;
+    options.on_lost = take_it_anew;
+    options.arg = &renewed;
+    hf_lock *lock = must_acquire(renewed.client, name.text, &options);
+    gate_await(&renewed.done, 1);
+    CHECK_INT(HF_OK, renewed.status);
+    CHECK(hf_token(renewed.lock) > hf_token(lock));
+    CHECK_INT(HF_LOST, hf_release(lock, NULL));
+    must_release(renewed.lock);
+    hf_close(renewed.client);
 }
 
 PROMISE(ops_on_lost_takes_the_place_of_the_event, HF_CAP_BREAK)

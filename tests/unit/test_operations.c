@@ -6,10 +6,12 @@
 #include "core.h"
 #include "fault.h"
 #include "memory.h"
+#include "shared.h"
 #include "test.h"
 #include <dirent.h>
 #include <malloc.h>
 #include <poll.h>
+#include <stdio.h>
 
 static int count_entries(const char *directory)
 {
@@ -78,6 +80,69 @@ TEST_LIMIT(ten_thousand_waits_for_one_lock_take_no_thread_and_no_descriptor, 120
     hf_close(client);
 }
 
+/* Each in the queue of the store itself: the locks belong to another client. */
+TEST_LIMIT(ten_thousand_waits_in_the_store_take_no_thread_each, 120)
+{
+    enum { WAITS = 10000 };
+    static hf_lock *locks[WAITS];
+    hf_client *client = open_mem(), *holder = open_mem();
+    char name[32];
+    hf_event event;
+    for (int i = 0; i < WAITS; i++) {
+        snprintf(name, sizeof name, "many %d", i);
+        REQUIRE(hf_acquire(&locks[i], holder, name, NULL, NULL) == HF_OK);
+        REQUIRE(hf_start_acquire(NULL, client, name, NULL, NULL, NULL) == HF_OK);
+    }
+    /* Until all of them wait. */
+    for (unsigned parked = 0; parked < WAITS; await_a_moment()) {
+        hfi_client_lock(client);
+        parked = 0;
+        for (const struct hfi_wait *wait = client->waits; wait; wait = wait->next)
+            parked += wait->op->is_parked;
+        hfi_client_unlock(client);
+    }
+    CHECK(count_entries("/proc/self/task") <= 300);
+    for (int i = 0; i < WAITS; i++)
+        REQUIRE(hf_release(locks[i], NULL) == HF_OK);
+    for (int served = 0; served < WAITS;) {
+        if (hf_events(client, &event, 1, sizeof event) == 0) {
+            await_a_moment();
+            continue;
+        }
+        CHECK_STATUS(HF_OK, event.status, &event.error);
+        CHECK_INT(HF_OK, hf_release(event.lock, NULL));
+        served++;
+    }
+    hf_close(holder);
+    hf_close(client);
+}
+
+TEST_LIMIT(ten_thousand_deadlines_take_no_thread, 120)
+{
+    enum { WAITS = 10000 };
+    hf_client *client = open_mem();
+    hf_lock *lock = NULL;
+    hf_options options = HF_OPTIONS_INIT;
+    hf_event event;
+    options.wait_ms = 300;
+    REQUIRE(hf_acquire(&lock, client, "x", NULL, NULL) == HF_OK);
+    const int threads = count_entries("/proc/self/task");
+    for (int i = 0; i < WAITS; i++)
+        REQUIRE(hf_start_acquire(NULL, client, "x", &options, NULL, NULL) == HF_OK);
+    for (int ended = 0; ended < WAITS;) {
+        if (hf_events(client, &event, 1, sizeof event) == 0) {
+            await_a_moment();
+            continue;
+        }
+        CHECK_STATUS(HF_TIMEOUT, event.status, &event.error);
+        CHECK(event.error.message[0] != 0);
+        ended++;
+    }
+    CHECK(count_entries("/proc/self/task") <= threads + 2); /* the keeper and a runner */
+    CHECK_INT(HF_OK, hf_release(lock, NULL));
+    hf_close(client);
+}
+
 TEST_LIMIT(ten_thousand_waits_that_are_cancelled_leave_nothing, 120)
 {
     enum { WAITS = 10000 };
@@ -88,7 +153,7 @@ TEST_LIMIT(ten_thousand_waits_that_are_cancelled_leave_nothing, 120)
     REQUIRE(hf_acquire(&lock, client, "x", NULL, NULL) == HF_OK);
     for (int i = 0; i < WAITS; i++)
         REQUIRE(hf_start_acquire(&ops[i], client, "x", NULL, NULL, NULL) == HF_OK);
-    for (int i = 0; i < WAITS; i++) {
+    for (int i = WAITS - 1; i >= 0; i--) { /* the last first: none of them has to be looked for */
         hf_op_cancel(ops[i]);
         CHECK_INT(1, hf_op_wait(ops[i], 0, &event, sizeof event));
         CHECK_INT(HF_CANCELED, event.status);
@@ -99,6 +164,89 @@ TEST_LIMIT(ten_thousand_waits_that_are_cancelled_leave_nothing, 120)
     CHECK_INT(HF_OK, hf_try_acquire(&lock, client, "x", NULL, NULL));
     CHECK_INT(HF_OK, hf_release(lock, NULL));
     hf_close(client);
+}
+
+/* --- losses --- */
+
+/* The end of the operation, which nobody was told of, and the loss of its lock. */
+static hf_op *lose_untold(hf_client *client)
+{
+    hf_op *op = NULL;
+    bool both = false;
+    REQUIRE(hf_start_acquire(&op, client, "x", NULL, NULL, NULL) == HF_OK);
+    while (!atomic_load(&op->ended))
+        await_a_moment();
+    REQUIRE(hf_break(client, "x", NULL) == HF_OK);
+    for (; !both; await_a_moment()) {
+        hfi_client_lock(client);
+        both = client->first_event && client->first_event->next;
+        hfi_client_unlock(client);
+    }
+    return op;
+}
+
+TEST(a_loss_is_not_told_to_whoever_never_had_the_lock)
+{
+    hf_client *client = open_mem();
+    hf_event event;
+    hf_op_free(lose_untold(client));
+    CHECK_INT(0, (int)hf_events(client, &event, 1, sizeof event));
+    hf_close(client);
+}
+
+TEST(what_an_event_has_told_is_not_handed_out_again)
+{
+    hf_client *client = open_mem();
+    hf_op *op = lose_untold(client);
+    hf_event events[2], again;
+    CHECK_INT(2, (int)hf_events(client, events, 2, sizeof *events));
+    CHECK(events[0].kind == HF_EVENT_ENDED && events[1].kind == HF_EVENT_LOST);
+    CHECK(events[0].lock == events[1].lock);
+    CHECK_INT(1, hf_op_wait(op, 0, &again, sizeof again));
+    CHECK(again.status == HF_OK && again.lock == NULL);
+    CHECK_INT(HF_LOST, hf_release(events[0].lock, NULL));
+    hf_op_free(op);
+    hf_close(client);
+}
+
+struct from_callback {
+    hf_client *client;
+    struct gate done;
+    hf_status status;
+};
+
+static void wait_for_what_is_held(hf_lock *lock, const char *why, void *arg)
+{
+    struct from_callback *it = arg;
+    hf_options options = HF_OPTIONS_INIT;
+    hf_op *op = NULL;
+    hf_event event = { .status = HF_INTERNAL };
+    (void)lock;
+    (void)why;
+    options.wait_ms = 100;
+    CHECK_INT(HF_OK, hf_start_acquire(&op, it->client, "held", &options, NULL, NULL));
+    CHECK_INT(1, hf_op_wait(op, 15000, &event, sizeof event));
+    it->status = event.status;
+    hf_op_free(op);
+    gate_pass(&it->done);
+}
+
+/* The keeper, who looks after deadlines, is inside of the callback. */
+TEST(a_callback_may_wait_for_an_operation_with_a_deadline)
+{
+    struct from_callback it = { .client = open_mem() };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *held = NULL, *lost = NULL;
+    options.max_hold_ms = 100;
+    options.on_lost = wait_for_what_is_held;
+    options.arg = &it;
+    REQUIRE(hf_acquire(&held, it.client, "held", NULL, NULL) == HF_OK);
+    REQUIRE(hf_acquire(&lost, it.client, "lost", &options, NULL) == HF_OK);
+    gate_await(&it.done, 1);
+    CHECK_INT(HF_TIMEOUT, it.status);
+    CHECK_INT(HF_LOST, hf_release(lost, NULL));
+    CHECK_INT(HF_OK, hf_release(held, NULL));
+    hf_close(it.client);
 }
 
 /* --- when there is too little of something --- */
@@ -158,5 +306,28 @@ TEST(a_release_that_cannot_be_started_is_made_at_once)
     hfi_alloc_set_fault(0);
     CHECK_INT(HF_OK, hf_try_acquire(&lock, client, "x", NULL, NULL));
     CHECK_INT(HF_OK, hf_release(lock, NULL));
+    hf_close(client);
+}
+
+TEST(without_threads_nothing_is_started)
+{
+    hf_client *client = open_mem();
+    hf_lock *lock = NULL;
+    hf_op *op = NULL;
+    hf_event event;
+    hf_error err = { 0 };
+    REQUIRE(hf_acquire(&lock, client, "y", NULL, NULL) == HF_OK);
+    hfi_thread_set_fault(true);
+    CHECK_STATUS(HF_NOMEM, hf_start_acquire(&op, client, "x", NULL, NULL, &err), &err);
+    CHECK(op == NULL && err.message[0] != 0);
+    CHECK_STATUS(HF_NOMEM, hf_start_release(&op, lock, NULL, &err), &err);
+    CHECK(op == NULL && hf_remaining_ms(lock) > 0);
+    CHECK_STATUS(HF_OK, hf_start_release(NULL, lock, NULL, &err), &err); /* by the call itself */
+    hfi_thread_set_fault(false);
+    CHECK_STATUS(HF_OK, hf_start_acquire(&op, client, "y", NULL, NULL, &err), &err);
+    CHECK_INT(1, hf_op_wait(op, -1, &event, sizeof event));
+    CHECK_STATUS(HF_OK, event.status, &event.error);
+    hf_op_free(op);
+    CHECK_INT(HF_OK, hf_release(event.lock, NULL));
     hf_close(client);
 }

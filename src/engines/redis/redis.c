@@ -302,7 +302,10 @@ static hf_status redis_wait(void *memory, void *lock_memory, const struct hfi_re
         return prepare_to_wait(store, lock, request, err);
     const hfi_time ask_again_ns = lock->wait->ask_again_ns;
     const bool ask_again = ask_again_ns < request->deadline_ns;
-    const bool news = hfi_redis_listen(store, lock, request, ask_again ? ask_again_ns : request->deadline_ns);
+    const hfi_time until = ask_again ? ask_again_ns : request->deadline_ns;
+    if (request->parked && hfi_redis_leave_to_listener(store, lock, request, until))
+        return hfi_waker_park(request->parked, until);
+    const bool news = hfi_redis_listen(store, lock, request, until);
     return news || ask_again ? HF_OK : HF_TIMEOUT;
 }
 
@@ -403,6 +406,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .summary = "machines that share a Redis or Valkey server",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
             HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD | HF_CAP_ONCE,
+    .parks = true,
     .store_size = sizeof(struct redis_store),
     .lock_size = sizeof(struct redis_lock),
     .open = redis_open,

@@ -434,7 +434,7 @@ struct redis_wait {
     uint32_t tokens; /* from that on */
     int64_t given_us;
     struct redis_node *node; /* in whose push.waiting it is; NULL: in none */
-    struct hfi_waker *waker; /* while its thread sleeps */
+    struct hfi_waker *waker; /* while its thread sleeps, or it is parked */
     struct redis_lock *next;
     struct redis_channel *channel; /* with by_channels */
     unsigned polls;
@@ -505,6 +505,10 @@ void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock
  * (false). A push connection that says nothing has to show that it is alive. */
 bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
                       hfi_time deadline_ns);
+/* True: another thread listens for it until `until_ns`, and wakes request->parked when there is news, or when it is to
+ * listen itself. */
+bool hfi_redis_leave_to_listener(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
+                                 hfi_time until_ns);
 
 /* --- redis_look.c --- */
 

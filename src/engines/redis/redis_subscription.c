@@ -434,10 +434,21 @@ static void pass_call_on(const struct redis_node *node, const struct redis_chann
         hfi_waker_wake(lock->wait->waker);
 }
 
+/* Somebody must go on listening. */
+static void pass_duty_on(const struct redis_node *node)
+{
+    const struct redis_lock *lock = node->push.waiting;
+    while (lock && !lock->wait->waker)
+        lock = lock->wait->next;
+    if (lock)
+        hfi_waker_wake(lock->wait->waker);
+}
+
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state)
 {
     pthread_mutex_lock(&store->mutex);
     struct redis_node *node = hfi_redis_node_of(lock);
+    const bool parked = node && lock->wait->waker; /* it may have been called to listen, and does not come */
     /* Called, and gone before it could ask: the call is for another one of us. */
     const struct redis_channel *channel =
         node && lock->state == REDIS_CALLED && state == REDIS_NEW && store->config.dialect->own_channels
@@ -450,17 +461,9 @@ void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock
     lock->state = state;
     if (channel)
         pass_call_on(node, channel);
+    if (parked && !node->push.on_duty)
+        pass_duty_on(node);
     pthread_mutex_unlock(&store->mutex);
-}
-
-/* Somebody must go on listening. */
-static void pass_duty_on(const struct redis_node *node)
-{
-    const struct redis_lock *lock = node->push.waiting;
-    while (lock && !lock->wait->waker)
-        lock = lock->wait->next;
-    if (lock)
-        hfi_waker_wake(lock->wait->waker);
 }
 
 /* With the mutex. Whether there is still something to wait for. */
@@ -545,4 +548,17 @@ bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, const 
                       hfi_time deadline_ns)
 {
     return listen_for(store, lock, request, deadline_ns, false);
+}
+
+bool hfi_redis_leave_to_listener(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
+                                 hfi_time until_ns)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct redis_node *node = hfi_redis_node_of(lock);
+    const bool leaves = node && node->push.on_duty && no_news(store, lock, node) &&
+                        !hfi_waker_called_back(request->waker) && store->env->now_ns() < until_ns;
+    if (leaves)
+        lock->wait->waker = request->parked;
+    pthread_mutex_unlock(&store->mutex);
+    return leaves;
 }
