@@ -246,8 +246,8 @@ typedef struct hf_event {
     hf_error error;   /* if the status is not HF_OK */
 } hf_event;
 
-/* Starts what hf_acquire() does. HF_OK: its end will be told, with `tag`, perhaps to another thread before this call has
- * returned; *out is the operation, for those that want to cancel it or to wait for it, and must be given to
+/* Starts what hf_acquire() does. HF_OK: its end will be told, with `tag`, perhaps to another thread before this call
+ * has returned; *out is the operation, for those that want to cancel it or to wait for it, and must be given to
  * hf_op_free(). `out` may be NULL. Anything else: nothing was started. wait_ms counts from here. HF_OWNER_THREAD means
  * nothing to an operation: it is the same as HF_OWNER_HANDLE without a handle, so that two operations of one thread
  * exclude each other. */

@@ -361,8 +361,22 @@ void hfi_client_enter(hf_client *client);
 void hfi_client_leave(hf_client *client);
 void hfi_client_lock(hf_client *client);
 void hfi_client_unlock(hf_client *client); /* frees it if that was the last reference */
-/* Ends it as soon as it sleeps, or now if it does. With the mutex held. */
+/* Another handle of a lock that is held. */
+hf_status hfi_hold_enter(hf_lock **out, struct hfi_hold *hold, const struct hfi_want *want, hf_error *err);
+
+/* contest.c: all with the mutex held. */
+void hfi_wait_begin(hf_client *client, struct hfi_wait *wait, const struct hfi_want *want, struct hfi_hold *following);
+bool hfi_wait_get_waker(hf_client *client, struct hfi_wait *wait); /* false: no memory or no descriptor */
+void hfi_wait_end(hf_client *client, struct hfi_wait *wait);
+/* Ends it as soon as it sleeps, or now if it does. */
 void hfi_wait_cancel(struct hfi_wait *wait);
+/* It is done by an operation that was cancelled meanwhile. */
+bool hfi_want_is_over(const struct hfi_want *want);
+/* Asks the store on behalf of a new hold; `late`: once, since its time is over. Lets go of the mutex in between. An
+ * operation may be HFI_PARKED: then it is to be gone on with. */
+hf_status hfi_contest_take(hf_lock **out, hf_client *client, const struct hfi_want *want, bool late, hf_error *err);
+hf_status hfi_contest_go_on(hf_lock **out, struct hfi_contest *contest, hf_error *err);
+
 uint64_t hfi_thread_number(void); /* needs no mutex */
 
 /* line.c: all with the mutex held, but for hfi_line_wake(). */

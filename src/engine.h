@@ -75,8 +75,8 @@ struct hfi_request {
     struct hfi_waker *waker; /* where wait() sleeps; NULL outside of a wait */
     /* NULL, or what wait() may leave to be woken in place of sleeping: see there. */
     struct hfi_waker *parked;
-    bool once;               /* attempt(): HF_DONE if the store has a mark that the work of this lock is done */
-    uint64_t done_ms;        /* release(): not 0: leaves such a mark if it was held until now, to last for so long */
+    bool once;        /* attempt(): HF_DONE if the store has a mark that the work of this lock is done */
+    uint64_t done_ms; /* release(): not 0: leaves such a mark if it was held until now, to last for so long */
     /* attempt(): so many tokens are of use, for whom the core is going to pass the lock on to; at most HFI_TOKENS_MOST.
      * Never more than 1 unless open() has said that it reserves. */
     uint32_t reserve;
@@ -147,8 +147,8 @@ struct hfi_engine {
      * early and for no reason, but not in a loop. NULL: the store cannot tell, and the core asks from time to time.
      * If there is nothing to listen to, or another thread listens for it, and request->parked is not NULL, it may
      * return hfi_waker_park() in place of sleeping: whoever has news wakes request->parked, and the core calls wait()
-     * again then, or at the time that was given. That waker is good until the next wait(), an attempt() that is granted,
-     * or release(). */
+     * again then, or at the time that was given. That waker is good until the next wait(), an attempt() that is
+     * granted, or release(). */
     hf_status (*wait)(void *store, void *lock, const struct hfi_request *request, hf_error *err);
 
     /* Extends `count` locks to their ttl from now in as few exchanges as the store allows, by `deadline_ns`. HF_OK:

@@ -502,6 +502,16 @@ void hfi_handle_free(hf_client *client, hf_lock *handle)
     client->free_locks = handle;
 }
 
+hf_status hfi_hold_enter(hf_lock **out, struct hfi_hold *hold, const struct hfi_want *want, hf_error *err)
+{
+    hf_lock *handle = hfi_handle_new(hold);
+    if (!handle)
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
+    hfi_handle_attach(handle, hold, &want->options);
+    *out = handle;
+    return HF_OK;
+}
+
 /* For how long its work, which is done, counts as done from now on. */
 static uint64_t done_ms(const struct hfi_hold *hold)
 {

@@ -69,7 +69,7 @@ static void end(hf_op *op, hf_status status, hf_lock *lock, const hf_error *erro
         hfi_event_queue(op->client, &op->event);
 }
 
-/* Without the mutex. Its own deadline is looked after here, too: the keeper may be inside of the callback that waits. */
+/* Without the mutex. Its own deadline is looked after here, too: the keeper may be in the very callback that waits. */
 static void sleep_until(hf_op *op, hfi_time deadline_ns)
 {
     hfi_time own = op->want.deadline_ns;

@@ -10,7 +10,6 @@
  * Token:              one count for all names, so that nothing has to be kept of a name that nobody holds.
  * Cannot promise:     anything beyond this process.
  */
-#include "engine.h"
 #include "registry.h"
 #include "waker.h"
 #include <errno.h>
@@ -25,7 +24,6 @@
 #define SHARDS 64
 #define FIRST_BUCKETS 4
 #define ASK_AGAIN (50 * HFI_MS)
-
 enum mem_state { NEW, WAITING, HOLDING };
 
 /* There may be very many that are held. */
@@ -273,28 +271,21 @@ static hf_status mem_attempt(void *store, void *memory, const struct hfi_request
     return status;
 }
 
-/* Its deadline is. */
-static bool is_ahead(const struct mem_store *store, const struct hfi_request *request)
-{
-    return request->deadline_ns == HFI_NEVER || store->env->now_ns() < request->deadline_ns;
-}
-
-static hf_status mem_wait(void *memory_of_store, void *memory, const struct hfi_request *request, hf_error *err)
+static hf_status mem_wait(void *store, void *memory, const struct hfi_request *request, hf_error *err)
 {
     (void)err;
-    const struct mem_store *store = memory_of_store;
+    const struct hfi_env *env = ((const struct mem_store *)store)->env;
     struct mem_lock *lock = memory;
     struct shard *shard = shard_of(lock->hash);
     pthread_mutex_lock(&shard->mutex);
-    const bool granted = lock->state == HOLDING, parks = request->parked && !granted && is_ahead(store, request);
+    const bool granted = lock->state == HOLDING;
+    const bool parks = !granted && request->parked && env->now_ns() < request->deadline_ns;
     if (!granted)
         lock->waker = parks ? request->parked : request->waker;
     pthread_mutex_unlock(&shard->mutex);
-    if (parks)
-        return hfi_waker_park(request->parked, request->deadline_ns);
-
-    const bool woken = granted || hfi_waker_sleep(request->waker, NULL, 0, request->deadline_ns);
-
+    if (granted || parks)
+        return granted ? HF_OK : hfi_waker_park(request->parked, request->deadline_ns);
+    const bool woken = hfi_waker_sleep(request->waker, NULL, 0, request->deadline_ns);
     pthread_mutex_lock(&shard->mutex);
     const bool news = woken || lock->state == HOLDING;
     if (lock->state != HOLDING)
@@ -553,8 +544,8 @@ static void await_release(struct shard *shard, hfi_time most_ns)
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     const hfi_time at = until.tv_sec * HFI_SECOND + until.tv_nsec + most_ns;
-    until = (struct timespec){ .tv_sec = at / HFI_SECOND, .tv_nsec = at % HFI_SECOND };
-    pthread_cond_clockwait(&shard->released, &shard->mutex, CLOCK_MONOTONIC, &until);
+    const struct timespec end = { .tv_sec = at / HFI_SECOND, .tv_nsec = at % HFI_SECOND };
+    pthread_cond_clockwait(&shard->released, &shard->mutex, CLOCK_MONOTONIC, &end);
 }
 
 static hf_status mem_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err)

@@ -130,6 +130,12 @@ pid_t holder_start(struct holder *holder);
 /* Lets it release, waits for its end, and checks what hf_release() said. */
 void holder_finish(struct holder *holder, pid_t pid, hf_status expected);
 
+/* --- operations --- */
+
+bool has_events(hf_client *client, int wait_ms);
+void check_no_event(hf_client *client);
+hf_op *must_start(hf_client *client, const char *name, const hf_options *options, void *tag);
+
 /* --- losses --- */
 
 struct loss {

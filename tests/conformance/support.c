@@ -364,3 +364,29 @@ void await_lost_fd(const hf_lock *lock)
     REQUIRE_INT(1, poll(&one, 1, left_ms > 0 ? (int)left_ms : 0));
     CHECK_INT(POLLIN, one.revents);
 }
+
+/* --- operations --- */
+
+bool has_events(hf_client *client, int wait_ms)
+{
+    struct pollfd fd = { .fd = hf_events_fd(client), .events = POLLIN };
+    REQUIRE(fd.fd >= 0);
+    return poll(&fd, 1, wait_ms) > 0;
+}
+
+void check_no_event(hf_client *client)
+{
+    hf_event event;
+    CHECK(!has_events(client, 0));
+    CHECK_INT(0, (long long)hf_events(client, &event, 1, sizeof event));
+}
+
+hf_op *must_start(hf_client *client, const char *name, const hf_options *options, void *tag)
+{
+    hf_op *op = NULL;
+    hf_error err = { 0 };
+    const hf_status status = hf_start_acquire(&op, client, name, options, tag, &err);
+    REQUIRE_STATUS(HF_OK, status, &err);
+    REQUIRE(op != NULL);
+    return op;
+}
