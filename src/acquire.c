@@ -37,7 +37,9 @@ static hf_status follow(hf_client *client, struct hfi_hold *hold, const struct h
         return hfi_fail(err, HF_NOMEM, 0, "no memory or no descriptor left to wait with");
     }
     pthread_mutex_unlock(&client->mutex);
+    hfi_runner_begins_to_wait(client, want);
     hfi_waker_sleep(wait.waker, NULL, 0, want->deadline_ns);
+    hfi_runner_stops_to_wait(client, want);
     pthread_mutex_lock(&client->mutex);
     const bool called_back = hfi_waker_called_back(wait.waker);
     hfi_wait_end(client, &wait);
@@ -103,8 +105,11 @@ static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct h
     if (client->tellings)
         give_back_what_is_being_told(client, want);
     for (;;) {
-        if (client->closing || hfi_want_is_over(want))
+        if (client->closing || hfi_want_is_over(want)) {
+            if (its_turn) /* and it does not take it */
+                hfi_line_call_first(client, want->name_hash, want->name);
             return hfi_fail(err, HF_CANCELED, 0, "the client is being closed");
+        }
         struct hfi_hold *hold = find_own(client, want);
         if (hold && hold->state == HFI_HOLD_HELD) {
             const hfi_time deadline = hold->lease.deadline_ns;

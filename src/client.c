@@ -162,6 +162,7 @@ hf_status hf_open(hf_client **out, const char *url, const hf_client_options *opt
 static void shut(hf_client *client)
 {
     client->closing = true;
+    client->close_by_ns = hfi_now_ns() + client->timeout_ns;
     /* A hf_release() that comes now finds its lock ended, and keeps its hands off the engine. */
     for (struct hfi_hold *hold = hfi_hold_after(client, NULL); hold; hold = hfi_hold_after(client, hold)) {
         if (hold->state == HFI_HOLD_HELD)

@@ -189,10 +189,9 @@ static hf_status say_canceled(hf_error *err)
 static hf_status wait_in_store(struct hfi_contest *contest, hf_error *err)
 {
     hf_client *client = contest->client;
-    const unsigned runner = contest->want->op ? 1 : 0;
-    atomic_fetch_add(&client->waiting_runners, runner);
+    hfi_runner_begins_to_wait(client, contest->want);
     const hf_status status = client->engine->wait(client->store, contest->hold->engine_lock, &contest->request, err);
-    atomic_fetch_sub(&client->waiting_runners, runner);
+    hfi_runner_stops_to_wait(client, contest->want);
     contest->waits = status == HFI_PARKED;
     return status;
 }
@@ -373,6 +372,13 @@ static hf_status take_up(hf_lock **out, struct hfi_hold *hold, const struct hfi_
     return HF_OK;
 }
 
+/* There may be many to be given up when a client is closed. */
+static hfi_time last_patience(const hf_client *client)
+{
+    const hfi_time left = client->closing ? client->close_by_ns - hfi_now_ns() : LAST_PATIENCE;
+    return left < 0 ? 0 : left < LAST_PATIENCE ? left : LAST_PATIENCE;
+}
+
 /* What the store has said, or that nobody wants to know any more. */
 static hf_status conclude(hf_lock **out, struct hfi_contest *contest, hf_status status, hf_error *err)
 {
@@ -391,7 +397,7 @@ static hf_status conclude(hf_lock **out, struct hfi_contest *contest, hf_status 
         hfi_hold_forget(hold);
         if (is_trouble(status) && want->may_wait) /* a patience is at its end */
             hfi_line_break_up(client, want->name_hash, want->name);
-        hfi_undo(hold, LAST_PATIENCE, NULL);
+        hfi_undo(hold, last_patience(client), NULL);
     }
     wake_followers(client, hold);
     hfi_hold_settle(hold);

@@ -227,6 +227,7 @@ struct hf_client {
     pthread_cond_t changed; /* a callback, a pinned use or a wait has ended */
     unsigned references;    /* the user's own and one for each hold: the last one frees the client */
     bool closing;
+    hfi_time close_by_ns; /* then: until what waits should have been given up */
     uint64_t serial;
     size_t hold_count;
     struct hfi_hold **buckets; /* by name, those that can be re-entered or are pending */
@@ -246,15 +247,17 @@ struct hf_client {
     /* operations */
     struct hfi_event *first_event, *last_event;
     int events_fd; /* an eventfd: there are events; -1 until somebody asks for it */
-    hf_op *first_to_run, *last_to_run;
-    unsigned count_to_run;
+    struct {
+        hf_op *first, *last;
+    } to_run[2];                 /* releases, and what waits in a store or has waited there, come first */
+    unsigned count_to_run;       /* in both */
+    hfi_time taken_ns;           /* when a runner took one of them last */
     struct hfi_timers op_timers; /* of those that stand in a line, or are parked */
     unsigned runners, idle_runners;
     _Atomic unsigned waiting_runners; /* in the wait() of an engine */
     struct hfi_runner *ended_runner;  /* the last one: to be joined by the next that ends */
     pthread_cond_t work;              /* there is something to run, or the runners are to end */
     bool runners_stop;
-    bool runners_short; /* there was no thread for what is to be run */
 
     /* the keeper */
     pthread_t keeper;
@@ -431,19 +434,22 @@ void hfi_operation_run(hf_op *op);
 void hfi_operation_settle(hf_op *op); /* frees it if nobody needs it any more */
 /* Lets go of the mutex until it has ended, or that time is over (false); less than 0: for ever. */
 bool hfi_operation_await(hf_op *op, int64_t wait_ms);
-/* The time of those in lines is over by now. */
-void hfi_operations_call_due(hf_client *client, hfi_time now_ns);
-/* Those that wait for a runner and want `name`, or any lock (NULL). */
+/* Goes on with those whose time has come, and sees to it that there are runners. Returns when to look again. By the
+ * keeper, by runners, and by whoever waits: each of them may be kept from it by a callback of the user's. */
+hfi_time hfi_operations_look(hf_client *client);
+/* Those that have not asked yet for `name`, or any lock (NULL). */
 void hfi_operations_cancel(hf_client *client, const char *name);
 
 /* runner.c: threads that make what operations want of the store; with the mutex held. */
 /* False: there may be no thread for it. It is taken all the same. */
 bool hfi_runner_submit(hf_op *op);
 bool hfi_runner_is_there(hf_client *client); /* or is started; the last one stays */
-/* There was no thread for what was taken: the keeper tries again. */
-void hfi_runners_are_short(hf_client *client);
-/* By the keeper: starts one if they are. Returns when to look again. */
-hfi_time hfi_runners_catch_up(hf_client *client);
+/* Around a sleep of a runner on behalf of `want`, which others need not wait for; no mutex. */
+void hfi_runner_begins_to_wait(hf_client *client, const struct hfi_want *want);
+void hfi_runner_stops_to_wait(hf_client *client, const struct hfi_want *want);
+/* Starts another one if what is to be run is not: there was no thread, or all of them hang. Returns when to look
+ * again. */
+hfi_time hfi_runners_catch_up(hf_client *client, hfi_time now_ns);
 void hfi_runner_withdraw(hf_op *op);
 void hfi_runners_stop(hf_client *client); /* lets go of the mutex while it joins them */
 

@@ -409,10 +409,8 @@ static hfi_time next_due(hf_client *client)
             at = now + GLANCE;
         due = at < due ? at : due;
     }
-    const struct hfi_timer *op = hfi_timers_first(&client->op_timers);
-    const hfi_time short_of_runners = hfi_runners_catch_up(client);
-    due = op && op->at_ns < due ? op->at_ns : due;
-    return short_of_runners < due ? short_of_runners : due;
+    const hfi_time operations = hfi_operations_look(client);
+    return operations < due ? operations : due;
 }
 
 /* Sleeps until the timer, the bell or the store; without the mutex. */
@@ -445,7 +443,6 @@ static void *keep(void *argument)
     pthread_mutex_lock(&client->mutex);
     while (!client->keeper_stops) {
         end_what_is_over(client);
-        hfi_operations_call_due(client, hfi_now_ns());
         const hfi_time due = next_due(client);
         client->keeper_due_ns = due;
         pthread_mutex_unlock(&client->mutex);

@@ -214,6 +214,7 @@ bool hfi_line_take_turn(hf_op *op)
 {
     if (!is_its_turn(op->client, &op->turn)) {
         atomic_store(&op->turn.state, HFI_TURN_WAITS);
+        hfi_timers_set(&op->client->op_timers, &op->timer, op->want.deadline_ns);
         return false;
     }
     hfi_line_leave(op);

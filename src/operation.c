@@ -69,24 +69,22 @@ static void end(hf_op *op, hf_status status, hf_lock *lock, const hf_error *erro
         hfi_event_queue(op->client, &op->event);
 }
 
-/* Without the mutex. Its own deadline is looked after here, too: the keeper may be in the very callback that waits. */
+/* Without the mutex. Looks after the client's operations meanwhile: the keeper may be in the very callback that
+ * waits. */
 static void sleep_until(hf_op *op, hfi_time deadline_ns)
 {
-    hfi_time own = op->want.deadline_ns;
     while (!atomic_load(&op->ended)) {
-        const hfi_time now = hfi_now_ns(), until = own < deadline_ns ? own : deadline_ns;
-        const hfi_time left = until == HFI_NEVER ? HFI_SECOND : until - now;
+        hfi_client_lock(op->client);
+        const hfi_time look = hfi_operations_look(op->client);
+        hfi_client_unlock(op->client);
+        const hfi_time now = hfi_now_ns(), second = now + HFI_SECOND; /* others may have become due sooner */
+        hfi_time until = look < deadline_ns ? look : deadline_ns;
+        until = until < second ? until : second;
+        const hfi_time left = until > now ? until - now : 0;
         const struct timespec time = { .tv_sec = left / HFI_SECOND, .tv_nsec = left % HFI_SECOND };
-        if (left > 0) {
-            syscall(SYS_futex, &op->ended, FUTEX_WAIT_PRIVATE, 0, &time, NULL, 0);
-            continue;
-        }
         if (now >= deadline_ns)
             return;
-        own = HFI_NEVER;
-        hfi_client_lock(op->client);
-        hfi_operations_call_due(op->client, now);
-        hfi_client_unlock(op->client);
+        syscall(SYS_futex, &op->ended, FUTEX_WAIT_PRIVATE, 0, &time, NULL, 0);
     }
 }
 
@@ -103,15 +101,29 @@ bool hfi_operation_await(hf_op *op, int64_t wait_ms)
 
 /* --- waiting without a thread --- */
 
+/* For how long at least one that has something to tell, or to be told, may wait for a runner. */
+#define RUN_PATIENCE (100 * HFI_MS)
+
 static void say_canceled(const hf_op *op, hf_error *error)
 {
     hfi_fail(error, HF_CANCELED, 0, op->client->closing ? "the client is being closed" : "it was cancelled");
 }
 
+/* It has something to wait for until its deadline, and its timer sees to that; at the least for so long. */
+static void set_deadline(hf_op *op, hfi_time least_ns)
+{
+    const hfi_time deadline = op->want.deadline_ns, least = deadline == HFI_NEVER ? 0 : hfi_now_ns() + least_ns;
+    hfi_timers_set(&op->client->op_timers, &op->timer, deadline > least ? deadline : least);
+    if (deadline != HFI_NEVER)
+        hfi_keeper_expect(op->client, op->timer.at_ns);
+}
+
 void hfi_operation_call(hf_op *op)
 {
-    if (!op->to_run && !hfi_runner_submit(op))
-        hfi_runners_are_short(op->client);
+    if (op->to_run)
+        return;
+    set_deadline(op, RUN_PATIENCE);
+    hfi_runner_submit(op); /* if there is no thread for it, there will be one */
 }
 
 void hfi_operation_give_up(hf_op *op, hf_status why)
@@ -127,12 +139,6 @@ void hfi_operation_give_up(hf_op *op, hf_status why)
     else
         say_canceled(op, &error);
     end(op, why, NULL, &error);
-}
-
-static void unpark(hf_op *op)
-{
-    hfi_timers_set(&op->client->op_timers, &op->timer, HFI_NEVER);
-    op->is_parked = op->woken = false;
 }
 
 void hfi_operation_park(hf_op *op)
@@ -186,8 +192,8 @@ void hfi_operation_run(hf_op *op)
     hf_status status;
     hf_error error;
     hf_lock *lock = NULL;
-    if (op->is_parked)
-        unpark(op);
+    hfi_timers_set(&op->client->op_timers, &op->timer, HFI_NEVER);
+    op->is_parked = op->woken = false;
     if (op->kind != HFI_OP_ACQUIRE)
         status = run_release(op, &error);
     else if (!hfi_acquire_run(op, &lock, &status, &error))
@@ -215,6 +221,18 @@ void hfi_operation_pass(hf_op *op, hf_lock *lock)
 /* --- cancelling --- */
 
 /* It ends now. Whoever runs it finds that out. */
+static void end_early(hf_op *op, hf_status why, const hf_error *error)
+{
+    if (op->to_run && !op->contest) { /* it has not begun: there is nothing to give back */
+        hfi_runner_withdraw(op);
+        hfi_timers_set(&op->client->op_timers, &op->timer, HFI_NEVER);
+        op->active = false;
+    }
+    if (op->wait)
+        hfi_wait_cancel(op->wait);
+    end(op, why, NULL, error);
+}
+
 static void cancel(hf_op *op)
 {
     hf_error error;
@@ -225,14 +243,8 @@ static void cancel(hf_op *op)
         hfi_line_call_first(op->client, op->want.name_hash, op->want.name); /* it may have been called */
         return;
     }
-    if (op->to_run && !op->contest) { /* it has not begun: there is nothing to give back */
-        hfi_runner_withdraw(op);
-        op->active = false;
-    }
-    if (op->wait)
-        hfi_wait_cancel(op->wait);
     say_canceled(op, &error);
-    end(op, HF_CANCELED, NULL, &error);
+    end_early(op, HF_CANCELED, &error);
 }
 
 void hf_op_cancel(hf_op *op)
@@ -246,29 +258,41 @@ void hf_op_cancel(hf_op *op)
 
 void hfi_operations_cancel(hf_client *client, const char *name)
 {
-    for (hf_op *op = client->first_to_run, *next; op; op = next) {
+    for (hf_op *op = client->to_run[1].first, *next; op; op = next) {
         next = op->next;
-        if (op->kind != HFI_OP_ACQUIRE || (name && (!op->want.may_wait || strcmp(op->want.name, name) != 0)))
+        if (name && (!op->want.may_wait || strcmp(op->want.name, name) != 0))
             continue;
         cancel(op);
         hfi_operation_settle(op);
     }
 }
 
-void hfi_operations_call_due(hf_client *client, hfi_time now_ns)
+static void take_due(hf_op *op)
 {
-    struct hfi_timer *first;
-    while ((first = hfi_timers_first(&client->op_timers)) != NULL && first->at_ns <= now_ns) {
-        hf_op *op = HFI_TIMER_OF(struct hf_op, timer, first);
-        hfi_timers_set(&client->op_timers, first, HFI_NEVER);
-        if (!op->in_line) {
-            hfi_operation_call(op);
-            continue;
-        }
+    hf_error error;
+    if (op->in_line) {
         hfi_operation_give_up(op, HF_TIMEOUT);
-        hfi_line_call_first(client, op->want.name_hash, op->want.name); /* it may have been called */
-        hfi_operation_settle(op);
+        hfi_line_call_first(op->client, op->want.name_hash, op->want.name); /* it may have been called */
+    } else if (!op->to_run) {
+        hfi_operation_call(op);
+    } else if (!atomic_load(&op->ended)) { /* no runner has taken it */
+        hfi_fail(&error, HF_TIMEOUT, 0, "the wait of %u ms was over before the store could be asked",
+                 op->want.options.wait_ms);
+        end_early(op, HF_TIMEOUT, &error);
     }
+    hfi_operation_settle(op);
+}
+
+hfi_time hfi_operations_look(hf_client *client)
+{
+    const hfi_time now = hfi_now_ns();
+    struct hfi_timer *first;
+    while ((first = hfi_timers_first(&client->op_timers)) != NULL && first->at_ns <= now) {
+        hfi_timers_set(&client->op_timers, first, HFI_NEVER);
+        take_due(HFI_TIMER_OF(struct hf_op, timer, first));
+    }
+    const hfi_time runners = hfi_runners_catch_up(client, now);
+    return first && first->at_ns < runners ? first->at_ns : runners;
 }
 
 void hf_op_free(hf_op *op)
@@ -309,10 +333,13 @@ static bool hand_over(hf_op *op)
         return false;
     if (op->kind == HFI_OP_ACQUIRE && hfi_acquire_line_up(op))
         return true;
-    if (hfi_runner_submit(op))
-        return true;
-    hfi_runner_withdraw(op);
-    return false;
+    if (!hfi_runner_submit(op)) {
+        hfi_runner_withdraw(op);
+        return false;
+    }
+    if (op->want.deadline_ns != HFI_NEVER && hfi_keeper_start(op->client, NULL)) /* else the runner alone sees to it */
+        set_deadline(op, 0);
+    return true;
 }
 
 /* The operation is freed if it cannot be started. */
@@ -385,7 +412,7 @@ hf_status hf_start_try_acquire(hf_op **out, hf_client *client, const char *name,
 
 static hf_status start_release(hf_op **out, hf_lock *lock, enum hfi_op_kind kind, void *tag, hf_error *err)
 {
-    static const struct hfi_want none = { .name = "", .key = { .text = "" } };
+    static const struct hfi_want none = { .name = "", .key = { .text = "" }, .deadline_ns = HFI_NEVER };
     if (out)
         *out = NULL;
     if (!lock)

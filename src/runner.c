@@ -11,8 +11,8 @@
 #define IDLE_MOST HFI_SECOND
 /* Where waits can be parked: so many exchanges at once are enough. */
 #define EXCHANGES_MOST 64
-/* Until another one is tried to be started. */
-#define SHORT_PAUSE (50 * HFI_MS)
+/* If none of them has taken anything for so long, they hang, or wait for what is to be run: there is another one. */
+#define STALL (25 * HFI_MS)
 
 struct hfi_runner {
     hf_client *client;
@@ -21,22 +21,35 @@ struct hfi_runner {
 
 static hf_op *next_to_run(hf_client *client)
 {
-    hf_op *op = client->first_to_run;
-    if (op)
+    hf_op *op = client->to_run[0].first ? client->to_run[0].first : client->to_run[1].first;
+    if (op) {
         hfi_runner_withdraw(op);
+        client->taken_ns = hfi_now_ns();
+    }
     return op;
+}
+
+/* Those that are not asleep on behalf of an operation. */
+static unsigned at_hand(const hf_client *client)
+{
+    return client->runners - atomic_load(&client->waiting_runners);
 }
 
 /* True: there may be something to run. False: there was nothing for long. */
 static bool wait_for_work(hf_client *client)
 {
+    const hfi_time now = hfi_now_ns(), look = hfi_operations_look(client);
+    const hfi_time left = look < now + IDLE_MOST ? look - now : IDLE_MOST;
     struct timespec until;
+    if (client->count_to_run || left <= 0)
+        return true;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += IDLE_MOST / HFI_SECOND;
+    const hfi_time at = until.tv_sec * HFI_SECOND + until.tv_nsec + left;
+    until = (struct timespec){ .tv_sec = at / HFI_SECOND, .tv_nsec = at % HFI_SECOND };
     client->idle_runners++;
     const int failure = pthread_cond_timedwait(&client->work, &client->mutex, &until);
     client->idle_runners--;
-    return failure != ETIMEDOUT || client->first_to_run || client->runners == 1;
+    return failure != ETIMEDOUT || left < IDLE_MOST || client->count_to_run || at_hand(client) == 1;
 }
 
 /* One after the other: nobody but a runner that ends waits for one that has ended. */
@@ -82,47 +95,66 @@ static bool start(hf_client *client)
 
 bool hfi_runner_is_there(hf_client *client)
 {
-    return client->runners > 0 || start(client);
+    return at_hand(client) > 0 || start(client);
+}
+
+/* Which list it is in: until it is taken nothing of that changes. */
+static int urgency(const hf_op *op)
+{
+    return op->kind == HFI_OP_ACQUIRE && !op->contest ? 1 : 0;
 }
 
 bool hfi_runner_submit(hf_op *op)
 {
     hf_client *client = op->client;
+    const int list = urgency(op);
     op->next = NULL;
-    op->prev = client->last_to_run;
-    *(op->prev ? &op->prev->next : &client->first_to_run) = op;
-    client->last_to_run = op;
+    op->prev = client->to_run[list].last;
+    *(op->prev ? &op->prev->next : &client->to_run[list].first) = op;
+    client->to_run[list].last = op;
     op->to_run = true;
     client->count_to_run++;
     pthread_cond_signal(&client->work);
-    const bool enough =
-        client->engine->parks && client->runners - atomic_load(&client->waiting_runners) >= EXCHANGES_MOST;
-    return client->idle_runners >= client->count_to_run || enough || start(client);
+    if (client->idle_runners >= client->count_to_run)
+        return true;
+    const bool enough = client->engine->parks && at_hand(client) >= EXCHANGES_MOST;
+    const bool started = !enough && start(client);
+    if (!started)
+        hfi_keeper_expect(client, hfi_now_ns() + STALL);
+    return enough || started;
 }
 
 void hfi_runner_withdraw(hf_op *op)
 {
     hf_client *client = op->client;
-    *(op->prev ? &op->prev->next : &client->first_to_run) = op->next;
-    *(op->next ? &op->next->prev : &client->last_to_run) = op->prev;
+    const int list = urgency(op);
+    *(op->prev ? &op->prev->next : &client->to_run[list].first) = op->next;
+    *(op->next ? &op->next->prev : &client->to_run[list].last) = op->prev;
     client->count_to_run--;
     op->to_run = false;
 }
 
-void hfi_runners_are_short(hf_client *client)
+void hfi_runner_begins_to_wait(hf_client *client, const struct hfi_want *want)
 {
-    client->runners_short = true;
-    hfi_keeper_start(client, NULL);
-    hfi_keeper_expect(client, hfi_now_ns() + SHORT_PAUSE);
+    if (want->op)
+        atomic_fetch_add(&client->waiting_runners, 1);
 }
 
-hfi_time hfi_runners_catch_up(hf_client *client)
+void hfi_runner_stops_to_wait(hf_client *client, const struct hfi_want *want)
 {
-    if (client->runners_stop)
+    if (want->op)
+        atomic_fetch_sub(&client->waiting_runners, 1);
+}
+
+hfi_time hfi_runners_catch_up(hf_client *client, hfi_time now_ns)
+{
+    if (client->count_to_run <= client->idle_runners || client->runners_stop)
         return HFI_NEVER;
-    if (client->runners_short && (client->idle_runners >= client->count_to_run || start(client)))
-        client->runners_short = false;
-    return client->runners_short ? hfi_now_ns() + SHORT_PAUSE : HFI_NEVER;
+    if (now_ns < client->taken_ns + STALL)
+        return client->taken_ns + STALL;
+    start(client);
+    client->taken_ns = now_ns;
+    return now_ns + STALL;
 }
 
 void hfi_runners_stop(hf_client *client)

@@ -183,8 +183,12 @@ struct redis_push {
     unsigned unsubscribed;               /* confirmations still to come of channels that we gave up */
     struct redis_channel *channels;      /* with by_channels */
     bool on_duty;                        /* some waiting thread listens for all */
-    struct redis_lock *waiting;          /* those that a message may come for */
-    hf_error refusal;                    /* why a channel was refused */
+    struct hfi_waker *listener;          /* its waker */
+    hfi_time silence;                    /* the shortest of those that leave it to that thread; 0: none does */
+    struct redis_lock *waiting;          /* those that a message may come for, in order of arrival */
+    struct redis_lock *last_waiting;
+    unsigned sleeping; /* threads of these that sleep */
+    hf_error refusal;  /* why a channel was refused */
 };
 
 /* A server. Lives as long as its store. */
@@ -435,7 +439,8 @@ struct redis_wait {
     int64_t given_us;
     struct redis_node *node; /* in whose push.waiting it is; NULL: in none */
     struct hfi_waker *waker; /* while its thread sleeps, or it is parked */
-    struct redis_lock *next;
+    bool parked;             /* it is no thread's */
+    struct redis_lock *next, *prev;
     struct redis_channel *channel; /* with by_channels */
     unsigned polls;
     bool refused; /* its channel was, by the server */

@@ -168,17 +168,21 @@ static void link_lock(struct redis_node *node, struct redis_lock *lock, struct h
     lock->wait->serial = owner.serial;
     lock->wait->node = node;
     lock->wait->push_number = node->push.number;
-    lock->wait->next = node->push.waiting;
-    node->push.waiting = lock;
+    struct redis_push *push = &node->push;
+    lock->wait->next = NULL;
+    lock->wait->prev = push->last_waiting;
+    *(push->last_waiting ? &push->last_waiting->wait->next : &push->waiting) = lock;
+    push->last_waiting = lock;
 }
 
 static void unlink_lock(const struct redis_store *store, struct redis_lock *lock)
 {
     struct redis_push *push = &lock->wait->node->push;
-    struct redis_lock **link = &push->waiting;
-    while (*link != lock)
-        link = &(*link)->wait->next;
-    *link = lock->wait->next;
+    struct redis_wait *wait = lock->wait;
+    *(wait->prev ? &wait->prev->wait->next : &push->waiting) = wait->next;
+    *(wait->next ? &wait->next->wait->prev : &push->last_waiting) = wait->prev;
+    if (!push->waiting)
+        push->silence = 0;
     lock->wait->node = NULL;
     if (lock->wait->channel)
         leave_channel(store, push, lock->wait->channel);
@@ -434,11 +438,12 @@ static void pass_call_on(const struct redis_node *node, const struct redis_chann
         hfi_waker_wake(lock->wait->waker);
 }
 
-/* Somebody must go on listening. */
+/* Somebody must go on listening: a thread that sleeps, rather than an operation, which needs one first. */
 static void pass_duty_on(const struct redis_node *node)
 {
+    const bool threads = node->push.sleeping > 0;
     const struct redis_lock *lock = node->push.waiting;
-    while (lock && !lock->wait->waker)
+    while (lock && (!lock->wait->waker || (threads && lock->wait->parked)))
         lock = lock->wait->next;
     if (lock)
         hfi_waker_wake(lock->wait->waker);
@@ -479,6 +484,13 @@ static hfi_time silence_of(const struct hfi_request *request)
     return third < SILENCE_LEAST ? SILENCE_LEAST : third < SILENCE_MOST ? third : SILENCE_MOST;
 }
 
+/* Its own, or of those that leave it to the listener. */
+static hfi_time shortest_silence(const struct redis_push *push, const struct hfi_request *request)
+{
+    const hfi_time own = silence_of(request);
+    return push->silence && push->silence < own ? push->silence : own;
+}
+
 /* When a push connection that is silent has to be looked after. */
 static hfi_time due(const struct redis_push *push, hfi_time silence)
 {
@@ -512,19 +524,23 @@ static bool listen_for(struct redis_store *store, struct redis_lock *lock, const
                        hfi_time deadline_ns, bool confirmation)
 {
     struct hfi_waker *const waker = request->waker;
-    const hfi_time silence = silence_of(request);
     bool in_time = true;
     pthread_mutex_lock(&store->mutex);
     struct redis_node *node = hfi_redis_node_of(lock);
-    if (node)
+    if (node) {
         lock->wait->waker = waker;
+        lock->wait->parked = false;
+        node->push.sleeping++;
+    }
     while (in_time && node && !hfi_waker_called_back(waker) &&
            (confirmation ? lock->wait->channel && !lock->wait->channel->confirmed : no_news(store, lock, node))) {
         const bool duty = !node->push.on_duty;
         const uint64_t number = node->push.number;
-        const hfi_time look = due(&node->push, silence);
+        const hfi_time silence = shortest_silence(&node->push, request), look = due(&node->push, silence);
         struct pollfd push = { .fd = node->push.connection->fd, .events = POLLIN };
         node->push.on_duty = true;
+        if (duty)
+            node->push.listener = waker;
         pthread_mutex_unlock(&store->mutex);
         in_time = hfi_waker_sleep(waker, &push, duty ? 1 : 0, earlier(look, deadline_ns)) || look < deadline_ns;
         pthread_mutex_lock(&store->mutex);
@@ -535,8 +551,10 @@ static bool listen_for(struct redis_store *store, struct redis_lock *lock, const
         if (node->push.number == number)
             look_after_push(store, node, lock, silence);
     }
-    if (node)
+    if (node) {
         lock->wait->waker = NULL;
+        node->push.sleeping--;
+    }
     if (node && !node->push.on_duty)
         pass_duty_on(node);
     const bool news = lock->state == REDIS_GIVEN || lock->state == REDIS_CALLED;
@@ -557,8 +575,15 @@ bool hfi_redis_leave_to_listener(struct redis_store *store, struct redis_lock *l
     struct redis_node *node = hfi_redis_node_of(lock);
     const bool leaves = node && node->push.on_duty && no_news(store, lock, node) &&
                         !hfi_waker_called_back(request->waker) && store->env->now_ns() < until_ns;
-    if (leaves)
+    if (leaves) {
+        const hfi_time silence = silence_of(request);
         lock->wait->waker = request->parked;
+        lock->wait->parked = true;
+        if (!node->push.silence || silence < node->push.silence) {
+            node->push.silence = silence;
+            hfi_waker_wake(node->push.listener); /* which may look less often */
+        }
+    }
     pthread_mutex_unlock(&store->mutex);
     return leaves;
 }
