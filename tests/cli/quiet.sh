@@ -17,7 +17,7 @@ silent 0 "$HOLDFAST" status -q x
 silent 1 "$HOLDFAST" status --quiet y
 # Errors are said.
 mkdir -m 700 theirs
-if [ "$(id -u)" -eq 0 ]; then chown 65534 theirs; else chmod 500 theirs; fi
+if [ "$(id -u)" -eq 0 ]; then chown 65534 theirs; else chmod 0 theirs; fi
 expect 77 "$HOLDFAST" run -q -n -E 0 -u "file://$TMP/theirs" x -- echo ran
 said theirs
 expect 77 "$HOLDFAST" status -q -u "file://$TMP/theirs" x

@@ -45,11 +45,8 @@ static void become_able(void)
     snprintf(map, sizeof map, "0 %u 1", (unsigned)geteuid());
     if (geteuid() == 0)
         return;
-    if (unshare(CLONE_NEWUSER) != 0) {
-        FAIL("a network of the test's own needs root, or user namespaces, which this system refuses: %s",
-             strerror(errno));
-        test_abort();
-    }
+    need_namespaces();
+    REQUIRE_INT(0, unshare(CLONE_NEWUSER));
     write_text("/proc/self/uid_map", map);
 }
 

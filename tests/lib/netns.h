@@ -10,8 +10,8 @@
  *
  * What is cut loses packets without a word: no carrier is lost, nobody is told "unreachable", connections stay open.
  * Namespaces and links have no names outside the test and live as long as its processes: nothing is left behind,
- * however it ends. Needs root, or a system that lets its users make namespaces; where neither is given the test fails
- * and says so. One thread at a time, and before the test starts threads.
+ * however it ends. Needs root, or a system that lets its users make namespaces; where neither is given the test is not
+ * run. One thread at a time, and before the test starts threads.
  */
 #ifndef NETNS_H
 #define NETNS_H

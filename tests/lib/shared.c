@@ -279,6 +279,19 @@ static void write_text(const char *path, const char *text)
     close(fd);
 }
 
+void need_namespaces(void)
+{
+    int status = 1;
+    const pid_t child = geteuid() == 0 ? 0 : fork();
+    if (geteuid() == 0)
+        return;
+    if (child == 0)
+        _exit(unshare(CLONE_NEWUSER) == 0 ? 0 : 1);
+    REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
+    if (status != 0)
+        test_cannot_run("it needs root, or user namespaces, which this system refuses");
+}
+
 void enter_namespaces(int flags)
 {
     char user[64], group[64];

@@ -18,6 +18,10 @@
 #include <unistd.h>
 
 #define SECOND_NS 1000000000LL
+/* The exit status of test_cannot_run(). */
+#define CANNOT_RUN 77
+
+enum verdict { PASSED, FAILED, NOT_RUN };
 
 static struct test *tests;
 static atomic_int failures;
@@ -121,6 +125,12 @@ bool test_check_status(const char *file, int line, const char *text, hf_status e
                       hf_status_name(actual), *words ? ": " : "", words);
 }
 
+void test_cannot_run(const char *why)
+{
+    fprintf(stderr, "%s\n", why);
+    _exit(CANNOT_RUN);
+}
+
 void test_abort(void)
 {
     fflush(stdout);
@@ -221,7 +231,20 @@ static void show_output(int output)
     fclose(file);
 }
 
-static bool run_test(const struct test *test, int number)
+/* True: it was not run, and says why. */
+static bool was_not_run(const struct test *test, int status, int output)
+{
+    char why[200] = "";
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != CANNOT_RUN)
+        return false;
+    const ssize_t length = pread(output, why, sizeof why - 1, 0);
+    why[length > 0 ? strcspn(why, "\n") : 0] = 0;
+    printf("# not run: %s: %s\n", test->name, why);
+    close(output);
+    return true;
+}
+
+static enum verdict run_test(const struct test *test, int number)
 {
     sigset_t child_signal, mask;
     sigemptyset(&child_signal);
@@ -251,6 +274,10 @@ static bool run_test(const struct test *test, int number)
     }
     if (pid > 0 && kill_leftovers(pid) && !*why)
         snprintf(why, sizeof why, "left processes behind");
+    if (was_not_run(test, status, output)) {
+        sigprocmask(SIG_SETMASK, &mask, NULL);
+        return NOT_RUN;
+    }
 
     printf("%s %d - %s # %lld ms\n", *why ? "not ok" : "ok", number, test->name,
            (long long)(test_now_ns() - start_ns) / 1000000);
@@ -261,7 +288,7 @@ static bool run_test(const struct test *test, int number)
         close(output);
     }
     sigprocmask(SIG_SETMASK, &mask, NULL);
-    return !*why;
+    return *why ? FAILED : PASSED;
 }
 
 /* --- all tests --- */
@@ -283,7 +310,7 @@ static bool wanted(const struct test *test, int count, char **substrings)
 
 int test_run(int count, char **substrings, test_filter filter)
 {
-    int passed = 0, failed = 0, planned = 0;
+    int counts[3] = { 0, 0, 0 }, listed = 0;
     char reason[200];
     bool list_only = count > 0 && strcmp(substrings[0], "--list") == 0;
     if (list_only) {
@@ -291,24 +318,22 @@ int test_run(int count, char **substrings, test_filter filter)
         substrings++;
     }
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    for (struct test *test = tests; test; test = test->next)
+    for (struct test *test = tests; test && list_only; test = test->next)
         if (wanted(test, count, substrings))
-            planned += list_only ? printf("%s\n", test->name) > 0 : !filter || filter(test, reason, sizeof reason);
+            listed += printf("%s\n", test->name) > 0;
     if (list_only)
-        return planned ? 0 : 1;
+        return listed ? 0 : 1;
 
-    printf("1..%d\n", planned);
     for (struct test *test = tests; test; test = test->next) {
         if (!wanted(test, count, substrings))
             continue;
         if (filter && !filter(test, reason, sizeof reason))
             printf("# not selected: %s: %s\n", test->name, reason);
-        else if (run_test(test, passed + failed + 1))
-            passed++;
         else
-            failed++;
+            counts[run_test(test, counts[PASSED] + counts[FAILED] + 1)]++;
         fflush(stdout);
     }
-    printf("# %d passed, %d failed\n", passed, failed);
-    return failed || !passed ? 1 : 0;
+    printf("1..%d\n", counts[PASSED] + counts[FAILED]); /* at the end, when it is known what can be run */
+    printf("# %d passed, %d failed\n", counts[PASSED], counts[FAILED]);
+    return counts[FAILED] || (!counts[PASSED] && !counts[NOT_RUN]) ? 1 : 0;
 }

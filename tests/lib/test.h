@@ -91,6 +91,9 @@ bool test_check_str(const char *file, int line, const char *text, const char *ex
 bool test_check_status(const char *file, int line, const char *text, hf_status expected, hf_status actual,
                        const hf_error *err);
 _Noreturn void test_abort(void);
+/* This system does not let the test do what it is about, and `why`: it is neither passed nor failed, and named in the
+ * last lines of the whole run. For what belongs to the system; what tools/setup could install is no reason. */
+_Noreturn void test_cannot_run(const char *why);
 
 #define CHECK(condition_) test_check((condition_), __FILE__, __LINE__, "%s does not hold", #condition_)
 #define CHECK_INT(expected_, actual_)                                                                                  \

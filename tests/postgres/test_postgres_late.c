@@ -259,10 +259,8 @@ static void become_able(void)
     if (geteuid() == 0)
         return;
     snprintf(map, sizeof map, "%u %u 1", (unsigned)geteuid(), (unsigned)geteuid());
-    if (unshare(CLONE_NEWUSER) != 0) {
-        FAIL("numbers of processes of the test's own need root, or user namespaces: %s", strerror(errno));
-        test_abort();
-    }
+    need_namespaces();
+    REQUIRE_INT(0, unshare(CLONE_NEWUSER));
     const int fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
     REQUIRE(fd >= 0 && write(fd, map, strlen(map)) == (ssize_t)strlen(map));
     close(fd);

@@ -456,6 +456,7 @@ static void hold_with_another_boot_id(void *arg)
 
 TEST_LIMIT(a_container_with_another_boot_id_excludes_the_others, 60)
 {
+    need_namespaces();
     for (size_t i = 0; i < STRATEGIES; i++) {
         struct container *it = shared_new(sizeof *it);
         char label[40], options[60];
@@ -508,6 +509,7 @@ static void try_from_tomorrow(void *arg)
 /* Its clock is a day ahead: every lease looks as if it were over. */
 TEST_LIMIT(a_time_namespace_excludes_the_others, 60)
 {
+    need_namespaces();
     enum { HELD_BY_ANOTHER = 75 };
     for (size_t i = 0; i < STRATEGIES; i++) {
         struct time_travel *it = shared_new(sizeof *it);

@@ -249,6 +249,7 @@ static void work_on_a_small_disk(void *arg)
 
 TEST(a_full_disk)
 {
+    need_namespaces();
     struct folder folder = open_folder_for_all();
     helper_join(helper_start(work_on_a_small_disk, folder.text));
     rmdir(folder.text);

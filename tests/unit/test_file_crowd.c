@@ -241,6 +241,7 @@ TEST(the_death_of_the_holder_wakes_the_waiters)
 /* A holder in a PID namespace of its own, whose number means nothing here, is killed. */
 TEST(a_holder_in_another_pid_namespace_is_noticed_when_it_dies)
 {
+    need_namespaces();
     set_up();
     crowd = shared_new(sizeof *crowd);
     hf_client *client = open_client();
@@ -338,6 +339,7 @@ TEST_LIMIT(tokens_only_grow_through_kills_at_any_instruction, 60)
 /* What a reboot after a power failure leaves: the record of another boot, perhaps an old one. */
 TEST(tokens_go_on_above_the_mark_after_a_reboot)
 {
+    need_namespaces();
     set_up();
     hf_client *client = open_client();
     uint64_t given = 0;

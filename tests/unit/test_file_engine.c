@@ -298,6 +298,7 @@ TEST(a_removed_file_is_no_lock_any_more)
 
 TEST(a_full_disk_is_named_and_nothing_stays_locked)
 {
+    need_namespaces();
     hf_error err = { 0 };
     set_up();
     enter_namespaces(CLONE_NEWNS);

@@ -146,6 +146,7 @@ TEST(what_was_cut_short_is_not_done)
 
 TEST(a_full_disk_does_not_keep_it_from_being_recorded)
 {
+    need_namespaces();
     hf_error err = { 0 };
     set_up();
     enter_namespaces(CLONE_NEWNS);
