@@ -166,6 +166,37 @@ TEST_LIMIT(ten_thousand_waits_that_are_cancelled_leave_nothing, 120)
     hf_close(client);
 }
 
+/* Operations of one owner follow the first of them, on threads: more of those than exchanges are made at once. */
+TEST_LIMIT(those_that_follow_do_not_keep_the_first_from_going_on, 60)
+{
+    enum { FOLLOWERS = 80 };
+    hf_client *client = open_mem(), *holder = open_mem();
+    hf_lock *lock = NULL, *first = NULL;
+    hf_op *ops[1 + FOLLOWERS];
+    hf_options options = HF_OPTIONS_INIT;
+    options.owner = HF_OWNER_TEXT;
+    options.owner_text = "one";
+    REQUIRE(hf_acquire(&lock, holder, "x", NULL, NULL) == HF_OK);
+    for (int i = 0; i <= FOLLOWERS; i++)
+        REQUIRE(hf_start_acquire(&ops[i], client, "x", &options, NULL, NULL) == HF_OK);
+    while (atomic_load(&client->waiting_runners) < FOLLOWERS)
+        await_a_moment();
+    CHECK_INT(HF_OK, hf_release(lock, NULL));
+    for (int i = 0; i <= FOLLOWERS; i++) {
+        hf_event event;
+        REQUIRE_INT(1, hf_op_wait(ops[i], -1, &event, sizeof event));
+        CHECK_STATUS(HF_OK, event.status, &event.error);
+        CHECK(!first || hf_token(event.lock) == hf_token(first));
+        first = first ? first : event.lock;
+        if (event.lock != first)
+            CHECK_INT(HF_OK, hf_release(event.lock, NULL));
+        hf_op_free(ops[i]);
+    }
+    CHECK_INT(HF_OK, hf_release(first, NULL));
+    hf_close(holder);
+    hf_close(client);
+}
+
 /* --- losses --- */
 
 /* The end of the operation, which nobody was told of, and the loss of its lock. */
