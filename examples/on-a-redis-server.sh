@@ -12,7 +12,8 @@ directory=$(mktemp -d)
 pid=$!
 trap 'kill "$pid" 2>/dev/null || true; wait "$pid" || true; rm -rf "$directory"' EXIT
 attempts=0
-until [ -S "$directory/socket" ]; do
+# The socket is there before the server listens on it.
+until grep -q 'eady to accept connections' "$directory/log" 2>/dev/null; do
     attempts=$((attempts + 1))
     if [ "$attempts" -gt 200 ] || ! kill -0 "$pid" 2>/dev/null; then
         echo "on-a-redis-server.sh: $server does not start" >&2
