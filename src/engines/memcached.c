@@ -2,18 +2,18 @@
  *
  * memcached.c: machines that share a memcached server, by its text protocol.
  *
- * What ends a grant:  release(); a time-to-live without a renewal; hf_break(); a restart; flush_all; the server by itself,
- *                     when it needs room and was started without -M.
- * Who counts time:    the server, in whole seconds. A record ends at a moment of its time, which we ask for now and then,
- *                     and up to BEHIND and a second late: so no delay on the way makes it end early.
+ * What ends a grant:  release(); a time-to-live without a renewal; hf_break(); a restart; flush_all; the server by
+ *                     itself, when it needs room and was started without -M.
+ * Who counts time:    the server, in whole seconds. A record ends at a moment of its time, which we ask for now and
+ *                     then, and up to BEHIND and a second late: so no delay on the way makes it end early.
  * Exchanges:          each ends with a look. What it changes depends on the number of the record seen last, so what is
  *                     late changes nothing. Where there is none a free one is added, which is all that a late request
  *                     can do; the next exchange puts ours in its place.
  * Waiting:            the core asks from time to time; there are no pushes, and there is no order.
  * Token:              the record's number among all changes of this run of the server, which are fewer than 10^9 in a
  *                     second, added to so many for each second in the server's clock when it was started.
- * Cannot promise:     exclusion, if the server loses the record: the holder learns of it at its next renewal. Tokens, if
- *                     the clock was set back before a start, or the run before lasted for less than a second.
+ * Cannot promise:     exclusion, if the server loses the record: the holder learns of it at its next renewal. Tokens,
+ *                     if the clock was set back before a start, or the run before lasted for less than a second.
  */
 #include "engines/talk.h"
 #include "registry.h"
@@ -81,7 +81,7 @@ static const char *end_of(const char *at, const char *limit)
 
 /* "EN", or "VA SIZE cCAS tLEFT" with a value: word, owner, name and text, between tabs, which no name has in it. False:
  * it is neither. All of it is there. */
-static bool read_record(struct record *record, const char *at, const char *limit)
+static bool read_record(struct record *record, const char *at)
 {
     char value[VALUE_MAX];
     size_t size = 0;
@@ -90,7 +90,7 @@ static bool read_record(struct record *record, const char *at, const char *limit
     if (!record->is_there)
         return true;
     if (sscanf(at, "VA %5zu c%20" SCNu64 " t%20" SCNd64 "%n", &size, &record->cas, &record->left_s, &header) != 3 ||
-        (size_t)(limit - at) < (size_t)header + 4 + size || strncmp(at + header, "\r\n", 2) != 0)
+        strncmp(at, "VA ", 3) != 0 || strcspn(at, "\r\n") != (size_t)header || strncmp(at + header, "\r\n", 2) != 0)
         return false;
     snprintf(value, sizeof value, "%.*s", (int)size, at + header + 2);
     record->is_held = strncmp(value, "free", 4) != 0; /* also what others have put there */
@@ -153,7 +153,7 @@ static void make_key(char out[KEY_MAX], const char *name)
     char key[sizeof PREFIX + 3 * HFI_NAME_MAX] = PREFIX;
     size_t used = strlen(key);
     for (const char *from = name; *from; from++)
-        used += (size_t)sprintf(key + used, *from == ' ' || *from == '%' ? "%%%02x" : "%c", (unsigned char)*from);
+        used += (size_t)snprintf(key + used, 4, *from == ' ' || *from == '%' ? "%%%02x" : "%c", (unsigned char)*from);
     if (used < KEY_MAX)
         memcpy(out, key, used + 1);
     else
@@ -209,7 +209,7 @@ static hf_status exchange(struct connection *connection)
     const bool not_done = changes && (talk->in[0] == 'N' || strncmp(talk->in, "EX", 2) == 0); /* NF, NOT_…, EXISTS */
     if (changes && !connection->done && !connection->full && !not_done)
         return refuse(talk);
-    return read_record(&connection->seen, look, limit) ? HF_OK : refuse(talk);
+    return read_record(&connection->seen, look) ? HF_OK : refuse(talk);
 }
 
 static hf_status drop(struct connection *connection, uint64_t cas)
@@ -332,7 +332,7 @@ static hf_status judge(struct connection *connection, struct hfi_renewal *renewa
     struct record *seen = &connection->seen;
     for (size_t i = 0; i < count; i++, at = end_of(at, limit)) {
         struct hfi_renewal *one = &renewals[i];
-        if (!read_record(seen, at, limit))
+        if (!read_record(seen, at))
             return refuse(&connection->talk);
         one->status = seen->is_held && is_of(seen, one->owner) ? HF_OK : HF_LOST;
         if (one->status == HF_OK) {

@@ -55,7 +55,7 @@ static void check_answers(char *text, size_t size)
     for (const char *at = text; (end = end_of(at, limit)) != NULL; at = end) {
         struct record record;
         FUZZ_REQUIRE(end > at && end <= limit);
-        if (!read_record(&record, at, limit))
+        if (!read_record(&record, at))
             continue;
         FUZZ_REQUIRE(record.is_there || !record.is_held);
         FUZZ_REQUIRE(strlen(record.name) < sizeof record.name && strlen(record.text) < sizeof record.text);

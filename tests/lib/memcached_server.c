@@ -102,9 +102,10 @@ void memcached_server_stop(struct memcached_server *server)
 void memcached_server_ask(struct memcached_server *server, const char *text, char *answer, size_t size)
 {
     const struct home_target target = { "127.0.0.1", server->port, ANSWER_S, NULL };
-    char *whole = calloc(1, strlen(text) + 9);
+    const size_t size_of_all = strlen(text) + 9;
+    char *whole = calloc(1, size_of_all);
     REQUIRE(whole != NULL);
-    sprintf(whole, "%s\r\nquit\r\n", text);
+    snprintf(whole, size_of_all, "%s\r\nquit\r\n", text);
     const ssize_t length = home_ask(&target, whole, answer, size);
     free(whole);
     REQUIRE(length >= 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * memcached_server.h: real memcached servers for tests: on free ports of the loopback, or on a Unix socket, and gone when
- * the test ends, however it ends. TEST_MEMCACHED is the program. Whatever goes wrong with a server ends the test.
+ * memcached_server.h: real memcached servers for tests: on free ports of the loopback, or on a Unix socket, and gone
+ * when the test ends, however it ends. TEST_MEMCACHED is the program. Whatever goes wrong with a server ends the test.
  */
 #ifndef MEMCACHED_SERVER_H
 #define MEMCACHED_SERVER_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_memcached_faults.c: what can be wrong with a URL or a server has a status and a sentence; and what becomes of locks
- * when the server forgets, stops, is full or is started again.
+ * test_memcached_faults.c: what can be wrong with a URL or a server has a status and a sentence; and what becomes of
+ * locks when the server forgets, stops, is full or is started again.
  */
 #include "engine_support.h"
 #include "memcached_server.h"
@@ -39,8 +39,8 @@ static void fill(struct memcached_server *server)
         memset(value, 'x', (size_t)size);
         value[size] = 0;
         for (int i = 0; i < COUNT; i++)
-            used += (size_t)sprintf(text + used, "set fill%d.%d 0 0 %d noreply\r\n%s\r\n", size, i, size, value);
-        sprintf(text + used, "mn");
+            used += (size_t)snprintf(text + used, SIZE, "set fill%d.%d 0 0 %d noreply\r\n%s\r\n", size, i, size, value);
+        snprintf(text + used, SIZE, "mn");
         memcached_server_ask(server, text, answer, sizeof answer);
     }
     free(text);
