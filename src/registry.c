@@ -39,6 +39,8 @@ static const struct row {
       "libnghttp2-14 and libprotobuf-c1" },
     { "consul", "consul consuls ", &hfi_engine_consul, "machines that share a Consul cluster", "consul",
       "libjansson4" },
+    { "memcached", "memcached memcached+unix ", &hfi_engine_memcached, "machines that share a memcached server",
+      "memcached", NULL },
 };
 #define ROWS (sizeof table / sizeof table[0])
 

@@ -9,6 +9,7 @@
 
 extern const struct hfi_engine hfi_engine_mem;
 extern const struct hfi_engine hfi_engine_file;
+extern const struct hfi_engine hfi_engine_memcached;
 
 /* Those of the command in one file (cli/meson.build), which has no modules; elsewhere their addresses are NULL. */
 #define HFI_IN_ONE_FILE __attribute__((weak, visibility("hidden")))

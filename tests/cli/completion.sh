@@ -26,7 +26,7 @@ same "$(cat out)" status
 completes holdfast run --on-lost ''
 same "$(tr '\n' ' ' <out)" "term kill ignore "
 completes holdfast -u ''
-for scheme in file mem redis rediss redlock postgres mysql mariadb sqlite zookeeper etcd etcds consul consuls; do
+for scheme in file mem redis rediss redlock postgres mysql mariadb sqlite zookeeper etcd etcds consul consuls memcached; do
     printed "$scheme:"
 done
 completes holdfast status ''

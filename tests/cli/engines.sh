@@ -49,8 +49,9 @@ json 'len(it) >= 2'
 all='{"file": ["file:"], "mem": ["mem:"], "redlock": ["redlock:"], "sqlite": ["sqlite:"], "zookeeper": ["zookeeper:"],
       "redis": ["redis:", "rediss:", "redis+unix:", "redis+sentinel:", "redis+cluster:"],
       "postgres": ["postgres:", "postgresql:"], "mysql": ["mysql:", "mariadb:"], "etcd": ["etcd:", "etcds:"],
-      "consul": ["consul:", "consuls:"]}'
+      "consul": ["consul:", "consuls:"], "memcached": ["memcached:", "memcached+unix:"]}'
 expect 0 "$HOLDFAST" engines --json
 json "{e['name']: e['schemes'] for e in it} == $(echo "$all" | tr '\n' ' ')"
 json 'all(("machines" in e["can"]) == (e["name"] not in ("file", "mem", "sqlite")) for e in it if e["present"])'
-json 'all("inspect" in e["can"] and "break" in e["can"] for e in it if e["present"])'
+json 'all(("inspect" in e["can"]) == (e["name"] != "memcached") for e in it if e["present"])'
+json 'all("break" in e["can"] for e in it if e["present"])'
