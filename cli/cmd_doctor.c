@@ -31,7 +31,7 @@ static const struct {
 static int print_help(void)
 {
     fputs(
-        "usage: holdfast doctor [-u] [URL] [--ttl DURATION] [--read-only] [--json]\n"
+        "usage: holdfast doctor [URL | -u URL] [--ttl DURATION] [--read-only] [--json]\n"
         "\n"
         "Looks at a store, at the way it is set up and at the way to it, and says what could lose a lock, how, and\n"
         "the setting that mends it. Changes nothing, but for one lock of its own, '" HFC_DOCTOR_LOCK "', which is\n"

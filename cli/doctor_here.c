@@ -114,7 +114,7 @@ hf_status hfc_doctor_lock(struct hfc_doctor *doctor, hf_client *client)
     hf_lock *lock = NULL;
     const char *step = "taken";
 
-    options.wait_ms = 5000;
+    options.wait_ms = TRIPS_MS; /* another doctor has done by then */
     options.ttl_ms = doctor->ttl_ms;
     options.renew = HF_RENEW_OFF;
     options.note = "holdfast doctor";

@@ -352,11 +352,11 @@ TEST_LIMIT(sentinels_that_decide_too_late_or_too_easily_are_found, 60)
 {
     struct redis_group *group =
         redis_sentinel_start(&(struct redis_group_options){ .arguments = DURABLE " --min-replicas-to-write 1" });
-    hf_client *client = open_url("%s?replicas=1", group->url);
+    hf_client *client = open_url("%s?replicas=2", group->url);
     await_online(group->server[0], 2);
     check_all_ok(examine(client, TTL_MS));
     check_found(examine(client, 1000), HF_FINDING_RISK, "failover", "down-after-milliseconds is");
-    hf_client *careless = open_url("%s", group->url);
+    hf_client *careless = open_url("%s?replicas=1", group->url);
     check_found(examine(careless, TTL_MS), HF_FINDING_RISK, "replicas", "a failover can forget it");
     hf_close(careless);
     redis_server_do(redis_sentinel_master(group), "CONFIG SET min-replicas-to-write 0");

@@ -222,13 +222,13 @@ static void look_at_replicas(const struct redis_patient *patient)
                       "%d of %d replicas are online, the worst was heard of %ld s ago (%s)\n"
                       "look at its log and at the network between the two",
                       replicas.online, replicas.attached, replicas.worst_lag, shown);
-    else if (replicas.online && !wanted && patient->store->config.kind != REDIS_REDLOCK)
+    else if (replicas.online > wanted && patient->store->config.kind != REDIS_REDLOCK)
         hfi_redis_say(patient, HF_FINDING_RISK, "replicas",
-                      "a lock is granted before a replica has it: %s\n"
-                      "%d replicas are online (%s), and the URL does not say replicas=\nreplicas=1 in the URL",
+                      "a lock is granted before every replica has it: %s\n"
+                      "%d replicas are online, the URL says replicas=%d (%s)\nreplicas=%d in the URL",
                       is_group(patient) ? "a failover can forget it, and others are granted it"
-                                        : "should a replica be made the master, others are granted it",
-                      replicas.online, shown);
+                                        : "should one of them be made the master, others are granted it",
+                      replicas.online, wanted, shown, replicas.online);
     else if (replicas.online && patient->store->config.kind == REDIS_REDLOCK)
         hfi_redis_say(patient, HF_FINDING_NOTE, "replicas",
                       "it has replicas, which Redlock does not need: one that takes its place would vote again for a "
@@ -242,7 +242,7 @@ static void look_at_replicas(const struct redis_patient *patient)
                       shown);
     else
         hfi_redis_say(patient, HF_FINDING_OK, "replicas", "%s\n%d replicas are online, the URL says replicas=%d (%s)",
-                      wanted ? "a lock is on as many as the URL asks for before it is granted"
+                      wanted ? "a lock is on all of them before it is granted"
                              : "it has none, so that no failover can forget a lock",
                       replicas.online, wanted, shown);
 }
