@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_file_doctor.c: what hf_examine() finds about the directory of file:, on directories and file systems that are set
- * up badly on purpose.
+ * test_file_doctor.c: what hf_examine() finds about the directory of file:, on directories and file systems that are
+ * set up badly on purpose.
  */
 #include "file_tests.h"
 #include "findings.h"

@@ -46,9 +46,10 @@ static void look_at_file_system(const struct file_store *store, const struct hfi
             snprintf(name, sizeof name, "%s", kinds[i].name);
     }
     if (type == OVERLAY)
-        hfi_finding(examination, HF_FINDING_RISK, "file system",
+        hfi_finding(examination, HF_FINDING_NOTE, "file system",
                     "it is a container's own: other containers do not see these locks, and a new one begins with "
-                    "none\n%.200s is on %s (stat -f -c %%T)\nmount a directory of the host there",
+                    "none\n%.200s is on %s (stat -f -c %%T)\n"
+                    "if several containers share locks, mount a directory of the host there",
                     store->directory.path, name);
     else if (type == TMPFS || type == RAMFS)
         hfi_finding(examination, HF_FINDING_NOTE, "file system",

@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NAME "holdfast-doctor-rights" /* nobody's lock */
+/* The lock that `holdfast doctor` takes, in whichever dialect it is asked for; and nobody's lock. */
+#define DOCTORS_NAME "holdfast-doctor"
+#define NAME DOCTORS_NAME "-rights"
 #define WORDS_MOST 400
 
 enum { NATIVE = 1, PLAIN = 2, REDISSON = 4, REDLOCK = 8, LIKE_PLAIN = PLAIN | REDLOCK, STRANGERS = 14, ALL = 15 };
@@ -234,9 +236,9 @@ static void say_rights(const struct redis_patient *patient, const struct rights 
                       rights->missing, rights->words);
     if (*rights->denied || rights->channels || (rights->keys && own_prefix))
         hfi_redis_say(patient, HF_FINDING_BROKEN, "rights",
-                      "user %.60s may not do what locks need\n%.150s\nACL SETUSER %.60s %.300s%s%s%s%s", user,
-                      rights->words, user, rights->denied, rights->keys ? " ~" : "", rights->keys ? config->prefix : "",
-                      rights->keys ? "*" : "",
+                      "user %.60s may not do what locks need\n%.150s\nACL SETUSER %.60s%s%.300s%s%s%s%s", user,
+                      rights->words, user, *rights->denied ? " " : "", rights->denied, rights->keys ? " ~" : "",
+                      rights->keys ? config->prefix : "", rights->keys ? "*" : "",
                       !rights->channels               ? ""
                       : config->dialect->own_channels ? " &redisson_lock__channel:*"
                       : patient->store->sharded       ? " &hf:*"
@@ -320,7 +322,8 @@ static void take_key(struct names *names, const char *key)
     const size_t behind = other ? 3 : 1;
     memcpy(name, key + 4, length - 4 - behind);
     name[length - 4 - behind] = 0;
-    note_name(names, name, other ? 2 : 1);
+    if (strcmp(name, DOCTORS_NAME) != 0)
+        note_name(names, name, other ? 2 : 1);
 }
 
 void hfi_redis_examine_names(const struct redis_patient *patient)
