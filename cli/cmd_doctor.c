@@ -40,7 +40,7 @@ static int print_help(void)
         "Exits with 0 if nothing is worse than a note, with 1 if there is a risk, with 2 if something is broken. Any\n"
         "other code means that the store could not be asked: 69 if it is not reachable, 77 if it refuses us.\n"
         "\n"
-        "      --ttl DURATION  the time-to-live that your locks have; default: that of holdfast.conf, or 30s\n"
+        "  -t, --ttl DURATION  the time-to-live that your locks have; default: that of holdfast.conf, or 30s\n"
         "      --read-only     take no lock\n"
         "      --json          print one object\n"
         "  -u, --url URL       where the locks are kept; see `holdfast --help`\n"
@@ -146,7 +146,7 @@ static void begin(const struct hfc_doctor *doctor, const char *url, bool read_on
     }
     fputc('{', stdout);
     hfc_json_key(stdout, "url", &first);
-    hfc_json_string(stdout, shown);
+    hfc_json_string(stdout, url);
     hfc_json_key(stdout, "ttl_ms", &first);
     printf("%u", (unsigned)doctor->ttl_ms);
     hfc_json_key(stdout, "lock", &first);
@@ -189,8 +189,9 @@ static void say_not_asked(struct hfc_doctor *doctor, const hf_error *err)
 {
     hfc_doctor_say(doctor, HF_FINDING_BROKEN, "store", "%s: nobody here gets a lock\n%s\n%s",
                    err->status == HF_DENIED ? "it refuses us" : "it cannot be asked", err->message,
-                   err->status == HF_DENIED ? "see Rights in the manual page of the engine"
-                                            : "see that it runs, and that nothing between it and us is in the way");
+                   err->status == HF_DENIED        ? "see Rights in the manual page of the engine"
+                   : err->status == HF_UNSUPPORTED ? "install what is named there"
+                                                   : "see that it runs, and that nothing is in the way to it");
 }
 
 /* --- the command --- */

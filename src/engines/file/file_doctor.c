@@ -76,11 +76,11 @@ static void look_at_writers(const struct file_store *store, const struct hfi_exa
                     "we may not write to it, and can take no lock\n"
                     "%.200s has mode %04o and belongs to %u:%u (stat)\nchmod u+rwx, chown, or another directory",
                     path, mode, user, group);
-    else if ((mode & S_IWGRP) && !(mode & S_ISVTX))
+    else if ((mode & (S_IWGRP | S_IWOTH)) && !(mode & S_ISVTX))
         hfi_finding(examination, HF_FINDING_RISK, "permissions",
-                    "every member of its group may remove the file of a lock that is held, and the next is granted "
-                    "it\n%.200s has mode %04o, group %u (stat)\nchmod +t %.200s",
-                    path, mode, group, path);
+                    "%s may remove the file of a lock that is held, and the next is granted it\n"
+                    "%.200s has mode %04o, group %u (stat)\nchmod +t %.200s",
+                    mode & S_IWOTH ? "everybody" : "every member of its group", path, mode, group, path);
     else if (mode & S_IWOTH)
         hfi_finding(examination, HF_FINDING_NOTE, "permissions",
                     "everybody on this machine may take these locks, and hold them for ever\n"

@@ -160,7 +160,7 @@ void hfi_redis_examine_sentinels(const struct redis_patient *master)
                     "failover may be under way",
                     council.who, master->node->address.host, master->node->address.port);
     else if (council.silent || council.ignorant)
-        hfi_finding(examination, council.ignorant && !council.shown ? HF_FINDING_NOTE : HF_FINDING_RISK, "sentinels",
+        hfi_finding(examination, !council.silent && !council.shown ? HF_FINDING_NOTE : HF_FINDING_RISK, "sentinels",
                     "not all that the URL names can tell of the master: when the others are gone, nobody does\n"
                     "%zu of %zu did not; %.250s\nstart it, mend the URL, or give us +sentinel|master",
                     council.silent + council.ignorant, council.asked, council.who);

@@ -64,6 +64,7 @@ struct rights {
     char luxury[WORDS_MOST];  /* the same of what locks do without */
     char missing[WORDS_MOST]; /* "hset zadd": renamed */
     bool keys, channels;      /* that we may not use */
+    hf_error cut_off;         /* status HF_OK: all could be tried */
     char words[160];          /* the server's, of the last */
 };
 
@@ -90,11 +91,12 @@ static void judge(struct rights *rights, const char *command, const char *words,
         return;
     if (!luxury || !*rights->words)
         snprintf(rights->words, sizeof rights->words, "%s", words);
+    const bool command_itself = strstr(words, "run the '") || strstr(words, "run this command");
     if (unknown)
         append(rights->missing, "", command);
-    else if (strstr(words, "channel"))
+    else if (!command_itself && strstr(words, "channel"))
         rights->channels = true;
-    else if (strstr(words, " key") || strstr(words, "access"))
+    else if (!command_itself && (strstr(words, " key") || strstr(words, "access")))
         rights->keys = true;
     else
         append(luxury ? rights->luxury : rights->denied, "+", command);
@@ -139,6 +141,7 @@ static void try_script(const struct redis_patient *patient, const redis_keys key
     char text[2048], number[8];
     struct redis_command command = { REDIS_ROOM(4 + HFI_REDIS_KEYS_MOST) };
     redisReply *reply = NULL;
+    hf_error trouble = { .message = "" };
     write_script(text, sizeof text, patient->store);
     snprintf(number, sizeof number, "%zu", count);
     hfi_redis_add(&command, "EVAL");
@@ -147,8 +150,10 @@ static void try_script(const struct redis_patient *patient, const redis_keys key
     for (size_t i = 0; i < count; i++)
         hfi_redis_add(&command, keys[i]);
     hfi_redis_add(&command, channel);
-    if (hfi_redis_patient_command(patient, &command, &reply, NULL) != HF_OK)
+    if (hfi_redis_patient_command(patient, &command, &reply, &trouble) != HF_OK) {
+        rights->cut_off = trouble;
         return;
+    }
     if (reply->type == REDIS_REPLY_ERROR)
         judge(rights, "eval", reply->str, false);
     for (size_t i = 0; reply->type == REDIS_REPLY_ARRAY && i + 1 < reply->elements; i += 2) {
@@ -165,11 +170,14 @@ static void try_command(const struct redis_patient *patient, const char *const *
 {
     struct redis_command command = { REDIS_ROOM(6) };
     redisReply *reply = NULL;
+    hf_error trouble = { .message = "" };
     char name[32];
     for (size_t i = 0; i < count; i++)
         hfi_redis_add(&command, words[i]);
-    if (hfi_redis_patient_command(patient, &command, &reply, NULL) != HF_OK)
+    if (hfi_redis_patient_command(patient, &command, &reply, &trouble) != HF_OK) {
+        rights->cut_off = trouble;
         return;
+    }
     snprintf(name, sizeof name, "%s", words[0]);
     for (char *c = name; *c; c++)
         *c = (char)(*c >= 'A' && *c <= 'Z' ? *c - 'A' + 'a' : *c);
@@ -214,12 +222,19 @@ static void try_to_listen(const struct redis_patient *patient, const char *chann
     redisReply *reply = NULL;
     hfi_redis_add(&command, store->sharded ? "SSUBSCRIBE" : "SUBSCRIBE");
     hfi_redis_add(&command, channel);
-    if (hfi_redis_connect(&connection, &patient->node->address, &store->config.access, patient->deadline_ns, NULL) !=
-        HF_OK)
-        return;
-    if (hfi_redis_send(connection, &command, 1, patient->deadline_ns, NULL) == HF_OK &&
-        hfi_redis_receive(connection, &reply, patient->deadline_ns, NULL) == HF_OK && reply->type == REDIS_REPLY_ERROR)
+    hf_error trouble = { .message = "" };
+    hf_status status =
+        hfi_redis_connect(&connection, &patient->node->address, &store->config.access, patient->deadline_ns, &trouble);
+    if (status == HF_OK)
+        status = hfi_redis_send(connection, &command, 1, patient->deadline_ns, &trouble);
+    if (status == HF_OK)
+        status = hfi_redis_receive(connection, &reply, patient->deadline_ns, &trouble);
+    if (status != HF_OK) {
+        rights->cut_off = trouble;
+        rights->cut_off.status = status;
+    } else if (reply->type == REDIS_REPLY_ERROR) {
         judge(rights, store->sharded ? "ssubscribe" : "subscribe", reply->str, false);
+    }
     freeReplyObject(reply);
     hfi_redis_disconnect(connection);
 }
@@ -253,10 +268,27 @@ static void say_rights(const struct redis_patient *patient, const struct rights 
                       "user %.60s may do all that locks need; only `ls`, `guard` or --once-per are refused\n%.150s\n"
                       "ACL SETUSER %.60s %.200s",
                       user, rights->words, user, rights->luxury);
+    else if (rights->cut_off.status != HF_OK)
+        hfi_redis_say(patient, HF_FINDING_NOTE, "rights",
+                      "whether user %.60s may do all that locks need could not be tried to the end\n%.200s\n"
+                      "try again when the server answers",
+                      user, rights->cut_off.message);
     else if (!*rights->missing)
         hfi_redis_say(patient, HF_FINDING_OK, "rights",
                       "user %.60s may do all that locks need\nevery command was tried, in a way that changes nothing",
                       user);
+}
+
+/* How a lock is released in the format of others. Without CAS and CAD `tair` does not open. */
+static void say_verb(const struct redis_patient *patient)
+{
+    static const char *const verbs[] = { [REDIS_BY_SCRIPT] = "a script",
+                                         [REDIS_BY_DELEX] = "DELEX",
+                                         [REDIS_BY_DELIFEQ] = "DELIFEQ",
+                                         [REDIS_BY_CAD] = "CAD, of a module" };
+    if (dialect_of(patient->store) == PLAIN)
+        hfi_redis_say(patient, HF_FINDING_OK, "release", "a lock is compared and deleted in one step, by %s\n(%s)",
+                      verbs[patient->store->verb], "COMMAND INFO DELEX DELIFEQ CAD");
 }
 
 void hfi_redis_examine_rights(const struct redis_patient *patient)
@@ -277,6 +309,7 @@ void hfi_redis_examine_rights(const struct redis_patient *patient)
     try_commands(&asked, keys[0], &rights);
     try_to_listen(&asked, channel, &rights);
     say_rights(patient, &rights);
+    say_verb(patient);
 }
 
 /* --- other dialects --- */
@@ -354,8 +387,8 @@ void hfi_redis_examine_names(const struct redis_patient *patient)
     }
     if (names.both)
         hfi_redis_say(patient, HF_FINDING_RISK, "dialects",
-                      "%zu names, \"%.80s\" among them, were locked in two dialects within a day, and these do not "
-                      "exclude each other\nhf:{NAME} and hf:{NAME}:t are both there (SCAN 0 MATCH hf:{*)\n"
+                      "names were locked in two dialects within a day, which do not exclude each other: %zu, "
+                      "\"%.80s\" among them\nhf:{NAME} and hf:{NAME}:t are both there (SCAN 0 MATCH hf:{*)\n"
                       "have all programs use the same dialect= for the same names",
                       names.both, names.example);
     else

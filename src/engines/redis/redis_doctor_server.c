@@ -50,13 +50,15 @@ static void look_at_version(const struct redis_patient *patient)
     char version[REDIS_VALUE_MAX], valkey[REDIS_VALUE_MAX];
     hfi_redis_info(patient, "redis_version", version);
     hfi_redis_info(patient, "valkey_version", valkey);
-    if (strtol(version, NULL, 10) < 6)
+    if (!*version)
+        hfi_redis_say(patient, HF_FINDING_NOTE, "version", "it does not say which it is\n(INFO server)");
+    else if (strtol(version, NULL, 10) < 6)
         hfi_redis_say(patient, HF_FINDING_BROKEN, "version",
                       "it is too old, and some scripts will fail\nversion %.20s (INFO server)\n"
                       "run Redis 6 or newer, or Valkey",
                       version);
     else
-        hfi_redis_say(patient, HF_FINDING_OK, "version", "%s %.20s\n(INFO server)", *valkey ? "Valkey" : "Redis",
+        hfi_redis_say(patient, HF_FINDING_OK, "version", "it is %s %.20s\n(INFO server)", *valkey ? "Valkey" : "Redis",
                       *valkey ? valkey : version);
 }
 
@@ -64,7 +66,12 @@ static void look_at_role(const struct redis_patient *patient)
 {
     char role[REDIS_VALUE_MAX];
     hfi_redis_info(patient, "role", role);
-    const bool cluster = hfi_redis_info_number(patient, "cluster_enabled") == 1;
+    const bool sliced =
+        hfi_redis_info_number(patient, "cluster_enabled") == 1 && patient->store->config.kind != REDIS_CLUSTER;
+    if (!*role) {
+        hfi_redis_say(patient, HF_FINDING_NOTE, "role", "it does not say whether it is a master\n(INFO replication)");
+        return;
+    }
     if (hfi_redis_info_number(patient, "loading"))
         hfi_redis_say(patient, HF_FINDING_BROKEN, "role",
                       "it is still loading its data and answers nobody\nloading is 1 (INFO persistence)\nwait");
@@ -79,10 +86,10 @@ static void look_at_role(const struct redis_patient *patient)
                       "it is a replica, which grants no locks\nrole is %.20s (INFO replication)\n"
                       "name the master in the URL, or the Sentinels: redis+sentinel://HOST,HOST/MASTER",
                       role);
-    else if (cluster != (patient->store->config.kind == REDIS_CLUSTER))
-        hfi_redis_say(patient, HF_FINDING_BROKEN, "role",
-                      "it is part of a cluster, and has only some of the keys\ncluster_enabled is 1 (INFO cluster)\n"
-                      "say so in the URL: redis+cluster://HOST,HOST");
+    else if (sliced)
+        hfi_redis_say(patient, HF_FINDING_RISK, "role",
+                      "it is part of a cluster: names whose slots another server has cannot be locked here\n"
+                      "cluster_enabled is 1 (INFO cluster)\nsay so in the URL: redis+cluster://HOST,HOST");
     else
         hfi_redis_say(patient, HF_FINDING_OK, "role", "it is a master\nrole is master (INFO replication)");
     if (is(role, "master") && is(hfi_redis_setting(patient, REDIS_REPLICA_READ_ONLY), "no"))
@@ -93,21 +100,21 @@ static void look_at_role(const struct redis_patient *patient)
 
 /* --- what a restart forgets --- */
 
-/* A server that cannot write to disk stops to take writes. */
-static bool look_at_disk(const struct redis_patient *patient)
+/* A server that cannot write to disk stops to take writes; after a snapshot that failed only if it is to make them. */
+static void look_at_disk(const struct redis_patient *patient)
 {
     char aof[REDIS_VALUE_MAX], rdb[REDIS_VALUE_MAX];
     hfi_redis_info(patient, "aof_last_write_status", aof);
     hfi_redis_info(patient, "rdb_last_bgsave_status", rdb);
-    const bool stops = is(hfi_redis_setting(patient, REDIS_STOP_WRITES), "yes");
+    const char *save = hfi_redis_setting(patient, REDIS_SAVE);
+    const bool stops = save && *save && is(hfi_redis_setting(patient, REDIS_STOP_WRITES), "yes");
     if (!is(aof, "err") && !(is(rdb, "err") && stops))
-        return true;
+        return;
     hfi_redis_say(patient, HF_FINDING_BROKEN, "disk",
                   "it cannot write to its disk, and refuses to grant locks\n"
                   "aof_last_write_status is %.10s, rdb_last_bgsave_status %.10s (INFO persistence)\n"
                   "make room on the disk, or the folder writable (CONFIG GET dir); then BGSAVE",
                   aof, rdb);
-    return false;
 }
 
 static void look_at_persistence(const struct redis_patient *patient)
@@ -156,7 +163,11 @@ static void look_at_memory(const struct redis_patient *patient)
     const long long most = hfi_redis_info_number(patient, "maxmemory");
     const long long used = hfi_redis_info_number(patient, "used_memory");
     const long long evicted = hfi_redis_info_number(patient, "evicted_keys");
-    if (!is(policy, "noeviction"))
+    if (!*policy)
+        hfi_redis_say(patient, HF_FINDING_NOTE, "eviction",
+                      "it does not say whether it throws keys away when memory is short\n(INFO memory)\n"
+                      "maxmemory-policy should be noeviction");
+    else if (!is(policy, "noeviction"))
         hfi_redis_say(patient, most ? HF_FINDING_RISK : HF_FINDING_NOTE, "eviction",
                       "when memory is short it throws away keys, and locks are among them%s\n"
                       "maxmemory-policy is %.30s, maxmemory %lld, evicted_keys %lld (INFO memory, INFO stats)\n"
