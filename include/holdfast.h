@@ -336,6 +336,32 @@ HF_API hf_status hf_break(hf_client *client, const char *name, hf_error *err);
  * that writes: docs/FENCING.md has the statement for each. */
 HF_API hf_status hf_guard(hf_client *client, const char *resource, uint64_t token, hf_error *err);
 
+/* How bad what was found is for the locks. */
+typedef enum hf_finding_level {
+    HF_FINDING_OK = 0,    /* as it should be */
+    HF_FINDING_NOTE = 1,  /* good to know; or it could not be looked at */
+    HF_FINDING_RISK = 2,  /* something may go wrong one day, and a lock be lost then, or never granted */
+    HF_FINDING_BROKEN = 3 /* locks do not work, or do not exclude, as things are */
+} hf_finding_level;
+
+typedef struct hf_finding {
+    size_t size; /* of this struct in the library that calls back */
+    hf_finding_level level;
+    const char *what;     /* what was looked at, in one or two words: "persistence" */
+    const char *sentence; /* what follows from it for locks */
+    const char *evidence; /* what was found, and the command that shows it; "" if the sentence says it */
+    const char *remedy;   /* what mends it; "" if nothing is to be done */
+} hf_finding;
+
+/* The finding and its strings are valid during the call. */
+typedef void (*hf_examine_fn)(const hf_finding *finding, void *arg);
+
+/* Looks at the store, the way it is set up, for whatever could lose a lock of `ttl_ms` (0: the default time-to-live) or
+ * keep it from being granted, and calls `each` for every thing that it has looked at. Writes nothing, takes no lock.
+ * HF_UNSUPPORTED: this engine's store has nothing to look at. Any other but HF_OK: it could not be asked to the end;
+ * what was found before has been told. */
+HF_API hf_status hf_examine(hf_client *client, uint32_t ttl_ms, hf_examine_fn each, void *arg, hf_error *err);
+
 /* What an engine can do; what it lacks is refused with HF_UNSUPPORTED, never faked. */
 enum {
     HF_CAP_EXPIRY = 1 << 0,        /* the store ends a lock that is not renewed */

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HFI_ENGINE_ABI 8u
+#define HFI_ENGINE_ABI 9u
 
 /* Nanoseconds on CLOCK_BOOTTIME, which goes on during suspend. */
 typedef int64_t hfi_time;
@@ -115,6 +115,13 @@ struct hfi_renewal {
     char why[HFI_WHY_MAX]; /* "" before */
 };
 
+/* What the store is to be examined for, and who is told: by hfi_finding(). */
+struct hfi_examination {
+    uint32_t ttl_ms; /* of the locks; never 0 */
+    hf_examine_fn each;
+    void *arg;
+};
+
 struct hfi_engine {
     unsigned abi;        /* HFI_ENGINE_ABI */
     const char *name;    /* "redis" */
@@ -184,6 +191,12 @@ struct hfi_engine {
      * HF_CAP_GUARD. */
     hf_status (*guard)(void *store, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
 
+    /* Looks at the way the store is set up and says by hfi_finding() what follows for locks of examination->ttl_ms: one
+     * finding for each thing that was looked at, also if it is as it should be. Writes nothing. What the store refuses
+     * to show is a finding too, HF_FINDING_NOTE, and no reason to stop; other than HF_OK is returned only when the
+     * store cannot be asked any more. NULL: there is nothing to look at. */
+    hf_status (*examine)(void *store, const struct hfi_examination *examination, hfi_time deadline_ns, hf_error *err);
+
     /* The descriptor on which the store speaks up by itself, or -1; asked again after each take_push(). take_push() is
      * called on the keeper's thread when it is readable or broken, reads without blocking, wakes whom it concerns with
      * hfi_waker_wake() and reports losses to env->lost(). NULL, both, for a store that never speaks first. */
@@ -206,6 +219,16 @@ HFI_API hf_status hfi_fail_errno(hf_error *err, int number, const char *verb, co
 /* What the holder of a lock that was broken is told; `by`: who did it, as the store has it. Without control
  * characters, whatever that is. */
 HFI_API void hfi_say_broken(char out[HFI_WHY_MAX], const char *by);
+
+/* Tells a finding. What the format yields are up to three lines: the sentence, which says what follows for locks; the
+ * evidence, the value that was found and in parentheses the command that shows it; and the remedy, the setting that
+ * mends it. With HF_FINDING_OK and _NOTE the last may be missing. Sentences begin in lower case, as messages do:
+ *     hfi_finding(examination, HF_FINDING_RISK, "persistence",
+ *                 "a crash of the server forgets the locks of the last second\n"
+ *                 "appendfsync is %s (CONFIG GET appendfsync)\n"
+ *                 "CONFIG SET appendfsync always", value); */
+HFI_API void hfi_finding(const struct hfi_examination *examination, hf_finding_level level, const char *what,
+                         const char *format, ...) __attribute__((format(printf, 4, 5), nonnull(1, 3, 4)));
 
 /* Sleeps until the waker is woken, one of `count` further descriptors has something, or `deadline_ns` comes (HFI_NEVER:
  * no deadline). True: woken, or a descriptor has something (see revents). False: the deadline. */
