@@ -64,6 +64,7 @@ int hfc_engines_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_hold_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_guard_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_bench_main(struct hfc_globals *globals, int argc, char **argv);
+int hfc_doctor_main(struct hfc_globals *globals, int argc, char **argv);
 
 /* Above every character, so that a long option cannot be mistaken for a letter. */
 enum { HFC_OPT_REACH = 256, HFC_OPT_FIRST };
@@ -118,6 +119,8 @@ const char *hfc_settings_path(enum hfc_place place);
 const char *hfc_shown_url(char *buffer, size_t size, const char *url);
 /* Opens the store of globals->url with the default options. HFC_EXIT_OK, or says why not and returns the exit code. */
 int hfc_open(hf_client **out, const struct hfc_globals *globals);
+/* The same, but leaves what hf_open() says to the caller: err->status is HF_OK if there is nothing left to say. */
+int hfc_open_quietly(hf_client **out, const struct hfc_globals *globals, hf_error *err);
 /* For the command that is run: the path of the password file instead of the password. */
 bool hfc_export_password_file(void);
 

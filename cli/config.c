@@ -293,24 +293,25 @@ bool hfc_export_password_file(void)
            (unsetenv("HOLDFAST_PASSWORD") == 0 && setenv("HOLDFAST_PASSWORD_FILE", password_from, 1) == 0);
 }
 
-int hfc_open(hf_client **out, const struct hfc_globals *globals)
+int hfc_open_quietly(hf_client **out, const struct hfc_globals *globals, hf_error *err)
 {
     char from[4200];
-    hf_error err;
     int code = set_password(globals);
+
+    *out = NULL;
+    err->status = HF_OK;
 
     if (code != HFC_EXIT_OK)
         return code;
     hf_status status;
     do
-        status = hf_open(out, globals->url, NULL, &err);
-    while (status == HF_UNAVAILABLE && globals->open_again != NULL && globals->open_again(globals->open_arg, &err));
-    if (status != HF_OK) {
-        code = hfc_fail(&err);
-        /* An engine that is not installed is a store out of reach; an option that an engine lacks is a mistake in the
-         * command. */
-        return status == HF_UNSUPPORTED ? HFC_EXIT_UNAVAILABLE : code;
-    }
+        status = hf_open(out, globals->url, NULL, err);
+    while (status == HF_UNAVAILABLE && globals->open_again != NULL && globals->open_again(globals->open_arg, err));
+    /* An engine that is not installed is a store out of reach; an option that an engine lacks is a mistake in the
+     * command. */
+    if (status != HF_OK)
+        return status == HF_UNSUPPORTED ? HFC_EXIT_UNAVAILABLE : hfc_exit_code(status);
+    err->status = HF_OK; /* of an earlier try */
     if (!globals->machines_only || (hf_capabilities(*out) & HF_CAP_MACHINES) != 0)
         return HFC_EXIT_OK;
     hfc_say("%s does not exclude other machines, and that is wanted (%s)", hf_url(*out),
@@ -318,4 +319,14 @@ int hfc_open(hf_client **out, const struct hfc_globals *globals)
     hf_close(*out);
     *out = NULL;
     return HFC_EXIT_USAGE;
+}
+
+int hfc_open(hf_client **out, const struct hfc_globals *globals)
+{
+    hf_error err;
+    const int code = hfc_open_quietly(out, globals, &err);
+
+    if (code != HFC_EXIT_OK && err.status != HF_OK)
+        hfc_say("%s", err.message);
+    return code;
 }

@@ -21,6 +21,7 @@ static const struct {
     { "forget", hfc_forget_main, "forget that the work of a lock is done, as --once-per remembers it" },
     { "guard", hfc_guard_main, "show a fencing token; exit 0 if it is not too old" },
     { "engines", hfc_engines_main, "list what can keep locks, and what each can do" },
+    { "doctor", hfc_doctor_main, "look for what could lose a lock, and say what mends it" },
     { "bench", hfc_bench_main, "measure a store" },
 };
 #define COMMANDS (sizeof commands / sizeof commands[0])

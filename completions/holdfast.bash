@@ -38,7 +38,7 @@ _holdfast_schemes()
 _holdfast()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands='run hold ls status break forget guard engines bench help'
+    local commands='run hold ls status break forget guard engines doctor bench help'
     local lock='-n --nonblock -w --wait --timeout -t --ttl -E --conflict-exit-code -q --quiet --no-renew --max-hold'
     lock+=' --note --verbose --log --on-lost-exec'
     local command= url= name= word i
@@ -109,6 +109,7 @@ _holdfast()
         ls) word+=' --done --json --names' ;;
         status) word+=' --json -q --quiet' ;;
         engines) word+=' --json' ;;
+        doctor) word+=' --ttl --read-only --json' ;;
         bench) word+=' --mode --workers --procs --seconds --json' ;;
         esac
         _holdfast_offer "$word"
@@ -124,6 +125,7 @@ _holdfast()
         fi
         ;;
     hold | ls | status | break | forget) [[ -n $name ]] || _holdfast_offer_names ;;
+    doctor) [[ -n $name ]] || _holdfast_offer "$(_holdfast_schemes)" ;;
     esac
 }
 

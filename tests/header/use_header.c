@@ -35,6 +35,14 @@ static void count_engine(const hf_engine_info *info, void *arg)
         (*count)++;
 }
 
+static void count_finding(const hf_finding *finding, void *arg)
+{
+    int *count = (int *)arg;
+
+    if (finding->size >= sizeof(hf_finding) && finding->level <= HF_FINDING_BROKEN && finding->sentence[0] != '\0')
+        (*count)++;
+}
+
 /* Fails by its line, which is all that a program of this size needs. */
 #define MUST(condition)                                                                                                \
     do {                                                                                                               \
@@ -74,6 +82,7 @@ static int use_lock(hf_client *client)
     MUST(hf_try_acquire(&lock, client, "header", &options, &err) == HF_DONE);
     MUST(hf_inspect_done(client, NULL, count_lock, &locks, &err) == HF_OK && locks == 3);
     MUST(hf_forget_done(client, "header", &err) == HF_OK);
+    MUST(hf_examine(client, 0, count_finding, &locks, &err) == HF_UNSUPPORTED && locks == 3);
     return 0;
 }
 

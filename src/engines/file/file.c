@@ -537,6 +537,7 @@ const struct hfi_engine hfi_engine_file = {
     .inspect_done = hfi_file_inspect_done,
     .forget_done = hfi_file_forget_done,
     .evict = hfi_file_evict,
+    .examine = hfi_file_examine_store,
     .push_fd = hfi_file_push_fd,
     .take_push = hfi_file_take_push,
 };

@@ -92,4 +92,8 @@ hf_status hfi_file_inspect_done(void *memory, const char *prefix, hf_inspect_fn 
 hf_status hfi_file_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_file_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 
+/* file_doctor.c */
+hf_status hfi_file_examine_store(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
+                                 hf_error *err);
+
 #endif

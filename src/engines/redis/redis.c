@@ -17,6 +17,7 @@
  * is to be trusted is reckoned from the last answered request, see is_fresh(); in doubt the waiter asks.
  */
 #include "redis.h"
+#include "redis_doctor.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -421,6 +422,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .forget_done = hfi_redis_forget_done,
     .evict = hfi_redis_evict,
     .guard = hfi_redis_guard,
+    .examine = hfi_redis_examine,
     .push_fd = hfi_redis_push_fd,
     .take_push = hfi_redis_take_push,
 };

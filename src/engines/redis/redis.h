@@ -6,6 +6,7 @@
  *   redis_native.c        Holdfast's own dialect; redis_plain.c, redis_redisson.c: those of other programs
  *   redis_subscription.c  hearing that it is worth asking again; redis_watch.c: hearing that a lock was broken
  *   redis_renew.c         keeping locks; redis_look.c: who holds what; redis_guard.c: fencing; redis_once.c: once
+ *   redis_doctor.h        looking at how servers are set up
  *   redis_ask.c           one exchange, with whoever has the key: one server, redis_sentinel.c or redis_cluster.c
  *   redis_wire.c          the connection to a server that all threads share
  *   redis_node.c          a server and the idle connections to it

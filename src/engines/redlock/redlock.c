@@ -485,6 +485,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .inspect_done = hfi_redlock_inspect_done,
     .forget_done = hfi_redlock_forget_done,
     .evict = hfi_redlock_evict,
+    .examine = hfi_redlock_examine,
     .push_fd = hfi_redis_push_fd,
     .take_push = hfi_redis_take_push,
 };

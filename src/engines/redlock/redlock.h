@@ -2,7 +2,7 @@
  *
  * redlock.h: what the files of the redlock engine share. redlock.c opens with how it works, redlock_script.c with what
  * each master does; redlock_attempt.c asks for a lock, redlock_round.c asks all masters at once, redlock_look.c shows
- * who holds what, redlock_once.c what is done.
+ * who holds what, redlock_once.c what is done, redlock_doctor.c what the masters are.
  */
 #ifndef HFI_REDLOCK_H
 #define HFI_REDLOCK_H
@@ -131,6 +131,12 @@ hf_status hfi_redlock_inspect_one(void *memory, const char *name, hf_inspect_fn 
 hf_status hfi_redlock_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg,
                                    hfi_time deadline_ns, hf_error *err);
 hf_status hfi_redlock_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
+
+/* --- redlock_doctor.c --- */
+
+/* As the engine's examine(). */
+hf_status hfi_redlock_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
+                              hf_error *err);
 
 /* --- redlock_once.c --- */
 
