@@ -3,8 +3,8 @@
  * test_etcd_doctor.c: what hf_examine() says of clusters that are set up well, and of some that are set up badly or are
  * about to fail.
  */
-#include "diagnosis.h"
 #include "etcd_support.h"
+#include "findings.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 static void found(hf_finding_level level, const char *what, const char *words)
 {
     hf_client *client = open_patient_client();
-    CHECK_FOUND(client, level, what, words);
+    check_found(examine(client, 0), level, what, words);
     hf_close(client);
 }
 
@@ -21,15 +21,15 @@ TEST_LIMIT(a_good_server_has_nothing_wrong, 60)
     struct etcd_cluster *cluster = start_store(1, QUICK);
     char revision[300];
     hf_client *client = open_patient_client();
-    check_healthy(client);
-    CHECK_FOUND(client, HF_FINDING_NOTE, "members", "alone");
-    CHECK_FOUND(client, HF_FINDING_NOTE, "compaction", "none was ever compacted");
+    check_healthy(examine(client, 0));
+    check_found(examine(client, 0), HF_FINDING_NOTE, "members", "alone");
+    check_found(examine(client, 0), HF_FINDING_NOTE, "compaction", "none was ever compacted");
     must_release(must_acquire(client, "x", NULL)); /* or there is nothing to throw away */
     etcd_ctl_read(cluster, revision, sizeof revision, "get --write-out=fields nothing");
     const char *number = strstr(revision, "\"Revision\" : ");
     REQUIRE(number != NULL);
     etcd_ctl(cluster, "compact %.*s", (int)strcspn(number + 13, "\n"), number + 13);
-    CHECK_FOUND(client, HF_FINDING_OK, "compaction", "the first is gone");
+    check_found(examine(client, 0), HF_FINDING_OK, "compaction", "the first is gone");
     CHECK_INT(0, etcd_ctl_keys(cluster, "holdfast/.examination"));
     hf_close(client);
 }
@@ -40,18 +40,18 @@ TEST_LIMIT(members_that_are_down_are_found, 60)
     char url[300];
     struct etcd_cluster *cluster = start_store(3, QUICK);
     hf_client *client = open_patient_client(), *hasty = open_client();
-    check_healthy(client);
-    CHECK_FOUND(client, HF_FINDING_OK, "members", "3 voting members");
-    CHECK_FOUND(client, HF_FINDING_NOTE, "machines", "3 of 3");
-    CHECK_FOUND_FOR(client, 1000, HF_FINDING_RISK, "time-to-live", "1000 ms");
+    check_healthy(examine(client, 0));
+    check_found(examine(client, 0), HF_FINDING_OK, "members", "3 voting members");
+    check_found(examine(client, 0), HF_FINDING_NOTE, "machines", "3 of 3");
+    check_found(examine(client, 1000), HF_FINDING_RISK, "time-to-live", "1000 ms");
     snprintf(url, sizeof url, "etcd://127.0.0.1:%d", cluster->servers[0].port);
     use_url(url);
     found(HF_FINDING_NOTE, "URL", "the URL names 1");
     etcd_server_kill(&cluster->servers[2]);
     snprintf(url, sizeof url, "127.0.0.1:%d: ", cluster->servers[2].port);
-    CHECK_FOUND(client, HF_FINDING_RISK, "server", url);
+    check_found(examine(client, 0), HF_FINDING_RISK, "server", url);
     etcd_server_kill(&cluster->servers[1]);
-    CHECK_FOUND(hasty, HF_FINDING_BROKEN, "quorum", "no lock is granted");
+    check_found(examine(hasty, 0), HF_FINDING_BROKEN, "quorum", "no lock is granted");
     hf_close(hasty);
     hf_close(client);
 }
@@ -85,7 +85,7 @@ TEST_LIMIT(a_full_server_is_found, 60)
             etcd_ctl_read(cluster, alarms, sizeof alarms, "alarm list");
     }
     CHECK(strstr(alarms, "NOSPACE") != NULL);
-    CHECK_FOUND(client, HF_FINDING_BROKEN, "space", "alarm NOSPACE");
+    check_found(examine(client, 0), HF_FINDING_BROKEN, "space", "alarm NOSPACE");
     hf_close(client);
 }
 
@@ -104,12 +104,12 @@ TEST_LIMIT(rights_are_looked_at, 60)
     snprintf(url, sizeof url, "etcd://guest:open-sesame@%s", cluster->hosts);
     use_url(url);
     hf_client *client = open_patient_client();
-    check_healthy(client);
-    CHECK_FOUND(client, HF_FINDING_OK, "rights", "read and write");
+    check_healthy(examine(client, 0));
+    check_found(examine(client, 0), HF_FINDING_OK, "rights", "read and write");
     etcd_ctl(cluster, "role revoke-permission locker --prefix=true holdfast/");
     etcd_ctl(cluster, "role grant-permission locker --prefix=true read holdfast/");
-    CHECK_FOUND(client, HF_FINDING_BROKEN, "rights", "may not write");
+    check_found(examine(client, 0), HF_FINDING_BROKEN, "rights", "may not write");
     etcd_ctl(cluster, "role revoke-permission locker --prefix=true holdfast/");
-    CHECK_FOUND(client, HF_FINDING_BROKEN, "rights", "may not read");
+    check_found(examine(client, 0), HF_FINDING_BROKEN, "rights", "may not read");
     hf_close(client);
 }

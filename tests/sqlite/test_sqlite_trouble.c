@@ -3,8 +3,8 @@
  * test_sqlite_trouble.c: what can be wrong with a URL, a file, a table or a disk has a status and a sentence; and what
  * is not ours in a database stays as it is.
  */
-#include "diagnosis.h"
 #include "engines/local.h"
+#include "findings.h"
 #include "sqlite_support.h"
 
 #include <errno.h>
@@ -231,7 +231,7 @@ static void work_on_a_small_disk(void *arg)
     hf_lock *lock = must_acquire(client, "held", NULL), *none = NULL;
     hf_error err = { 0 };
 
-    CHECK_FOUND(client, HF_FINDING_RISK, "room", "KiB are free");
+    check_found(examine(client, 0), HF_FINDING_RISK, "room", "KiB are free");
     FILE *file = fopen(filler, "we");
     REQUIRE(file != NULL);
     setvbuf(file, NULL, _IONBF, 0);

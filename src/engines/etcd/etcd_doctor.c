@@ -225,8 +225,8 @@ static void judge_server(const struct doctor *doctor, size_t index, const struct
                     where, server->size, quota, server->quota ? "" : ", unless its quota was set");
     else
         hfi_finding(examination, HF_FINDING_OK, "server",
-                    "it is up, has a leader and room\n%s: %s, %" PRId64 " of %" PRId64 " bytes%s (" ENDPOINTS ")", where,
-                    server->version, server->size, quota, server->quota ? "" : ", unless its quota was set");
+                    "it is up, has a leader and room\n%s: %s, %" PRId64 " of %" PRId64 " bytes%s (" ENDPOINTS ")",
+                    where, server->version, server->size, quota, server->quota ? "" : ", unless its quota was set");
     if (server->learner)
         hfi_finding(examination, HF_FINDING_NOTE, "server",
                     "a learner takes no requests: a client that comes to it has to go on to the next\n%s: a learner "
@@ -436,12 +436,11 @@ static hf_status look_at_times(struct doctor *doctor, hf_error *err)
     return HF_OK;
 }
 
-hf_status hfi_etcd_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
-                           hf_error *err)
+hf_status hfi_etcd_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns, hf_error *err)
 {
-    static hf_status (*const looks[])(struct doctor *doctor, hf_error *err) = { look_at_quorum, look_at_servers,
-                                                                                 look_at_members, look_at_rights,
-                                                                                 look_at_times };
+    static hf_status (*const looks[])(struct doctor * doctor, hf_error * err) = { look_at_quorum, look_at_servers,
+                                                                                  look_at_members, look_at_rights,
+                                                                                  look_at_times };
     struct doctor doctor = { .store = memory, .examination = examination, .deadline_ns = deadline_ns };
     hf_status status = HF_OK;
     for (size_t i = 0; i < sizeof looks / sizeof looks[0] && status == HF_OK; i++)

@@ -24,6 +24,8 @@ struct doctor {
 static hf_status ask(const struct doctor *doctor, const char *text, struct mysql_answer *answer, hf_error *err)
 {
     *answer = (struct mysql_answer){ .found = false };
+    if (doctor->connection->broken) /* whoever passes over what cannot be read does not see it at once */
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection broke");
     return hfi_mysql_say(doctor->store, doctor->connection, text, answer, doctor->deadline_ns, err);
 }
 
@@ -59,11 +61,13 @@ static int64_t read_number(const struct doctor *doctor, const char *kind, const 
 static const struct hfi_sql_rule rules[] = {
     { "disk", "innodb_flush_log_at_trx_commit", "1", NULL, HF_FINDING_RISK,
       "a grant is on the disk before its holder knows of it",
-      "a crash of the server (0) or of its machine (2) undoes the grants of the last second, whose holders know of them: "
+      "a crash of the server (0) or of its machine (2) undoes the grants of the last second, whose holders know of "
+      "them: "
       "a lock is given twice, with the same token",
       "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in its option file" },
     { "flushing", "innodb_flush_method", NULL, "nosync", HF_FINDING_RISK, "what is written is flushed",
-      "nothing is flushed: a crash of the server's machine undoes grants whose holders know of them, and can damage the "
+      "nothing is flushed: a crash of the server's machine undoes grants whose holders know of them, and can damage "
+      "the "
       "tables",
       "innodb_flush_method = fsync or O_DIRECT in the option file of the server" },
     { "pages", "innodb_doublewrite", NULL, "OFF", HF_FINDING_RISK, "a page that was half written in a crash is mended",
@@ -184,8 +188,9 @@ static hf_status look_at_server(const struct doctor *doctor, hf_error *err)
         const bool bells = doctor->store->config.strategy->bound && !doctor->store->config.strategy->transaction;
         hfi_finding(doctor->examination, bells ? HF_FINDING_RISK : HF_FINDING_NOTE, "cluster",
                     "%s\nwsrep_on is ON (SHOW GLOBAL VARIABLES LIKE 'wsrep_on')\nlet all clients use the same node",
-                    bells ? "user-level locks are known to one node: two clients on two nodes have the same lock"
-                          : "clients on other nodes do not hear of a release, and wait until the holder's time is over");
+                    bells
+                        ? "user-level locks are known to one node: two clients on two nodes have the same lock"
+                        : "clients on other nodes do not hear of a release, and wait until the holder's time is over");
     }
     return doctor->connection->broken ? hfi_fail(err, HF_UNAVAILABLE, 0, "the connection broke") : HF_OK;
 }
@@ -329,7 +334,8 @@ static hf_status look_at_connections(const struct doctor *doctor, hf_error *err)
     struct hfi_sql_connections found = {
         .limit = "max_connections",
         .show = "SHOW GLOBAL STATUS LIKE 'Threads_connected'",
-        .remedy = "SET GLOBAL max_connections, ALTER USER ... WITH MAX_USER_CONNECTIONS, or fewer connections of others",
+        .remedy =
+            "SET GLOBAL max_connections, ALTER USER ... WITH MAX_USER_CONNECTIONS, or fewer connections of others",
         .most = (int64_t)hfi_mysql_number(&answer.row, 0),
         .used = read_number(doctor, "STATUS", "Threads_connected"),
         .bound = bound
@@ -362,9 +368,9 @@ hf_status hfi_mysql_examine(void *memory, const struct hfi_examination *examinat
     static const struct {
         const char *what;
         hf_status (*look)(const struct doctor *doctor, hf_error *err);
-    } looks[] = { { "server", look_at_server },           { "replication", look_at_replication },
-                  { "tables", look_at_tables },           { "rights", look_at_rights },
-                  { "proxy", look_at_proxy },             { "connections", look_at_connections },
+    } looks[] = { { "server", look_at_server }, { "replication", look_at_replication },
+                  { "tables", look_at_tables }, { "rights", look_at_rights },
+                  { "proxy", look_at_proxy },   { "connections", look_at_connections },
                   { "clock", look_at_clock } };
     struct doctor doctor = { .store = memory, .examination = examination, .deadline_ns = deadline_ns };
     hf_error trouble = { .status = HF_OK };

@@ -43,7 +43,8 @@ static const struct hfi_sql_rule rules[] = {
     { "pages", "full_page_writes", NULL, "off", HF_FINDING_RISK, "a page that was half written in a crash is mended",
       "a crash can leave the tables or their index half written: a lock is lost, or is there twice",
       "ALTER SYSTEM SET full_page_writes = on" },
-    { "commits", "synchronous_commit", NULL, "off", HF_FINDING_RISK, "a grant is committed before its holder knows of it",
+    { "commits", "synchronous_commit", NULL, "off", HF_FINDING_RISK,
+      "a grant is committed before its holder knows of it",
       "a crash of the server undoes the grants of the last moments, whose holders know of them: a lock is given twice, "
       "with the same token",
       "ALTER ROLE ... RESET synchronous_commit, or SET synchronous_commit = on" },
@@ -102,8 +103,8 @@ static hf_status look_at_server(const struct doctor *doctor, hf_error *err)
                 PQgetvalue(answer, 0, SEEN_VERSION));
     for (int i = 0; i < (int)RULES; i++)
         hfi_sql_judge(examination, &rules[i], PQgetvalue(answer, 0, i), "SHOW %s");
-    judge_replication(examination, PQgetvalue(answer, 0, SEEN_NAMES),
-                      hfi_postgres_number(answer, 0, SEEN_STANDBYS, 0), PQgetvalue(answer, 0, SEEN_COMMIT));
+    judge_replication(examination, PQgetvalue(answer, 0, SEEN_NAMES), hfi_postgres_number(answer, 0, SEEN_STANDBYS, 0),
+                      PQgetvalue(answer, 0, SEEN_COMMIT));
     const char *encoding = PQgetvalue(answer, 0, SEEN_ENCODING);
     if (strcmp(encoding, "UTF8") == 0)
         hfi_finding(examination, HF_FINDING_OK, "encoding",
@@ -114,7 +115,12 @@ static hf_status look_at_server(const struct doctor *doctor, hf_error *err)
                     "the encoding is %s (SHOW server_encoding)\nCREATE DATABASE ... ENCODING 'UTF8'",
                     encoding);
     const struct hfi_sql_rule vacuum = {
-        "vacuum", "autovacuum", NULL, "off", HF_FINDING_RISK, "rows that are over are tidied away",
+        "vacuum",
+        "autovacuum",
+        NULL,
+        "off",
+        HF_FINDING_RISK,
+        "rows that are over are tidied away",
         "each grant leaves a dead row that nobody removes: acquires and renewals become slower, until they are too "
         "late",
         "ALTER SYSTEM SET autovacuum = on"
@@ -168,8 +174,7 @@ static void judge_tables(const struct doctor *doctor, const PGresult *answer)
                     "name the schema in each URL: table=SCHEMA.%s",
                     config->names.locks, PQgetvalue(answer, 0, SEEN_OTHERS), config->table, config->table);
     else
-        hfi_finding(examination, HF_FINDING_OK, "search_path",
-                    "%s\nthis client uses %s (\\d *.%s)",
+        hfi_finding(examination, HF_FINDING_OK, "search_path", "%s\nthis client uses %s (\\d *.%s)",
                     *config->schema ? "the URL says in which schema the tables are"
                                     : "there is one table of that name, wherever a search_path leads",
                     config->names.locks, config->table);
@@ -321,8 +326,7 @@ static void judge_pooled(const struct doctor *doctor, const PGresult *answer)
                 doctor->connection->backend, PQbackendPID(doctor->connection->pq));
     const char *statement = PQgetvalue(answer, 0, 1), *lock = PQgetvalue(answer, 0, 2);
     const char *isolation = PQgetvalue(answer, 0, 4);
-    const bool good =
-        strcmp(statement, "0") == 0 && strcmp(lock, "0") == 0 && strcmp(isolation, "read committed") == 0;
+    const bool good = strcmp(statement, "0") == 0 && strcmp(lock, "0") == 0 && strcmp(isolation, "read committed") == 0;
     hfi_finding(doctor->examination, good ? HF_FINDING_OK : HF_FINDING_NOTE, "time-outs",
                 "%s\nstatement_timeout is %s, lock_timeout %s, default_transaction_isolation '%s' (SHOW ...)%s",
                 good ? "nothing ends a statement that waits for a row"

@@ -128,8 +128,8 @@ static void look_at_file_system(const struct sqlite_store *store, const struct h
                     path, type == TMPFS ? "tmpfs" : "overlay");
     else
         hfi_finding(examination, HF_FINDING_OK, "file system",
-                    "it is this machine's own, and outlasts a reboot\n%.200s is on 0x%" PRIx32 " (stat -f -c %%T)", path,
-                    type);
+                    "it is this machine's own, and outlasts a reboot\n%.200s is on 0x%" PRIx32 " (stat -f -c %%T)",
+                    path, type);
     if (room < ROOM_LEAST)
         hfi_finding(examination, HF_FINDING_RISK, "room",
                     "when the disk is full no lock is granted or renewed, and one that is held is lost when its time "
@@ -169,7 +169,7 @@ static bool look_at_file(const struct sqlite_store *store, const struct hfi_exam
                     "everybody on this machine can put another file in its place, and so free all locks\n"
                     "%.200s has mode %04o (stat -c %%a)\nchmod o-w, or +t",
                     parent, folder.st_mode & 07777u);
-    else if (access(parent, W_OK) != 0)
+    else if (faccessat(AT_FDCWD, parent, W_OK, AT_EACCESS) != 0)
         hfi_finding(examination, HF_FINDING_BROKEN, "permissions",
                     "without a journal in its folder nothing can be written: no lock is granted\n"
                     "%.200s has mode %04o, and is not ours to write (stat -c %%a)\nchmod, chgrp",
@@ -267,7 +267,8 @@ static void judge_journal(const struct sqlite_store *store, const struct hfi_exa
 {
     static const char *const words[] = { "OFF", "NORMAL", "FULL", "EXTRA" };
     const bool log = strcmp(insides->journal, "wal") == 0;
-    const char *word = insides->synchronous >= 0 && insides->synchronous < 4 ? words[insides->synchronous] : "not known";
+    const char *word =
+        insides->synchronous >= 0 && insides->synchronous < 4 ? words[insides->synchronous] : "not known";
     struct stat wal;
     char path[PATH_MAX + 8];
     if (insides->synchronous == SYNCHRONOUS_OFF)
@@ -299,8 +300,7 @@ static void judge_journal(const struct sqlite_store *store, const struct hfi_exa
 /* The rows' clock is the kernel's own, whatever ours says. */
 static void look_at_time(const struct sqlite_store *store, const struct hfi_examination *examination)
 {
-    hfi_finding(examination, HF_FINDING_OK, "clock",
-                "%s\nboottime is off by %" PRId64 " s (/proc/self/timens_offsets)",
+    hfi_finding(examination, HF_FINDING_OK, "clock", "%s\nboottime is off by %" PRId64 " s (/proc/self/timens_offsets)",
                 store->ahead_ns ? "we have a time namespace of our own, which is taken into account"
                                 : "our clock is the machine's",
                 store->ahead_ns / HFI_SECOND);

@@ -452,7 +452,8 @@ static hf_status ask(struct doctor *doctor, hf_error *err)
     struct zookeeper_session *session;
     hfi_zookeeper_enter(store);
     const hfi_time now = store->env->now_ns();
-    const hf_status status = hfi_zookeeper_session_borrow(store, 0, &session, now + (doctor->deadline_ns - now) / 2, err);
+    const hf_status status =
+        hfi_zookeeper_session_borrow(store, 0, &session, now + (doctor->deadline_ns - now) / 2, err);
     if (status == HF_OK) {
         doctor->asked_ms = session->asked_ms;
         doctor->given_ms = session->timeout_ms;
