@@ -69,3 +69,17 @@ void must_find_nothing(const struct findings *findings)
 {
     must_find_nothing_but(findings, NULL, 0);
 }
+
+void check_healthy(const struct findings *findings)
+{
+    int fine = 0;
+    hf_error err = findings->err;
+    CHECK_STATUS(HF_OK, findings->status, &err);
+    for (int i = 0; i < findings->count; i++) {
+        const struct one_finding *one = &findings->list[i];
+        fine += one->level == HF_FINDING_OK;
+        if (one->level >= HF_FINDING_RISK)
+            FAIL("%s %s: %s", words_of[one->level], one->what, one->text);
+    }
+    CHECK(fine > 0);
+}

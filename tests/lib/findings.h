@@ -35,4 +35,7 @@ void must_find_nothing(const struct findings *findings);
 /* The same, but for what is about one of these. */
 void must_find_nothing_but(const struct findings *findings, const char *const *whats, int count);
 
+/* Nothing that is a risk or worse; and one that is HF_FINDING_OK at least. */
+void check_healthy(const struct findings *findings);
+
 #endif

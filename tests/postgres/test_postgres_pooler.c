@@ -4,6 +4,7 @@
  * sessions to others after each transaction: nothing may be kept in them, neither a lock nor a setting nor a prepared
  * statement.
  */
+#include "findings.h"
 #include "pooler.h"
 #include "postgres_support.h"
 
@@ -172,4 +173,36 @@ TEST_LIMIT(what_others_have_made_is_not_used_through_a_pooler, 60)
         hf_close(other);
     }
     pooler_stop(&pooler);
+}
+
+/* That it gives sessions away is seen by one session for two connections, also if the URL says that it does not. With
+ * the schema: what the first connection sets for itself, the next one has. */
+TEST_LIMIT(examining_finds_the_pooler, 60)
+{
+    struct postgres_server *server = postgres_server_start("-c fsync=on");
+    const struct pooler pooler = pooler_start(server, "transaction", 4);
+    use_pooler(&pooler, "strategy=lease");
+    hf_client *client = open_client();
+    check_found(examine(client, 0), HF_FINDING_NOTE, "pooler", "not served in order");
+    check_healthy(examine(client, 0));
+    hf_close(client);
+    postgres_server_do(server, "ALTER ROLE postgres SET statement_timeout = '2s'");
+    pooler_stop(&pooler);
+    const struct pooler again = pooler_start(server, "transaction", 1);
+    use_pooler(&again, "strategy=lease");
+    client = open_client();
+    check_found(examine(client, 0), HF_FINDING_NOTE, "time-outs", "statement_timeout is 2s");
+    hf_close(client);
+    use_pooler(&again, "strategy=lease&pooler=session&table=public.holdfast_locks");
+    client = open_client();
+    check_found(examine(client, 0), HF_FINDING_BROKEN, "pooler", "two connections at the same time");
+    hf_close(client);
+    pooler_stop(&again);
+    const struct pooler honest = pooler_start(server, "session", 4);
+    use_pooler(&honest, "strategy=advisory&pooler=session");
+    client = open_client();
+    check_found(examine(client, 0), HF_FINDING_OK, "pooler", "two sessions");
+    check_healthy(examine(client, 0));
+    hf_close(client);
+    pooler_stop(&honest);
 }

@@ -130,6 +130,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .forget_done = hfi_consul_forget_done,
     .evict = hfi_consul_evict,
     .guard = hfi_consul_guard,
+    .examine = hfi_consul_examine,
     .push_fd = consul_push_fd,
     .take_push = consul_take_push,
 };

@@ -8,6 +8,7 @@
  *   consul_session.c    sessions, one for each time-to-live; consul_renew.c: keeping locks
  *   consul_push.c        long polls and the renewal of sessions, on the keeper's thread
  *   consul_look.c       who holds what, forced release, fencing; consul_done.c: what is done
+ *   consul_doctor.c     what in the way the servers and the agent are set up could lose a lock
  *   consul_txn.c        transactions and what is in an entry
  *   consul_answer.c     what the server's refusals mean
  *   consul_http.c       one exchange; consul_connect.c: socket and TLS; consul_url.c
@@ -280,6 +281,8 @@ void hfi_consul_session_key(char out[HFI_CONSUL_KEY_MAX], const struct consul_st
 void hfi_consul_session_count(struct consul_store *store, const struct consul_session *session, uint32_t ttl_ms,
                               hfi_time *counted_from_ns, uint32_t *valid_ms);
 void hfi_consul_sessions_close(struct consul_store *store);
+/* "200ms", "10s", "1m30s" as Go writes durations; 0 if it is not like that. */
+uint32_t hfi_consul_read_duration_ms(const char *text);
 
 /* --- consul_queue.c --- */
 
@@ -406,6 +409,11 @@ hf_status hfi_consul_inspect_one(void *memory, const char *name, hf_inspect_fn e
                                  hf_error *err);
 hf_status hfi_consul_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_consul_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
+
+/* --- consul_doctor.c --- */
+
+hf_status hfi_consul_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
+                             hf_error *err);
 
 /* --- the store --- */
 

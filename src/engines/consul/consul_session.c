@@ -134,8 +134,7 @@ void hfi_consul_session_count(struct consul_store *store, const struct consul_se
 
 /* --- making one --- */
 
-/* "200ms", "10s", "1m30s" as Go writes durations; 0 if it is not like that. */
-static uint32_t read_duration_ms(const char *text)
+uint32_t hfi_consul_read_duration_ms(const char *text)
 {
     static const struct {
         const char *unit;
@@ -163,7 +162,7 @@ static uint32_t least_ttl_ms(const struct consul_reply *reply)
     const char *bracket = words ? strchr(words, '[') : NULL;
     if (!words)
         return 0;
-    const uint32_t least = bracket ? read_duration_ms(bracket + 1) : 0;
+    const uint32_t least = bracket ? hfi_consul_read_duration_ms(bracket + 1) : 0;
     return least ? least : USUAL_LEAST_TTL_MS;
 }
 

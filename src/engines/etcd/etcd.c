@@ -303,6 +303,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .inspect_done = hfi_etcd_inspect_done,
     .forget_done = hfi_etcd_forget_done,
     .evict = hfi_etcd_evict,
+    .examine = hfi_etcd_examine,
     .push_fd = etcd_push_fd,
     .take_push = hfi_etcd_take_push,
 };

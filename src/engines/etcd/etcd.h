@@ -8,6 +8,7 @@
  *   etcd_push.c         the connection that hears: watches and the keep-alives; etcd_watch.c: who watches what;
  *                      etcd_errand.c: what is done on the side
  *   etcd_look.c        who holds what; etcd_done.c: what is done
+ *   etcd_doctor.c      what in the way the cluster is set up could lose a lock
  *   etcd_ask.c         one exchange, with whichever server answers; etcd_answer.c: what a refusal means
  *   etcd_login.c       the token of the log-in
  *   etcd_wire.c        the connection to a server that all threads share; etcd_node.c: the servers
@@ -180,6 +181,8 @@ struct etcd_question {
 
 /* HF_OK: all calls were answered. */
 hf_status hfi_etcd_ask(struct etcd_store *store, struct etcd_question *question, hf_error *err);
+/* The same of one server, the one of the URL with this number, and no other. */
+hf_status hfi_etcd_ask_server(struct etcd_store *store, size_t index, struct etcd_question *question, hf_error *err);
 void hfi_etcd_answers_free(struct etcd_question *question);
 
 /* --- etcd_login.c: with the mutex, except where said --- */
@@ -395,6 +398,11 @@ hf_status hfi_etcd_finish(struct etcd_store *store, struct etcd_lock *lock, cons
 hf_status hfi_etcd_inspect_done(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                 hf_error *err);
 hf_status hfi_etcd_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
+
+/* --- etcd_doctor.c --- */
+
+hf_status hfi_etcd_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
+                           hf_error *err);
 
 /* --- all of it --- */
 

@@ -164,6 +164,14 @@ static hf_status give_up(const struct etcd_question *question, hf_status status,
     return status;
 }
 
+hf_status hfi_etcd_ask_server(struct etcd_store *store, size_t index, struct etcd_question *question, hf_error *err)
+{
+    const hf_status status = ask_node(store, &store->nodes[index], question, question->deadline_ns, err);
+    if (status != HF_OK)
+        hfi_etcd_answers_free(question);
+    return status;
+}
+
 hf_status hfi_etcd_ask(struct etcd_store *store, struct etcd_question *question, hf_error *err)
 {
     const hfi_time begun = store->env->now_ns();

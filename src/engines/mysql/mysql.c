@@ -118,6 +118,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .forget_done = hfi_mysql_forget_done,
     .evict = hfi_mysql_evict,
     .guard = hfi_mysql_guard,
+    .examine = hfi_mysql_examine,
     .push_fd = mysql_push_fd,
     .take_push = hfi_mysql_take_push,
 };

@@ -13,6 +13,7 @@
  *     mysql_bound.c        for-update, get-lock: a lock that belongs to a connection
  *     mysql_watch.c        the connections that hold something
  *     mysql_look.c         who holds what, forced release, fencing
+ *     mysql_doctor.c       what in the way the server is set up could lose a lock
  */
 #ifndef HFI_MYSQL_ENGINE_H
 #define HFI_MYSQL_ENGINE_H
@@ -295,6 +296,15 @@ bool hfi_mysql_is_locked(unsigned number);        /* somebody else has the row *
 hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_connection *connection, bool wanted,
                                    hfi_time deadline_ns, hf_error *err);
 
+/* What of them is there, without changing anything. */
+struct mysql_tables {
+    bool there, newer; /* all without which there are no locks; with the columns that version 0.1 did not know */
+    bool usable;       /* false: because of `why` */
+    hf_error why;
+};
+hf_status hfi_mysql_look_at_tables(struct mysql_store *store, struct mysql_connection *connection,
+                                   struct mysql_tables *found, hfi_time deadline_ns, hf_error *err);
+
 /* --- locks --- */
 
 struct mysql_lock {
@@ -375,5 +385,7 @@ hf_status hfi_mysql_look_at_mark(struct mysql_store *store, const struct mysql_v
                                  hfi_time deadline_ns, hf_error *err);
 hf_status hfi_mysql_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_mysql_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_mysql_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
+                            hf_error *err);
 
 #endif

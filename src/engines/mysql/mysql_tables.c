@@ -150,6 +150,20 @@ static hf_status judge(const struct mysql_config *config, const struct mysql_row
     return HF_OK;
 }
 
+hf_status hfi_mysql_look_at_tables(struct mysql_store *store, struct mysql_connection *connection,
+                                   struct mysql_tables *found, hfi_time deadline_ns, hf_error *err)
+{
+    const struct mysql_config *config = &store->config;
+    struct mysql_answer answer = { .found = false };
+    const hf_status status = say(store, connection, check, &answer, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    found->there = hfi_mysql_number(&answer.row, COLUMN_THERE) >= TABLES;
+    found->newer = config->strategy->bound || hfi_mysql_number(&answer.row, COLUMN_NEWER) >= NEWER_COLUMNS;
+    found->usable = judge(config, &answer.row, &found->why) == HF_OK;
+    return HF_OK;
+}
+
 hf_status hfi_mysql_prepare_tables(struct mysql_store *store, struct mysql_connection *connection, bool wanted,
                                    hfi_time deadline_ns, hf_error *err)
 {

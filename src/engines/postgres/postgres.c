@@ -132,6 +132,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .forget_done = hfi_postgres_forget_done,
     .evict = hfi_postgres_evict,
     .guard = hfi_postgres_guard,
+    .examine = hfi_postgres_examine,
     .push_fd = postgres_push_fd,
     .take_push = postgres_take_push,
 };

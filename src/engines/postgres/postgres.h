@@ -6,6 +6,7 @@
  *   postgres_rows.c        lease, insert, version: the lock is a row with an end; postgres_push.c: hand-offs are heard
  *   postgres_bound.c       for-update, advisory: the lock is bound to a connection of its own
  *   postgres_look.c        who holds what, and forced release; postgres_guard.c: fencing; postgres_once.c: what is done
+ *   postgres_doctor.c      what in the way the server is set up could lose a lock
  *   postgres_strategies.c  the strategies, each a table of statements; postgres_tables.c: what the database must have
  *   postgres_exchange.c    statements out, answers in, one round trip; postgres_answer.c: what a refusal means
  *   postgres_late.c        what was asked and never answered
@@ -94,6 +95,12 @@ struct postgres_store {
 /* Checks the tables, makes them if they are missing and that is allowed; and the guard, as far as it is. */
 hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postgres_connection *connection,
                                       hfi_time deadline_ns, hf_error *err);
+/* What of them is there: without the column no row strategy works, without the last two guard and once do not. */
+struct postgres_tables {
+    bool tables, guard, locks_index, grants_index, column, done;
+};
+hf_status hfi_postgres_look_at_tables(struct postgres_store *store, struct postgres_connection *connection,
+                                      struct postgres_tables *found, hfi_time deadline_ns, hf_error *err);
 /* One client after the other: of two that make the same table at once one would be told that it exists. */
 #define HFI_POSTGRES_ONE_AT_A_TIME "SELECT pg_advisory_xact_lock(x'686f6c6466617374'::bigint)"
 /* The statements that make the guard, ended by NULL. */
@@ -163,5 +170,10 @@ hf_status hfi_postgres_inspect(void *memory, const char *prefix, hf_inspect_fn e
 hf_status hfi_postgres_inspect_one(void *memory, const char *name, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                                    hf_error *err);
 hf_status hfi_postgres_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
+
+/* --- postgres_doctor.c --- */
+
+hf_status hfi_postgres_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
+                               hf_error *err);
 
 #endif

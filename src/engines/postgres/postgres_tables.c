@@ -77,12 +77,8 @@ static hf_status make(struct postgres_store *store, struct postgres_connection *
     return status;
 }
 
-struct findings {
-    bool tables, guard, locks_index, grants_index, column, done;
-};
-
-static hf_status look(struct postgres_store *store, struct postgres_connection *connection, struct findings *found,
-                      hfi_time deadline_ns, hf_error *err)
+hf_status hfi_postgres_look_at_tables(struct postgres_store *store, struct postgres_connection *connection,
+                                      struct postgres_tables *found, hfi_time deadline_ns, hf_error *err)
 {
     const struct postgres_names *names = &store->config.names;
     const char *const parameters[] = { names->locks,  names->waiters, names->grants,
@@ -112,8 +108,8 @@ hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postg
                                       hfi_time deadline_ns, hf_error *err)
 {
     const struct postgres_config *config = &store->config;
-    struct findings found;
-    hf_status status = look(store, connection, &found, deadline_ns, err);
+    struct postgres_tables found;
+    hf_status status = hfi_postgres_look_at_tables(store, connection, &found, deadline_ns, err);
     if (status == HF_DENIED)
         return refuse(config, "may not be seen by this user", err);
     if (status != HF_OK)

@@ -158,6 +158,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .forget_done = hfi_sqlite_forget_done,
     .evict = hfi_sqlite_evict,
     .guard = hfi_sqlite_guard,
+    .examine = hfi_sqlite_examine,
     .push_fd = hfi_sqlite_push_fd,
     .take_push = hfi_sqlite_take_push,
 };

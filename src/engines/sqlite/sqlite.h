@@ -14,6 +14,7 @@
  *     sqlite_push.c         how a waiter hears of it: a FIFO per client
  *     sqlite_done.c        what is done once per some time
  *     sqlite_look.c        inspect, break, guard
+ *     sqlite_doctor.c      what in the file and around it could lose a lock
  */
 #ifndef HFI_SQLITE_H
 #define HFI_SQLITE_H
@@ -205,6 +206,13 @@ hf_status hfi_sqlite_refusal(const struct sqlite_store *store, int code, enum sq
 /* Checks the tables, makes them if they are missing and that is allowed. */
 hf_status hfi_sqlite_prepare_tables(struct sqlite_store *store, hfi_time deadline_ns, hf_error *err);
 
+/* All of them are there; the first has its index; and the column that version 0.1 did not know. */
+struct sqlite_tables {
+    bool there, guarded, new;
+};
+/* Within an exchange; changes nothing. */
+int hfi_sqlite_look_at_tables(struct sqlite_store *store, struct sqlite_tables *found);
+
 /* --- sqlite_push.c --- */
 
 hf_status hfi_sqlite_push_open(struct sqlite_store *store, hf_error *err);
@@ -279,5 +287,7 @@ hf_status hfi_sqlite_inspect_done(void *memory, const char *prefix, hf_inspect_f
 hf_status hfi_sqlite_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_sqlite_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_sqlite_guard(void *memory, const char *resource, uint64_t token, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_sqlite_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
+                             hf_error *err);
 
 #endif

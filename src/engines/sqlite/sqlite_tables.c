@@ -42,13 +42,9 @@ static const char *const create[] = {
     " ON CONFLICT (resource) DO UPDATE SET token = excluded.token; END",
 };
 
-struct verdict {
-    bool there, guarded, new;
-};
-
 static int read_verdict(sqlite3_stmt *row, void *arg)
 {
-    struct verdict *verdict = arg;
+    struct sqlite_tables *verdict = arg;
     verdict->there = sqlite3_column_int(row, 0);
     verdict->guarded = sqlite3_column_int(row, 1);
     verdict->new = sqlite3_column_int(row, 2);
@@ -68,9 +64,14 @@ static int look(struct sqlite_store *store, void *arg)
     return say(store, check, read_verdict, arg);
 }
 
+int hfi_sqlite_look_at_tables(struct sqlite_store *store, struct sqlite_tables *found)
+{
+    return look(store, found);
+}
+
 static int make(struct sqlite_store *store, void *arg)
 {
-    struct verdict *verdict = arg;
+    struct sqlite_tables *verdict = arg;
     int code = look(store, verdict); /* somebody else may have been faster */
     for (size_t i = 0; i < sizeof create / sizeof create[0] && code == SQLITE_OK; i++)
         code = say(store, create[i], NULL, NULL);
@@ -79,7 +80,7 @@ static int make(struct sqlite_store *store, void *arg)
 
 hf_status hfi_sqlite_prepare_tables(struct sqlite_store *store, hfi_time deadline_ns, hf_error *err)
 {
-    struct verdict verdict = { .there = false, .guarded = true };
+    struct sqlite_tables verdict = { .there = false, .guarded = true };
     const char *table = store->config.table;
     hf_status status = hfi_sqlite_ask(store, LITE_KIND_READ, look, &verdict, deadline_ns, err);
     if (status == HF_OK && !verdict.guarded)

@@ -248,6 +248,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .inspect_done = hfi_zookeeper_inspect_done,
     .forget_done = hfi_zookeeper_forget_done,
     .evict = hfi_zookeeper_evict,
+    .examine = hfi_zookeeper_examine,
     .push_fd = hfi_zookeeper_push_fd,
     .take_push = hfi_zookeeper_take_push,
 };

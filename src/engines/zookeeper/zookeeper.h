@@ -11,6 +11,7 @@
  *     zookeeper_queue.c     taking a place, looking, waiting, leaving
  *     zookeeper_renew.c     many locks in one exchange
  *     zookeeper_look.c      who holds what, what is done, forced release
+ *     zookeeper_doctor.c    what in the way the ensemble is set up could lose a lock
  *
  * The client library is the one without threads (libzookeeper_st): it opens its sockets only when it is called, so that
  * they can be made close-on-exec and known to fork.c before anything else happens; it starts no thread that a forked
@@ -264,6 +265,8 @@ struct zookeeper_call *hfi_zookeeper_create(struct zookeeper_session *session, c
 struct zookeeper_call *hfi_zookeeper_delete(struct zookeeper_session *session, const char *path);
 struct zookeeper_call *hfi_zookeeper_list(struct zookeeper_session *session, const char *path);
 struct zookeeper_call *hfi_zookeeper_get(struct zookeeper_session *session, const char *path, bool watch);
+/* A line for each entry in its text: "31 world anyone". */
+struct zookeeper_call *hfi_zookeeper_get_acl(struct zookeeper_session *session, const char *path);
 struct zookeeper_call *hfi_zookeeper_sync(struct zookeeper_session *session, const char *path);
 struct zookeeper_call *hfi_zookeeper_check(struct zookeeper_session *session, const char *const *paths, size_t count);
 /* Takes the data out of a node if it has this version; -1: whichever it has. */
@@ -307,5 +310,7 @@ hf_status hfi_zookeeper_inspect_done(void *memory, const char *prefix, hf_inspec
                                      hfi_time deadline_ns, hf_error *err);
 hf_status hfi_zookeeper_forget_done(void *memory, const char *name, hfi_time deadline_ns, hf_error *err);
 hf_status hfi_zookeeper_evict(void *memory, const char *name, const char *by, hfi_time deadline_ns, hf_error *err);
+hf_status hfi_zookeeper_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
+                                hf_error *err);
 
 #endif

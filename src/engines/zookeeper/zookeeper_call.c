@@ -106,6 +106,17 @@ static void take_data(int rc, const char *value, int length, const struct Stat *
     take_stat(rc, stat, data);
 }
 
+/* A line for each entry: "31 world anyone". */
+static void take_acl(int rc, struct ACL_vector *acl, struct Stat *stat, const void *data)
+{
+    struct zookeeper_call *call = (struct zookeeper_call *)data;
+    size_t used = 0;
+    for (int32_t i = 0; rc == ZOK && acl && i < acl->count && used < sizeof call->text; i++)
+        used += (size_t)snprintf(call->text + used, sizeof call->text - used, "%d %s %s\n", (int)acl->data[i].perms,
+                                 acl->data[i].id.scheme, acl->data[i].id.id);
+    take_stat(rc, stat, data);
+}
+
 /* The library's list is gone when this returns. */
 static bool copy_children(struct zookeeper_children *out, const struct String_vector *list)
 {
@@ -195,6 +206,12 @@ struct zookeeper_call *hfi_zookeeper_get(struct zookeeper_session *session, cons
 {
     struct zookeeper_call *call = begin(session, false, 0);
     return call ? sent(call, zoo_aget(session->zh, path, watch, take_data, call)) : NULL;
+}
+
+struct zookeeper_call *hfi_zookeeper_get_acl(struct zookeeper_session *session, const char *path)
+{
+    struct zookeeper_call *call = begin(session, false, 0);
+    return call ? sent(call, zoo_aget_acl(session->zh, path, take_acl, call)) : NULL;
 }
 
 struct zookeeper_call *hfi_zookeeper_sync(struct zookeeper_session *session, const char *path)
