@@ -22,6 +22,7 @@ static const struct {
     { "guard", hfc_guard_main, "show a fencing token; exit 0 if it is not too old" },
     { "engines", hfc_engines_main, "list what can keep locks, and what each can do" },
     { "bench", hfc_bench_main, "measure a store" },
+    { "verify", hfc_verify_main, "try on a store what is promised" },
 };
 #define COMMANDS (sizeof commands / sizeof commands[0])
 
