@@ -153,7 +153,7 @@ static int parse(struct verify_run *run, struct arguments *arguments, int argc, 
     int option, code = HFC_EXIT_OK;
 
     while (code == HFC_EXIT_OK && !arguments->stop &&
-           (option = getopt_long(argc, argv, "+:h" HFC_STORE_LETTERS, long_options, NULL)) != -1)
+           (option = getopt_long(argc, argv, ":h" HFC_STORE_LETTERS, long_options, NULL)) != -1)
         code = parse_option(run, arguments, option, argv);
     if (code != HFC_EXIT_OK || arguments->stop || optind == argc)
         return code;

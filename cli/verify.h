@@ -143,7 +143,7 @@ struct verify_figures {
     int64_t handoff_p50_ns, handoff_p99_ns, handoff_max_ns;
     int64_t gap_ns, gap_from_ns; /* the longest time in which somebody waited and nobody had the lock */
     uint8_t gap_lock;
-    int64_t freed_ns; /* the longest from the end of a holder by a kill to the next grant */
+    int64_t freed_ns; /* of these gaps the longest that the death of a holder has left */
     int64_t late_ns;  /* the latest end of a bounded wait after its time */
 };
 

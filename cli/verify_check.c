@@ -585,6 +585,23 @@ static bool judge_all(struct verify_judge *judge)
     return enough && verify_judge_service(judge);
 }
 
+/* What is not claimed is counted, and that is all. */
+static void drop_unclaimed(struct verify_result *result)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < result->violations; i++)
+        if (result->verdict[result->violation[i].promise].claimed)
+            result->violation[kept++] = result->violation[i];
+    result->violations = kept;
+}
+
+static int by_time(const void *one, const void *other)
+{
+    const struct verify_violation *a = one, *b = other;
+    return (a->at_ns > b->at_ns) - (a->at_ns < b->at_ns);
+}
+
 bool verify_check(const struct verify_history *history, struct verify_result *result)
 {
     struct verify_judge judge = { .history = history, .result = result };
@@ -595,6 +612,8 @@ bool verify_check(const struct verify_history *history, struct verify_result *re
     if (enough) {
         judge_what_is_left(&judge);
         settle(&judge);
+        drop_unclaimed(result);
+        qsort(result->violation, result->violations, sizeof *result->violation, by_time);
     }
     free(judge.trouble);
     for (int lock = 0; lock < VERIFY_LOCKS; lock++)

@@ -60,8 +60,8 @@ static bool start_worker(struct crew *crew, uint32_t index)
     const pid_t parent = getpid();
 
     row->owner = ++crew->owners;
-    row->pid = fork();
-    if (row->pid == 0) {
+    const pid_t pid = fork();
+    if (pid == 0) {
         /* Nobody goes on after a verify that was killed. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
@@ -69,12 +69,12 @@ static bool start_worker(struct crew *crew, uint32_t index)
         verify_work(crew->run, index, row->owner);
         _exit(HFC_EXIT_OK);
     }
-    if (row->pid < 0) {
-        row->pid = 0;
+    row->pid = pid > 0 ? pid : 0; /* not by the child, too: the row is shared */
+    if (pid < 0) {
         hfc_say("cannot start worker %u: %s", index, strerror(errno));
         crew->code = HFC_EXIT_INTERNAL;
     }
-    return row->pid > 0;
+    return pid > 0;
 }
 
 /* True: `pid` has ended, and its end was seen. */

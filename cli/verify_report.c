@@ -29,7 +29,7 @@ static void remark_on_ends(char *buffer, size_t size, const struct verify_run *r
     if (!(kill ? run->kill : run->pause))
         snprintf(buffer, size, "not tried; %s does", kill ? "--kill" : "--pause");
     else if (kill)
-        snprintf(buffer, size, "%" PRIu64 " killed, %" PRIu64 " while holding; granted again after %.2f s at most",
+        snprintf(buffer, size, "%" PRIu64 " killed, %" PRIu64 " while holding; others waited for %.2f s at most",
                  figures->killed, figures->killed_holding, (double)figures->freed_ns / 1e9);
     else
         snprintf(buffer, size, "%" PRIu64 " paused, %" PRIu64 " while holding; %" PRIu64 " were overtaken",
@@ -40,7 +40,8 @@ void verify_remark(char *buffer, size_t size, const struct verify_run *run, enum
 {
     const struct verify_figures *figures = &run->result.figures;
     const uint64_t seen = run->result.verdict[promise].seen, broken = run->result.verdict[promise].broken;
-    const size_t used = broken > 0 ? (size_t)snprintf(buffer, size, "%" PRIu64 " times broken; ", broken) : 0;
+    const char *how = run->result.verdict[promise].claimed ? "broken" : "not so";
+    const size_t used = broken > 0 ? (size_t)snprintf(buffer, size, "%" PRIu64 " times %s; ", broken, how) : 0;
 
     buffer += used;
     size -= used;

@@ -154,6 +154,21 @@ static void look_for_strikes(const struct verify_judge *judge, struct strikes *s
 
 /* ---------------------------------------------------------------------------------------------------------------- gaps */
 
+/* The gap is what the death of a holder has left. */
+static void measure_end(struct verify_judge *judge, const struct strikes *strikes, const struct verify_span *gap)
+{
+    struct verify_figures *figures = &judge->result->figures;
+
+    if (gap->to_ns - gap->from_ns <= figures->freed_ns)
+        return;
+    for (size_t i = 0; i < judge->history->events; i++) {
+        const struct verify_event *event = &judge->history->event[i];
+        if (event->kind == VERIFY_KILLED && strikes->victim[i] == HOLDING &&
+            event->from_ns >= gap->from_ns - VERIFY_SLACK_NS && event->from_ns <= gap->to_ns)
+            figures->freed_ns = later(figures->freed_ns, gap->to_ns - later(gap->from_ns, event->from_ns));
+    }
+}
+
 static void judge_gap(struct verify_judge *judge, int lock, struct strikes *strikes, const struct verify_span *gap)
 {
     const struct verify_history *history = judge->history;
@@ -164,6 +179,7 @@ static void judge_gap(struct verify_judge *judge, int lock, struct strikes *stri
         figures->gap_from_ns = gap->from_ns;
         figures->gap_lock = (uint8_t)lock;
     }
+    measure_end(judge, strikes, gap);
     if (gap->to_ns - gap->from_ns <= history->end_ms * VERIFY_MS + VERIFY_SLACK_NS)
         return;
     look_for_strikes(judge, strikes, gap);
@@ -253,8 +269,6 @@ static void count_strikes(struct verify_judge *judge, int lock, struct strikes *
         const int64_t next_ns = next_grant(judge, lock, event->from_ns);
         if (next_ns != 0 && (kill || next_ns < event->to_ns))
             judge->result->verdict[kill ? VERIFY_P5 : VERIFY_P5_PAUSED].seen++;
-        if (next_ns != 0 && kill)
-            figures->freed_ns = later(figures->freed_ns, next_ns - event->from_ns);
     }
 }
 
