@@ -78,7 +78,7 @@ struct arguments {
     bool stop; /* the answer was given: --help */
 };
 
-/* ------------------------------------------------------------------------------------------------------------ options */
+/* ---------------------------------------------------------------------------------------------------------- options */
 
 static int parse_number(struct verify_run *run, int option)
 {
@@ -167,7 +167,7 @@ static int parse(struct verify_run *run, struct arguments *arguments, int argc, 
     return HFC_EXIT_OK;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- terms */
+/* ------------------------------------------------------------------------------------------------------------ terms */
 
 /* How long a store may take to end what is not renewed, as the manual page of each says; and how long somebody who is
  * first in line and does not come may hold up the others. */
@@ -240,7 +240,7 @@ static int look_at_store(struct verify_run *run, const struct arguments *argumen
     return code;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- run */
+/* -------------------------------------------------------------------------------------------------------------- run */
 
 static void *shared_memory(size_t size)
 {

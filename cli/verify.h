@@ -2,8 +2,8 @@
  *
  * verify.h: what the parts of `holdfast verify` share. cmd_verify.c reads the options and runs the show; verify_crew.c
  * starts, pauses and kills the workers, verify_worker.c is what each of them does; all of it becomes a history, a list
- * of what was asked, believed and done when, which verify_check.c and verify_service.c judge without knowing where it
- * comes from; verify_report.c and verify_html.c show it.
+ * of what was asked, believed and done when, which verify_check.c, verify_tokens.c and verify_service.c judge without
+ * knowing where it comes from; verify_report.c and verify_html.c show it.
  *
  * All times are nanoseconds on CLOCK_BOOTTIME, which is the same in all processes of a machine; 0: it did not happen.
  */
@@ -163,7 +163,7 @@ const char *verify_number(enum verify_promise promise);
 const char *verify_words(enum verify_promise promise);
 const char *verify_outcome_name(enum verify_outcome outcome);
 
-/* --- between verify_check.c and verify_service.c --- */
+/* --- between verify_check.c, verify_tokens.c and verify_service.c --- */
 
 struct verify_span {
     int64_t from_ns, to_ns;
@@ -182,6 +182,8 @@ struct verify_judge {
 void verify_violate(struct verify_judge *judge, enum verify_promise promise, int64_t at_ns, size_t one, size_t other,
                     const char *format, ...) __attribute__((format(printf, 6, 7)));
 bool verify_in_trouble(const struct verify_judge *judge, int64_t from_ns, int64_t to_ns);
+/* Judges the tokens. False: no memory. */
+bool verify_judge_tokens(struct verify_judge *judge);
 /* Judges what there was between the holds: gaps in service, and hand-offs. False: no memory. */
 bool verify_judge_service(struct verify_judge *judge);
 /* Sorts spans and joins those that meet, or between which there are `hole_ns` at most. Returns how many are left. */

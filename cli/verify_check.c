@@ -235,7 +235,7 @@ static void judge_alone(struct verify_judge *judge, size_t i)
                        hf_status_name((hf_status)record->status));
 }
 
-/* ------------------------------------------------------------------------------------------- 1, 4, 6, 7: what was held */
+/* ---------------------------------------------------------------------------------------- 1, 4, 6, 7: what was held */
 
 static bool is_lost(const struct verify_record *record)
 {
@@ -383,105 +383,6 @@ static void judge_hold(struct verify_judge *judge, size_t i)
         judge_loss(judge, i);
 }
 
-/* --------------------------------------------------------------------------------------------------------- 9: tokens */
-
-/* Something that has a token, and was there from one time to another. */
-struct stamp {
-    int64_t from_ns, to_ns;
-    uint64_t token;
-    size_t record;
-};
-
-static int by_from(const void *one, const void *other)
-{
-    const struct stamp *a = one, *b = other;
-    return (a->from_ns > b->from_ns) - (a->from_ns < b->from_ns);
-}
-
-static int by_to(const void *one, const void *other)
-{
-    const struct stamp *a = one, *b = other;
-    return (a->to_ns > b->to_ns) - (a->to_ns < b->to_ns);
-}
-
-/* Finds stamps that began when one with a greater token (`strictly`: or the same) was over. `ended` has room for as
- * many. */
-static void judge_order(struct verify_judge *judge, struct stamp *stamp, struct stamp *ended, size_t count,
-                        bool strictly, const char *what)
-{
-    const struct stamp *greatest = NULL;
-    size_t next = 0;
-
-    memcpy(ended, stamp, count * sizeof *stamp);
-    qsort(stamp, count, sizeof *stamp, by_from);
-    qsort(ended, count, sizeof *ended, by_to);
-    for (size_t i = 0; i < count; i++) {
-        for (; next < count && ended[next].to_ns < stamp[i].from_ns; next++)
-            if (greatest == NULL || ended[next].token >= greatest->token)
-                greatest = &ended[next];
-        if (greatest != NULL && (greatest->token > stamp[i].token || (strictly && greatest->token == stamp[i].token)))
-            verify_violate(judge, VERIFY_P9, stamp[i].to_ns, greatest->record, stamp[i].record,
-                           "%s with token %" PRIu64 " after one with %" PRIu64, what, stamp[i].token, greatest->token);
-    }
-}
-
-static bool is_write(const struct verify_write *write)
-{
-    return write->to_ns != 0 && write->status == HF_OK;
-}
-
-/* Its own write was refused, and after that it was still certain to be the holder. */
-static void judge_refusals(struct verify_judge *judge, size_t i)
-{
-    const struct verify_record *record = &judge->history->record[i];
-    struct verify_figures *figures = &judge->result->figures;
-
-    for (int k = 0; k < 2; k++) {
-        const struct verify_write *write = &record->write[k];
-        figures->writes += write->to_ns != 0;
-        if (write->to_ns == 0 || write->status != HF_LOST)
-            continue;
-        if (record->believed_ns > write->to_ns)
-            verify_violate(judge, VERIFY_P9, write->to_ns, i, SIZE_MAX,
-                           "the register had a greater token than %" PRIu64 ", which worker %u believed to be the last",
-                           record->token, record->worker);
-        else
-            figures->refused++;
-    }
-}
-
-/* Grants of all kinds, in real time: who asked when another's grant was known has a greater token. Believers, too, who
- * came one after the other though they asked at the same time. And writes: none that is older than an accepted one. */
-static void judge_tokens(struct verify_judge *judge, struct stamp *stamp, struct stamp *room, int lock)
-{
-    const struct verify_history *history = judge->history;
-    size_t count = 0;
-
-    for (size_t i = 0; i < history->records; i++) {
-        const struct verify_record *record = &history->record[i];
-        if (record->lock == lock && is_answered(record) && record->status == HF_OK)
-            stamp[count++] = (struct stamp){ record->asked_ns, record->answered_ns, record->token, i };
-    }
-    judge->result->verdict[VERIFY_P9].seen += count;
-    judge_order(judge, stamp, room, count, true, "a grant");
-    if (judge->result->verdict[VERIFY_P9].broken == 0) {
-        for (count = 0; count < judge->believed[lock]; count++) {
-            const size_t i = judge->order[lock][count];
-            stamp[count] = (struct stamp){ history->record[i].granted_ns, history->record[i].granted_ns,
-                                           history->record[i].token, i };
-        }
-        judge_order(judge, stamp, room, count, true, "a grant");
-    }
-    count = 0;
-    for (size_t i = 0; i < history->records; i++) {
-        const struct verify_record *record = &history->record[i];
-        for (int k = 0; record->lock == lock && k < 2; k++)
-            if (is_write(&record->write[k]))
-                stamp[count++] = (struct stamp){ record->write[k].from_ns, record->write[k].to_ns, record->token, i };
-    }
-    judge_order(judge, stamp, room, count, false, "the register let a stale write pass,");
-}
-
 /* -------------------------------------------------------------------------------------------------------------- all */
 
 static void count_record(struct verify_figures *figures, const struct verify_record *record)
@@ -563,26 +464,20 @@ static void settle(struct verify_judge *judge)
 static bool judge_all(struct verify_judge *judge)
 {
     const struct verify_history *history = judge->history;
-    struct stamp *stamp = calloc(2 * history->records + 1, sizeof *stamp);
-    struct stamp *room = calloc(2 * history->records + 1, sizeof *room);
-    const bool enough = stamp != NULL && room != NULL && find_troubles(judge) && put_in_order(judge);
 
-    for (size_t i = 0; enough && i < history->records; i++) {
+    if (!find_troubles(judge) || !put_in_order(judge))
+        return false;
+    for (size_t i = 0; i < history->records; i++) {
         const struct verify_record *record = &history->record[i];
         if (record->worker < history->workers)
             count_record(&judge->result->figures, record);
         judge_alone(judge, i);
-        judge_refusals(judge, i);
         if (record->granted_ns != 0)
             judge_hold(judge, i);
     }
-    for (int lock = 0; enough && lock < VERIFY_LOCKS; lock++) {
+    for (int lock = 0; lock < VERIFY_LOCKS; lock++)
         judge_believers(judge, lock);
-        judge_tokens(judge, stamp, room, lock);
-    }
-    free(stamp);
-    free(room);
-    return enough && verify_judge_service(judge);
+    return verify_judge_tokens(judge) && verify_judge_service(judge);
 }
 
 /* What is not claimed is counted, and that is all. */

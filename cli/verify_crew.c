@@ -52,7 +52,7 @@ static struct verify_event *note(struct crew *crew, enum verify_event_kind kind,
     return event;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- processes */
+/* -------------------------------------------------------------------------------------------------------- processes */
 
 static bool start_worker(struct crew *crew, uint32_t index)
 {
@@ -107,7 +107,7 @@ static void look_after_workers(struct crew *crew)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------ strikes */
+/* ---------------------------------------------------------------------------------------------------------- strikes */
 
 static bool holds(const struct crew *crew, uint32_t index)
 {
@@ -193,7 +193,7 @@ static void strike(struct crew *crew, int64_t now)
         pause_one(crew, now);
 }
 
-/* ------------------------------------------------------------------------------------------------- the user's own fault */
+/* --------------------------------------------------------------------------------------------- the user's own fault */
 
 static void start_fault(struct crew *crew, int64_t now)
 {
@@ -240,7 +240,7 @@ static void look_after_fault(struct crew *crew, int64_t now)
         hfc_say("the command of --during could not be run: exit code %d", crew->fault->code);
 }
 
-/* --------------------------------------------------------------------------------------------------------- the window */
+/* ------------------------------------------------------------------------------------------------------- the window */
 
 static void show(struct crew *crew, int64_t now)
 {
@@ -295,7 +295,7 @@ static void conduct(struct crew *crew)
         fprintf(stderr, "\r\033[K");
 }
 
-/* ------------------------------------------------------------------------------------------------------------ the end */
+/* ---------------------------------------------------------------------------------------------------------- the end */
 
 static void end_fault(struct crew *crew, int64_t now, bool at_once)
 {

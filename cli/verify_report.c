@@ -19,7 +19,7 @@ static double ms(int64_t ns)
     return (double)ns / 1e6;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ remarks */
+/* ---------------------------------------------------------------------------------------------------------- remarks */
 
 static void remark_on_ends(char *buffer, size_t size, const struct verify_run *run, bool kill)
 {
@@ -86,7 +86,7 @@ void verify_remark(char *buffer, size_t size, const struct verify_run *run, enum
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------------- table */
+/* ------------------------------------------------------------------------------------------------------------ table */
 
 static void print_figures(const struct verify_run *run, FILE *out)
 {
@@ -129,7 +129,7 @@ void verify_report_table(const struct verify_run *run, FILE *out)
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------------- JSON */
+/* ------------------------------------------------------------------------------------------------------------- JSON */
 
 static void json_count(FILE *out, const char *key, bool *first, uint64_t value)
 {

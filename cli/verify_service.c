@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * verify_service.c: judges what there was between the holds: for how long somebody waited while nobody had the lock, and
- * how long it took from one hand to the next.
+ * verify_service.c: judges what there was between the holds: for how long somebody waited while nobody had the lock,
+ * and how long it took from one hand to the next.
  */
 #include "verify.h"
 
@@ -101,7 +101,7 @@ static bool find_waits(const struct verify_history *history, int lock, struct ve
     return true;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ strikes */
+/* ---------------------------------------------------------------------------------------------------------- strikes */
 
 enum victim { IDLE, WAITING, HOLDING };
 
@@ -152,7 +152,7 @@ static void look_for_strikes(const struct verify_judge *judge, struct strikes *s
             strikes->last_ns = later(strikes->last_ns, earlier(judge->trouble[i].to_ns, gap->to_ns));
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- gaps */
+/* ------------------------------------------------------------------------------------------------------------- gaps */
 
 /* The gap is what the death of a holder has left. */
 static void measure_end(struct verify_judge *judge, const struct strikes *strikes, const struct verify_span *gap)
@@ -235,7 +235,7 @@ static bool judge_gaps(struct verify_judge *judge, int lock, struct strikes *str
     return true;
 }
 
-/* ------------------------------------------------------------------------------------------------------- kills, pauses */
+/* ---------------------------------------------------------------------------------------------------- kills, pauses */
 
 /* When the lock was next granted, to somebody who asked or waited after `from_ns`; 0: not any more. */
 static int64_t next_grant(const struct verify_judge *judge, int lock, int64_t from_ns)
@@ -272,7 +272,7 @@ static void count_strikes(struct verify_judge *judge, int lock, struct strikes *
     }
 }
 
-/* ----------------------------------------------------------------------------------------------------------- hand-offs */
+/* -------------------------------------------------------------------------------------------------------- hand-offs */
 
 static int by_size(const void *one, const void *other)
 {

@@ -239,9 +239,14 @@ static void round_of_worker(struct worker *worker)
     const uint8_t lock = dice < (of_long ? 75 : 3) ? VERIFY_LONG : VERIFY_SHORT;
     const bool only_try = verify_chance(&worker->seed, 5) == 0 || (lock == VERIFY_LONG && !of_long);
     const bool brief = verify_chance(&worker->seed, 10) == 0;
+    const int64_t left_ms = (worker->run->history.end_ns - verify_now()) / VERIFY_MS;
 
-    ask(worker, only_try ? VERIFY_TRY : VERIFY_WAIT, lock,
-        only_try ? 0 : 1 + verify_chance(&worker->seed, brief ? 20 : 1500));
+    uint32_t wait_ms = 1 + verify_chance(&worker->seed, brief ? 20 : 1500);
+
+    /* Nobody is to wait for those who still wait when it is over. */
+    if (left_ms > 0 && left_ms < wait_ms)
+        wait_ms = (uint32_t)left_ms;
+    ask(worker, only_try ? VERIFY_TRY : VERIFY_WAIT, lock, only_try ? 0 : wait_ms);
     rest((worker->run->rest_us + (int64_t)verify_chance(&worker->seed, worker->run->rest_us * 2)) * 1000);
 }
 
