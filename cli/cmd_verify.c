@@ -96,6 +96,8 @@ static int parse_number(struct verify_run *run, int option)
             return hfc_usage("verify", "--seconds %s: from a tenth of a second to an hour", optarg);
     } else if (!hfc_ttl(optarg, &run->history.ttl_ms, &why)) {
         return hfc_usage("verify", "--ttl %s %s", optarg, why);
+    } else if (run->history.ttl_ms > WINDOW_MAX_MS) {
+        return hfc_usage("verify", "--ttl %s: at most an hour", optarg);
     }
     return HFC_EXIT_OK;
 }
@@ -202,15 +204,16 @@ static int first_held(const hf_info *info, void *arg)
 }
 
 /* Whoever has locks with such names does not want them to be tortured. */
-static int refuse_names_in_use(hf_client *client, const char *prefix)
+static int refuse_names_in_use(hf_client *client, const struct verify_run *run)
 {
     char held[600] = "";
     hf_error err = { 0 };
 
     if (!(hf_capabilities(client) & HF_CAP_INSPECT))
         return HFC_EXIT_OK;
-    if (hf_inspect(client, prefix, first_held, held, &err) != HF_OK)
-        return hfc_fail(&err);
+    for (int i = 0; i < VERIFY_LOCKS && held[0] == '\0'; i++)
+        if (hf_inspect_one(client, run->name[i], first_held, held, &err) != HF_OK)
+            return hfc_fail(&err);
     if (held[0] == '\0')
         return HFC_EXIT_OK;
     hfc_say("a lock of this prefix is held: %s", held);
@@ -235,7 +238,7 @@ static int look_at_store(struct verify_run *run, const struct arguments *argumen
     const char *prefix = arguments->prefix != NULL ? arguments->prefix : fresh;
     for (int i = 0; i < VERIFY_LOCKS; i++)
         snprintf(run->name[i], sizeof run->name[i], "%s-%s", prefix, suffix[i]);
-    code = refuse_names_in_use(client, prefix);
+    code = refuse_names_in_use(client, run);
     hf_close(client);
     return code;
 }
@@ -279,7 +282,7 @@ static int look_at_what_is_left(struct verify_run *run, const struct arguments *
     hf_options options = HF_OPTIONS_INIT;
     hf_error err = { 0 };
     hf_client *client = NULL;
-    hf_status status = hf_open(&client, arguments->globals.url, NULL, &err);
+    hf_status status = run->hurried ? HF_CANCELED : hf_open(&client, arguments->globals.url, NULL, &err);
 
     options.ttl_ms = run->history.ttl_ms;
     options.wait_ms = run->history.end_ms + run->history.claim_ms + (uint32_t)(VERIFY_SLACK_NS / VERIFY_MS);
@@ -294,7 +297,7 @@ static int look_at_what_is_left(struct verify_run *run, const struct arguments *
             hf_inspect_one(client, run->name[i], is_listed, &left->listed, NULL);
     }
     hf_close(client);
-    return status == HF_UNAVAILABLE || status == HF_UNKNOWN ? hfc_fail(&err) : HFC_EXIT_OK;
+    return status >= HF_UNAVAILABLE ? hfc_fail(&err) : HFC_EXIT_OK;
 }
 
 static int write_page(const struct verify_run *run)
@@ -344,8 +347,15 @@ static int perform(struct verify_run *run, const struct arguments *arguments)
         return HFC_EXIT_INTERNAL;
     }
     const int judged = announce(run);
+    const bool nothing = run->result.figures.granted == 0 && run->signal == 0;
     verify_result_free(&run->result);
     code = code != HFC_EXIT_OK ? code : judged != HFC_EXIT_OK ? judged : reached;
+    if (atomic_load(&run->board->refused) && code == HFC_EXIT_OK)
+        return hfc_fail(&run->board->why);
+    if (nothing && code == HFC_EXIT_OK) {
+        hfc_say("nobody was given a lock: nothing was tried");
+        return HFC_EXIT_UNAVAILABLE;
+    }
     if (run->signal != 0 && code == HFC_EXIT_OK)
         hfc_signals_die(run->signal);
     return code;

@@ -207,6 +207,8 @@ struct verify_row {
 
 struct verify_board {
     _Atomic bool stop;
+    _Atomic bool refused;                          /* the store does not do what it is asked, and will not; */
+    hf_error why;                                  /* the first such answer */
     _Atomic uint64_t grants;                       /* for the progress bar */
     _Atomic uint64_t largest[VERIFY_LOCKS];        /* the register, where the store has none */
     struct verify_row row[VERIFY_WORKERS_MAX + 1]; /* the probe behind the workers */
@@ -226,7 +228,8 @@ struct verify_run {
     struct verify_record *records; /* `room` for each row */
     struct verify_history history;
     struct verify_result result;
-    int signal; /* that ended it early; 0: none */
+    int signal;   /* that ended it early; 0: none */
+    bool hurried; /* and another one after that */
 };
 
 struct hfc_signals;

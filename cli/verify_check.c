@@ -424,8 +424,8 @@ static void judge_what_is_left(struct verify_judge *judge)
 {
     for (int lock = 0; lock < VERIFY_LOCKS; lock++) {
         const struct verify_left *left = &judge->history->left[lock];
-        if (is_trouble(left->status))
-            continue;
+        if (left->status != HF_OK && left->status != HF_BUSY && left->status != HF_TIMEOUT)
+            continue; /* the store has not answered, or not this question */
         judge->result->verdict[VERIFY_P12].seen++;
         if (left->status != HF_OK)
             verify_violate(judge, VERIFY_P12, judge->history->over_ns, SIZE_MAX, SIZE_MAX,

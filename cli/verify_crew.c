@@ -356,10 +356,11 @@ static void dismiss(struct crew *crew)
     }
     crew->history->over_ns = verify_now();
     kill_the_rest(crew);
+    crew->run->hurried = crew->run->signal != 0 && first != 0;
     crew->run->signal = crew->run->signal != 0 ? crew->run->signal : first;
 }
 
-/* The rows of the board, one behind the other. */
+/* The rows of the board, one behind the other. What a worker was about to write when it was killed is not there. */
 static void collect(struct verify_run *run, uint32_t rows)
 {
     struct verify_history *history = &run->history;
@@ -367,6 +368,12 @@ static void collect(struct verify_run *run, uint32_t rows)
     history->record = run->records;
     for (uint32_t i = 0; i < rows; i++) {
         const size_t count = atomic_load(&run->board->row[i].count);
+        for (size_t k = 0; k < count; k++) {
+            struct verify_record *record = &run->records[(size_t)i * run->room + k];
+            const uint8_t stage = atomic_load(&record->stage);
+            record->answered_ns = stage >= VERIFY_ANSWERED ? record->answered_ns : 0;
+            record->released_ns = stage >= VERIFY_ENDED ? record->released_ns : 0;
+        }
         memmove((void *)(run->records + history->records), run->records + (size_t)i * run->room,
                 count * sizeof *run->records);
         history->records += count;

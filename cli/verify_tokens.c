@@ -67,7 +67,7 @@ static void judge_refusals(struct verify_judge *judge, size_t i)
 
     for (int k = 0; k < 2; k++) {
         const struct verify_write *write = &record->write[k];
-        figures->writes += write->to_ns != 0;
+        figures->writes += write->to_ns != 0 && (write->status == HF_OK || write->status == HF_LOST);
         if (write->to_ns == 0 || write->status != HF_LOST)
             continue;
         if (record->believed_ns > write->to_ns)

@@ -200,12 +200,20 @@ static void hold(struct worker *worker, struct verify_record *record, hf_lock *l
 
 /* ----------------------------------------------------------------------------------------------------------- rounds */
 
+/* What trying again does not help against; the first of all is shown. */
+static void report(struct verify_board *board, const hf_error *err)
+{
+    if (!atomic_exchange(&board->refused, true))
+        board->why = *err;
+}
+
 static void ask(struct worker *worker, enum verify_kind kind, uint8_t lock, uint32_t wait_ms)
 {
     struct verify_record *record = begin(worker, kind, lock);
     hf_options options = HF_OPTIONS_INIT;
     const char *name = worker->run->name[lock];
     hf_lock *got = NULL;
+    hf_error err = { 0 };
 
     if (record == NULL)
         return;
@@ -215,8 +223,8 @@ static void ask(struct worker *worker, enum verify_kind kind, uint8_t lock, uint
     options.note = "holdfast verify";
     options.wait_ms = record->wait_ms = wait_ms;
     const uint32_t percent = plan(worker, record, &options);
-    const hf_status status = kind == VERIFY_TRY ? hf_try_acquire(&got, worker->client, name, &options, NULL)
-                                                : hf_acquire(&got, worker->client, name, &options, NULL);
+    const hf_status status = kind == VERIFY_TRY ? hf_try_acquire(&got, worker->client, name, &options, &err)
+                                                : hf_acquire(&got, worker->client, name, &options, &err);
     record->answered_ns = verify_now();
     record->status = (int32_t)status;
     if ((got != NULL) != (status == HF_OK))
@@ -228,6 +236,8 @@ static void ask(struct worker *worker, enum verify_kind kind, uint8_t lock, uint
     } else {
         hf_release(got, NULL);
         atomic_store(&record->stage, VERIFY_ENDED);
+        if (status >= HF_DENIED)
+            report(worker->board, &err);
     }
 }
 

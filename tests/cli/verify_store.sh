@@ -17,7 +17,7 @@ port=${port%%[!0-9]*}
 try()
 {
     case $what in
-    kept) "$HOLDFAST" verify "$url" --seconds 4 --ttl 500ms --pause --kill ;;
+    kept) "$HOLDFAST" verify "$url" --seconds 5 --ttl 1s --pause --kill ;;
     flushed)
         "$HOLDFAST" verify "$url" --seconds 4 --during "while :; do redis-cli -p $port flushall; sleep 1; done"
         ;;
