@@ -10,15 +10,12 @@ nothing_left()
 }
 
 expect 0 "$HOLDFAST" verify --seconds 3 --ttl 300ms --kill --pause --prefix "of-$$-a" --json --html page.html
-json 'it["kept"] and it["violations"] == [] and it["workers"] == 4 and it["ttl_ms"] == 300'
-json '{p["promise"]: p["verdict"] for p in it["promises"]}["1"] == "kept"'
-json '{p["promise"]: p["verdict"] for p in it["promises"]}["5"] == "kept"'
-json '{p["promise"]: p["verdict"] for p in it["promises"]}["5-paused"] == "not claimed"'
-json '{p["promise"]: p["verdict"] for p in it["promises"]}["9"] == "kept"'
-json '{p["promise"]: p["verdict"] for p in it["promises"]}["12"] == "kept"'
-json 'it["figures"]["killed"] > 0 and it["figures"]["paused"] > 0 and it["figures"]["handoffs"] > 0'
-json '{e["kind"] for e in it["events"]} >= {"killed", "paused"}'
-json 'all(r["asked_s"] <= r["answered_s"] for r in it["history"] if r["answered_s"] is not None)'
+json 'it["kept"] and it["violations"] == [] and it["workers"] == 4 and it["ttl_ms"] == 300 and \
+    {p["promise"] for p in it["promises"] if p["verdict"] == "kept"} >= {"1", "2", "3", "5", "9", "12"} and \
+    {p["promise"] for p in it["promises"] if p["verdict"] == "not claimed"} == {"5-paused"} and \
+    it["figures"]["killed"] > 0 and it["figures"]["paused"] > 0 and it["figures"]["handoffs"] > 0 and \
+    {e["kind"] for e in it["events"]} >= {"killed", "paused"} and \
+    all(r["asked_s"] <= r["answered_s"] for r in it["history"] if r["answered_s"] is not None)'
 same "$(cat err)" ""
 nothing_left "a run"
 
