@@ -65,6 +65,7 @@ int hfc_hold_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_guard_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_bench_main(struct hfc_globals *globals, int argc, char **argv);
 int hfc_doctor_main(struct hfc_globals *globals, int argc, char **argv);
+int hfc_verify_main(struct hfc_globals *globals, int argc, char **argv);
 
 /* Above every character, so that a long option cannot be mistaken for a letter. */
 enum { HFC_OPT_REACH = 256, HFC_OPT_FIRST };

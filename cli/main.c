@@ -23,6 +23,7 @@ static const struct {
     { "engines", hfc_engines_main, "list what can keep locks, and what each can do" },
     { "doctor", hfc_doctor_main, "look for what could lose a lock, and say what mends it" },
     { "bench", hfc_bench_main, "measure a store" },
+    { "verify", hfc_verify_main, "try on a store what is promised" },
 };
 #define COMMANDS (sizeof commands / sizeof commands[0])
 

@@ -38,7 +38,7 @@ _holdfast_schemes()
 _holdfast()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands='run hold ls status break forget guard engines doctor bench help'
+    local commands='run hold ls status break forget guard engines doctor bench verify help'
     local lock='-n --nonblock -w --wait --timeout -t --ttl -E --conflict-exit-code -q --quiet --no-renew --max-hold'
     lock+=' --note --verbose --log --on-lost-exec'
     local command= url= name= word i
@@ -92,7 +92,7 @@ _holdfast()
     -w | --wait | --timeout | -t | --ttl | --max-hold | --grace | --once-per | --hold-at-least)
         word='500ms 2s 30s 5m 1h'
         ;;
-    -E | --conflict-exit-code | -c | --command | --note | --on-lost-exec | --workers | --seconds) word= ;;
+    -E | --conflict-exit-code | -c | --command | --note | --on-lost-exec | --workers | --seconds | --during | --prefix) word= ;;
     *) word=- ;;
     esac
     if [[ $word != - && ! ($command == run && -n $name) ]]; then
@@ -111,6 +111,7 @@ _holdfast()
         engines) word+=' --json' ;;
         doctor) word+=' --ttl --read-only --json' ;;
         bench) word+=' --mode --workers --procs --seconds --json' ;;
+        verify) word+=' --seconds --workers --ttl --pause --kill --during --prefix --html --json' ;;
         esac
         _holdfast_offer "$word"
         return
