@@ -161,6 +161,24 @@ TEST_LIMIT(tokens_grow_though_the_marks_are_removed, 60)
     hf_close(other);
 }
 
+/* By a session that hangs: without it a grant waits for the disk, and for nothing else. */
+TEST_LIMIT(a_mark_that_is_locked_holds_up_nobody, 60)
+{
+    struct postgres_server *server = start_lazy();
+    hf_client *client = open_client();
+    uint64_t last = 0;
+    check_grows(&last, take_once(client, "x"));
+    postgres_server_do(server, "BEGIN");
+    CHECK_INT(0, postgres_server_number(server, "SELECT token FROM holdfast_locks_grants WHERE name = '' FOR UPDATE"));
+    for (int i = 0; i < 20; i++)
+        check_grows(&last, take_once(client, "x"));
+    CHECK_INT(0, postgres_server_number(server, "SELECT count(*) FROM pg_locks WHERE NOT granted"));
+    postgres_server_do(server, "ROLLBACK");
+    crash(server, -3600000);
+    check_grows(&last, take_once(client, "x"));
+    hf_close(client);
+}
+
 /* Whose row it is does not say who has it. */
 TEST_LIMIT(the_last_holder_is_not_taken_for_the_holder, 60)
 {

@@ -301,13 +301,16 @@ static const char advisory_look[] =
     " LEFT JOIN {G} g ON g.name = $1 AND EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(
         "$1") " AND k.granted AND k.pid = g.backend)";
 
-static const char token_floor[] = "INSERT INTO {W} (name, client, serial, backend, note) SELECT '', 0, 0, 0,"
-                                  " coalesce((SELECT g.token FROM {G} g WHERE g.name = ''), 0)::text"
-                                  " ON CONFLICT (client, serial) DO NOTHING";
+static const char token_floor[] =
+    "WITH mark AS (INSERT INTO {G} (name) VALUES ('') ON CONFLICT (name) DO NOTHING)"
+    " INSERT INTO {W} (name, client, serial, backend, note) SELECT '', 0, 0, 0,"
+    " coalesce((SELECT g.token FROM {G} g WHERE g.name = ''), 0)::text ON CONFLICT (client, serial) DO NOTHING";
 
+/* One at a time: who hangs while it has the row locked must hold up nobody. */
 static const char token_ceiling[] =
-    "INSERT INTO {G} AS g (name, token) VALUES ('', greatest($1, " MICROSECONDS ") + 10000000)"
-    " ON CONFLICT (name) DO UPDATE SET token = greatest(g.token, excluded.token) RETURNING token";
+    "UPDATE {G} g SET token = greatest(g.token, greatest($1, " MICROSECONDS ") + 10000000)"
+    " FROM (SELECT m.name FROM {G} m WHERE m.name = '' FOR UPDATE SKIP LOCKED) m WHERE g.name = m.name"
+    " RETURNING g.token";
 
 static const char advisory_block[] = "SELECT pg_advisory_lock(" KEY("$1") ")";
 

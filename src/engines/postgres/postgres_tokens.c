@@ -12,7 +12,8 @@
  * Each token is above its name's last one, above the floor, and not below the server's microseconds. A grant whose
  * token is above the ceiling waits for the disk, as all did before. One that is not need not: what a crash can make
  * forgotten so is not above the ceiling, and all that comes after the crash is. Who takes locks again and again has the
- * ceiling raised every few seconds by one of its grants, which waits; who does not has nothing to gain.
+ * ceiling raised every few seconds by one of its grants, which waits; who does not has nothing to gain. If somebody
+ * else has the ceiling locked, the grant is one that waits, and no more.
  *
  * A ceiling that was raised in an earlier run of the same server does no harm: the floor is not below it. One of
  * another server, which may not have it on its disk, is forgotten.
