@@ -21,9 +21,9 @@
 #include "postgres.h"
 #include <string.h>
 
-/* The ceiling is raised to ten seconds ahead; only by who was granted something a moment ago. */
+/* The ceiling is raised to ten seconds ahead; only by who was granted something a while ago, and so may be again. */
 #define RAISE_PAUSE (9 * HFI_SECOND)
-#define A_MOMENT HFI_SECOND
+#define A_WHILE (5 * HFI_SECOND)
 
 hf_status hfi_postgres_make_floor(struct postgres_store *store, struct postgres_connection *connection,
                                   hfi_time deadline_ns, hf_error *err)
@@ -48,7 +48,7 @@ static bool begin(struct postgres_store *store, const struct postgres_connection
     pthread_mutex_lock(&store->mutex);
     const bool known = is_same_server(store, connection);
     const bool fresh = now - tokens->raised_ns < RAISE_PAUSE && tokens->last <= tokens->ceiling;
-    const bool raises = known && !fresh && !tokens->raising && now - tokens->granted_ns < A_MOMENT;
+    const bool raises = known && !fresh && !tokens->raising && now - tokens->granted_ns < A_WHILE;
     tokens->raising |= raises;
     hfi_postgres_put(values->ceiling, known && !raises ? tokens->ceiling : 0);
     hfi_postgres_put(values->version, tokens->last);
