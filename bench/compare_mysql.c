@@ -2,7 +2,8 @@
  *
  * compare_mysql.c: what Holdfast adds to the statements of an uncontended lease, and what a hand-off costs.
  *
- *     compare_mysql URL [ROUNDS]    prints one object of JSON; mysql://root@HOST:PORT/DATABASE
+ *     compare_mysql URL [ROUNDS]           prints one object of JSON; mysql://root@HOST:PORT/DATABASE
+ *     compare_mysql --bare URL [ROUNDS]    pairs of all strategies beside the server's own lock functions
  *
  * The raw side runs the engine's own two statements, prepared, with libmariadb's plain calls, in turns with Holdfast,
  * so that both see the same machine. A round trip is a statement that does nothing; round trips and hand-offs begin
@@ -10,6 +11,7 @@
  */
 #include "compare_store.h"
 #include "engines/mysql/mysql_engine.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +32,7 @@ static MYSQL_BIND value_of(char letter)
 {
     static uint64_t ttl_ms = 30000, pid = 1;
     static const char *const texts[] = { ['n'] = "raw", ['o'] = owner, ['h'] = "host", ['k'] = "" };
-    if (letter == 't' || letter == 'p')
+    if (strchr("tpr", letter)) /* the number of a request: as large as the process's */
         return (MYSQL_BIND){ .buffer_type = MYSQL_TYPE_LONGLONG, .buffer = letter == 't' ? &ttl_ms : &pid };
     return (MYSQL_BIND){ .buffer_type = strchr("no", letter) ? MYSQL_TYPE_BLOB : MYSQL_TYPE_STRING,
                          .buffer = (void *)texts[(int)letter],
@@ -83,6 +85,92 @@ static double round_trip_us(const struct raw *raw)
     return now_us() - start;
 }
 
+/* --- beside bare locks --- */
+
+static const char *const bare_names[] = { "bare_lock", "bare_sequence", "bare_memory", "bare_row" };
+/* What a lock without tokens would do; one that draws them from MariaDB's sequence; one that writes down who has it
+ * where nothing is kept; one synced commit. */
+static const char *const bare_statements[][2] = {
+    { "SELECT GET_LOCK('bare', 0)", "SELECT RELEASE_LOCK('bare')" },
+    { "SELECT GET_LOCK('bare', 0), NEXTVAL(bare_sequence)", "SELECT RELEASE_LOCK('bare')" },
+    { "REPLACE INTO bare_memory (name, note) SELECT 'x', 'y' FROM DUAL WHERE GET_LOCK('bare', 0)",
+      "SELECT RELEASE_LOCK('bare')" },
+    { "INSERT INTO bare_row VALUES (1, 1) ON DUPLICATE KEY UPDATE token = token + 1", "SELECT 1" },
+};
+#define BARE (sizeof bare_names / sizeof bare_names[0])
+
+struct bare {
+    MYSQL *client;
+    MYSQL_STMT *statements[2];
+};
+
+static MYSQL *connect_bare(const struct mysql_config *config)
+{
+    MYSQL *client = mysql_init(NULL);
+    demand(mysql_real_connect(client, config->host, config->user, config->password, config->database, config->port,
+                              NULL, 0) != NULL,
+           mysql_error(client));
+    return client;
+}
+
+static double bare_pair_us(void *arg)
+{
+    const struct bare *bare = arg;
+    const double start = now_us();
+    for (size_t i = 0; i < 2; i++) {
+        demand(mysql_stmt_execute(bare->statements[i]) == 0, mysql_stmt_error(bare->statements[i]));
+        demand(mysql_stmt_store_result(bare->statements[i]) == 0, mysql_stmt_error(bare->statements[i]));
+        mysql_stmt_free_result(bare->statements[i]);
+    }
+    return now_us() - start;
+}
+
+static void make_bare_tables(const struct mysql_config *config)
+{
+    static const char *const texts[] = {
+        "CREATE SEQUENCE IF NOT EXISTS bare_sequence",
+        "CREATE TABLE IF NOT EXISTS bare_memory (name VARBINARY(255) NOT NULL, note VARCHAR(120), token BIGINT UNSIGNED"
+        " NOT NULL AUTO_INCREMENT PRIMARY KEY, UNIQUE KEY (name)) ENGINE=MEMORY",
+        "CREATE TABLE IF NOT EXISTS bare_row (id INT PRIMARY KEY, token BIGINT) ENGINE=InnoDB",
+    };
+    MYSQL *client = connect_bare(config);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        demand(mysql_query(client, texts[i]) == 0, mysql_error(client));
+    mysql_close(client);
+}
+
+static void compare_with_bare(const char *url, size_t rounds)
+{
+    static const char *const strategies[] = { "get-lock", "lease", "version", "insert", "for-update" };
+    enum { OURS = sizeof strategies / sizeof strategies[0] };
+    struct mysql_config config = { .port = 0 };
+    struct side sides[BARE + OURS];
+    struct bare bares[BARE];
+    hf_error err = { 0 };
+    demand(hfi_mysql_config_read(&config, &(struct hfi_url){ "mysql", url + 6 }, &err) == HF_OK, err.message);
+    make_bare_tables(&config);
+    for (size_t i = 0; i < BARE; i++) {
+        bares[i].client = connect_bare(&config);
+        for (size_t j = 0; j < 2; j++)
+            bares[i].statements[j] = prepare(bares[i].client, bare_statements[i][j]);
+        sides[i] = (struct side){ bare_names[i], bare_pair_us, &bares[i] };
+    }
+    for (size_t i = 0; i < OURS; i++) {
+        char ours[600];
+        hf_client *client = NULL;
+        snprintf(ours, sizeof ours, "mysql://%s@%s:%u/%s?strategy=%s&table=bare_%zu", config.user, config.host,
+                 config.port, config.database, strategies[i], i);
+        demand(hf_open(&client, ours, NULL, &err) == HF_OK, err.message);
+        sides[BARE + i] = (struct side){ strategies[i], our_side_us, client };
+    }
+    compare_sides(sides, BARE + OURS, rounds);
+    for (size_t i = 0; i < OURS; i++)
+        hf_close(sides[BARE + i].arg);
+    for (size_t i = 0; i < BARE; i++)
+        mysql_close(bares[i].client);
+    hfi_mysql_config_free(&config);
+}
+
 int main(int argc, char **argv)
 {
     const size_t rounds = argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 2000;
@@ -92,8 +180,12 @@ int main(int argc, char **argv)
     struct raw raw;
     hf_client *client = NULL, *other = NULL;
     hf_error err = { 0 };
+    if (argc > 2 && strcmp(argv[1], "--bare") == 0) {
+        compare_with_bare(argv[2], argc > 3 ? (size_t)strtoul(argv[3], NULL, 10) : 2000);
+        return 0;
+    }
     demand(argc >= 2 && strncmp(argv[1], "mysql:", 6) == 0 && ours && theirs && rounds > 0,
-           "usage: compare_mysql mysql://USER@HOST:PORT/DATABASE [ROUNDS]");
+           "usage: compare_mysql [--bare] mysql://USER@HOST:PORT/DATABASE [ROUNDS]");
     demand(hfi_mysql_config_read(&config, &(struct hfi_url){ "mysql", argv[1] + 6 }, &err) == HF_OK, err.message);
     demand(hf_open(&client, argv[1], NULL, &err) == HF_OK && hf_open(&other, argv[1], NULL, &err) == HF_OK,
            err.message);

@@ -2,7 +2,8 @@
  *
  * compare_postgres.c: what Holdfast adds to the statements of an uncontended lease, and what a hand-off costs.
  *
- *     compare_postgres URL [ROUNDS]    prints one object of JSON; the URL has a host, 127.0.0.1, and a port
+ *     compare_postgres URL [ROUNDS]           prints one object of JSON; the URL has a host, 127.0.0.1, and a port
+ *     compare_postgres --bare URL [ROUNDS]    pairs of all strategies beside the server's own lock functions
  *
  * The raw side sends the text of the engine's own statements with libpq, in the same pipelines, in turns with Holdfast,
  * so that both see the same machine. As a hand-off begins after a rest, in which caches cool and processors slow down,
@@ -315,6 +316,74 @@ static void measure_pairs(const char *url, size_t batches, double *ours, double 
     free(ratios);
 }
 
+/* --- beside bare locks --- */
+
+static const char *const bare_names[] = { "bare_lock", "bare_sequence", "bare_row" };
+/* What a lock without tokens would do; one that draws them from a sequence; one synced commit. */
+static const char *const bare_statements[][2] = {
+    { "SELECT pg_try_advisory_lock(42)", "SELECT pg_advisory_unlock(42)" },
+    { "SELECT pg_try_advisory_lock(42), nextval('bare_sequence')", "SELECT pg_advisory_unlock(42)" },
+    { "INSERT INTO bare VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET token = bare.token + 1", "SELECT 1" },
+};
+#define BARE (sizeof bare_names / sizeof bare_names[0])
+
+struct bare {
+    PGconn *pq;
+    const char *const *statements;
+};
+
+static double bare_pair_us(void *arg)
+{
+    const struct bare *bare = arg;
+    const double start = now_us();
+    for (size_t i = 0; i < 2; i++) {
+        PGresult *result = PQexecPrepared(bare->pq, i ? "give" : "take", 0, NULL, NULL, NULL, 0);
+        demand(PQresultStatus(result) == PGRES_TUPLES_OK || PQresultStatus(result) == PGRES_COMMAND_OK,
+               PQerrorMessage(bare->pq));
+        PQclear(result);
+    }
+    return now_us() - start;
+}
+
+static void open_bare(struct bare *bare, const char *url, const char *const *statements)
+{
+    bare->pq = connect_raw(url);
+    bare->statements = statements;
+    for (size_t i = 0; i < 2; i++)
+        PQclear(PQprepare(bare->pq, i ? "give" : "take", statements[i], 0, NULL));
+}
+
+static void compare_with_bare(const char *url, size_t rounds)
+{
+    static const char *const strategies[] = { "advisory", "lease", "version", "insert", "for-update" };
+    enum { OURS = sizeof strategies / sizeof strategies[0] };
+    struct side sides[BARE + OURS];
+    struct bare bares[BARE];
+    PGconn *pq = connect_raw(url);
+    PQclear(PQexec(pq, "CREATE SEQUENCE IF NOT EXISTS bare_sequence"));
+    PQclear(PQexec(pq, "CREATE TABLE IF NOT EXISTS bare (id int PRIMARY KEY, token bigint)"));
+    PQfinish(pq);
+    for (size_t i = 0; i < BARE; i++) {
+        open_bare(&bares[i], url, bare_statements[i]);
+        sides[i] = (struct side){ bare_names[i], bare_pair_us, &bares[i] };
+    }
+    for (size_t i = 0; i < OURS; i++) {
+        char plain[500], ours[600];
+        hf_client *client = NULL;
+        hf_error err = { 0 };
+        without_strategy(plain, sizeof plain, url);
+        snprintf(ours, sizeof ours, "%s%cstrategy=%s&table=bare_%zu", plain, strchr(plain, '?') ? '&' : '?',
+                 strategies[i], i);
+        demand(hf_open(&client, ours, NULL, &err) == HF_OK, err.message);
+        sides[BARE + i] = (struct side){ strategies[i], our_side_us, client };
+    }
+    compare_sides(sides, BARE + OURS, rounds);
+    for (size_t i = 0; i < BARE; i++)
+        PQfinish(bares[i].pq);
+    for (size_t i = 0; i < OURS; i++)
+        hf_close(sides[BARE + i].arg);
+}
+
 static void show(const char *prefix, const struct handoff *handoff)
 {
     for (size_t i = 0; i < MEASURES; i++)
@@ -326,7 +395,12 @@ static void show(const char *prefix, const struct handoff *handoff)
 int main(int argc, char **argv)
 {
     double ours, theirs, ratio;
-    demand(argc >= 2, "usage: compare_postgres URL [ROUNDS]");
+    const bool bare = argc > 2 && strcmp(argv[1], "--bare") == 0;
+    demand(argc >= 2, "usage: compare_postgres [--bare] URL [ROUNDS]");
+    if (bare) {
+        compare_with_bare(argv[2], argc > 3 ? (size_t)strtoul(argv[3], NULL, 10) : 2000);
+        return 0;
+    }
     const size_t rounds = argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 4000;
     measure_pairs(argv[1], rounds / BATCH, &ours, &theirs, &ratio);
     const struct handoff near = measure_handoffs(argv[1], HANDOFFS), far = measure_far(argv[1]);

@@ -4,6 +4,8 @@
  */
 #include "compare_store.h"
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 double now_us(void)
@@ -62,4 +64,35 @@ double our_handoff_us(hf_client *holder, hf_client *other)
     pthread_join(thread, NULL);
     hf_release(runner.lock, NULL);
     return runner.got_us - start;
+}
+
+double our_side_us(void *arg)
+{
+    return our_pair_us(arg);
+}
+
+#define SIDE_BATCH 50
+
+void compare_sides(const struct side *sides, size_t count, size_t rounds)
+{
+    const size_t batches = rounds / SIDE_BATCH;
+    double *times = calloc(count * batches, sizeof *times), *ratios = calloc(batches, sizeof *ratios);
+    demand(times && ratios && batches > 0, "no memory, or too few rounds");
+    for (size_t i = 0; i < batches; i++) {
+        for (size_t j = 0; j < count; j++) {
+            double batch[SIDE_BATCH];
+            for (size_t k = 0; k < SIDE_BATCH; k++)
+                batch[k] = sides[j].pair_us(sides[j].arg);
+            times[j * batches + i] = median(batch, SIDE_BATCH);
+        }
+    }
+    for (size_t j = count; j-- > 0;) { /* median() sorts: the first one's last */
+        for (size_t i = 0; i < batches; i++)
+            ratios[i] = times[j * batches + i] / times[i];
+        printf("%s\"%s_us\": %.1f, \"%s_ratio\": %.2f", j + 1 == count ? "{" : ", ", sides[j].name,
+               median(times + j * batches, batches), sides[j].name, median(ratios, batches));
+    }
+    printf("}\n");
+    free(times);
+    free(ratios);
 }

@@ -22,4 +22,16 @@ double our_pair_us(hf_client *client);
 /* From the release by one client to the end of the other's wait. */
 double our_handoff_us(hf_client *holder, hf_client *other);
 
+/* What takes and gives back something once, and how long that took. */
+struct side {
+    const char *name;
+    double (*pair_us)(void *arg);
+    void *arg;
+};
+/* All of them in batches by turns, so that they share what else the machine does. Prints one object of JSON: medians,
+ * and the medians of the ratios to the first one's batches. */
+void compare_sides(const struct side *sides, size_t count, size_t rounds);
+/* A pair of ours as a side: `arg` is the client. */
+double our_side_us(void *arg);
+
 #endif

@@ -38,8 +38,8 @@ CREATE TABLE IF NOT EXISTS holdfast_locks (
     undone BLOB                                     -- owners that gave up without an answer: theirs come too late, too
 ) ENGINE=InnoDB;
 
--- What must outlive the lock itself (insert, for-update, get-lock): the last token, and who holds it. lease, version,
--- insert: of a lock that was broken, in the note: whose token that was, and who did it.
+-- What must outlive the lock itself (insert, for-update, get-lock): the last token, and who holds it or held it last.
+-- lease, version, insert: of a lock that was broken, in the note: whose token that was, and who did it.
 CREATE TABLE IF NOT EXISTS holdfast_locks_grants (
     name VARBINARY(255) NOT NULL PRIMARY KEY,
     token BIGINT UNSIGNED NOT NULL DEFAULT 0,

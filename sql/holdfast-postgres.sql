@@ -48,7 +48,8 @@ CREATE TABLE IF NOT EXISTS :"schema".:"table" (
 ) WITH (fillfactor = 50);
 ALTER TABLE :"schema".:"table" ADD COLUMN IF NOT EXISTS request bigint NOT NULL DEFAULT 0; -- made by version 0.1
 
--- Who waits, in order. Unlogged: whoever waits lines up again after a crash.
+-- Who waits, in order. Unlogged: whoever waits lines up again after a crash. The row without a name says above what
+-- number the tokens of advisory locks are until the next crash; it may be deleted, as all others.
 CREATE UNLOGGED TABLE IF NOT EXISTS :"schema".:"waiters" (
     name text COLLATE "C" NOT NULL,
     place bigint GENERATED ALWAYS AS IDENTITY,
@@ -62,7 +63,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS :"schema".:"waiters" (
     UNIQUE (client, serial)
 );
 
--- The last token of each name where the lock itself does not keep it (insert, for-update, advisory), and who holds it.
+-- The last token of each name where the lock itself does not keep it (insert, for-update, advisory), and who holds it;
+-- advisory: or held it last. The row without a name: how far tokens of advisory locks may be forgotten by a crash.
 -- lease, version, insert: of a lock that was broken, in the note: whose token that was, and who did it.
 CREATE TABLE IF NOT EXISTS :"schema".:"grants" (
     name text COLLATE "C" PRIMARY KEY,

@@ -73,7 +73,10 @@ TEST_LIMIT(a_release_does_not_wait_for_the_disk, 120)
         use_strategy(server, strategy_names[i]);
         const int64_t counted = count_syncs(server, strategy_names[i], PAIRS);
         test_note("%s: %d pairs, %d times", strategy_names[i], PAIRS, (int)counted);
-        CHECK(counted >= PAIRS && counted < PAIRS + PAIRS / 4); /* the server's own are few */
+        if (strcmp(strategy_names[i], "advisory") == 0) /* the acquire does not either, but now and then */
+            CHECK(counted < PAIRS / 4);
+        else
+            CHECK(counted >= PAIRS && counted < PAIRS + PAIRS / 4); /* the server's own are few */
     }
 }
 

@@ -257,7 +257,7 @@ static void undo(struct mysql_store *store, struct mysql_connection *connection,
     if (!connection->broken && store->config.strategy->transaction) /* whether or not the server has ended it */
         say(store, connection, "ROLLBACK", deadline_ns, NULL);
     if (!connection->broken)
-        hfi_mysql_let_go(store, connection, NULL, deadline_ns, NULL);
+        hfi_mysql_let_go(store, connection, deadline_ns, NULL);
 }
 
 /* In its transaction, or before the lock is let go of. */
@@ -271,24 +271,21 @@ static hf_status mark(struct mysql_store *store, struct mysql_connection *connec
     return status;
 }
 
+/* Writes nothing but the mark, as a commit would wait for the disk: the row of grants goes on to name who held it last,
+ * and whoever reads it looks whether that connection does. */
 static hf_status unlock(struct mysql_store *store, struct mysql_connection *connection,
                         const struct hfi_request *request, hf_error *err)
 {
     struct mysql_values values;
     struct mysql_answer answer = { .found = false };
-    uint64_t count = 0;
     hfi_mysql_values(&values, store, request);
     const hf_status marked = request->done_ms ? mark(store, connection, &values, request->deadline_ns, err) : HF_OK;
     if (marked != HF_OK && marked != HF_LOST && !hfi_mysql_is_final(marked))
         return marked;
     hf_status status = hfi_mysql_run(store, connection, SQL_FREE, &values, &answer, request->deadline_ns, err);
-    if (status == HF_OK && answer.changed > 0)
-        count = answer.number;
-    else if (status == HF_OK) /* somebody deleted the row of grants */
-        status = hfi_mysql_let_go(store, connection, &count, request->deadline_ns, err);
     if (status == HF_OK && store->config.strategy->transaction)
-        status = say(store, connection, "COMMIT", request->deadline_ns, err);
-    else if (status == HF_OK && count == 0)
+        status = say(store, connection, request->done_ms ? "COMMIT" : "ROLLBACK", request->deadline_ns, err);
+    else if (status == HF_OK && hfi_mysql_number(&answer.row, 0) == 0)
         status = hfi_fail(err, HF_LOST, 0, "the server no longer had it");
     return status == HF_OK ? marked : status;
 }

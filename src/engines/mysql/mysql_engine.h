@@ -266,9 +266,9 @@ bool hfi_mysql_cancel(struct mysql_store *store, struct mysql_connection *connec
                       hfi_time deadline_ns);
 /* Asks for a sign of life, unless it was asked already, without waiting for it. */
 void hfi_mysql_ping(struct mysql_connection *connection, hfi_time now_ns);
-/* Gives up all user-level locks of the connection; tells how many there were. */
-hf_status hfi_mysql_let_go(struct mysql_store *store, struct mysql_connection *connection, uint64_t *count,
-                           hfi_time deadline_ns, hf_error *err);
+/* Gives up all user-level locks of the connection. */
+hf_status hfi_mysql_let_go(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
+                           hf_error *err);
 
 /* Writes down that the connection is going to wait, for people. It waits all the same if that cannot be done, unless
  * the connection broke over it. */

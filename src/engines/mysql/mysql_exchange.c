@@ -556,15 +556,13 @@ bool hfi_mysql_cancel(struct mysql_store *store, struct mysql_connection *connec
     return !connection->broken;
 }
 
-hf_status hfi_mysql_let_go(struct mysql_store *store, struct mysql_connection *connection, uint64_t *count,
-                           hfi_time deadline_ns, hf_error *err)
+hf_status hfi_mysql_let_go(struct mysql_store *store, struct mysql_connection *connection, hfi_time deadline_ns,
+                           hf_error *err)
 {
     struct mysql_answer answer = { .found = false };
     const hf_status status = hfi_mysql_say(store, connection, "SELECT RELEASE_ALL_LOCKS()", &answer, deadline_ns, err);
     if (status != HF_OK)
         connection->broken = true;
-    if (status == HF_OK && count)
-        *count = hfi_mysql_number(&answer.row, 0);
     return status;
 }
 

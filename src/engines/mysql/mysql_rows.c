@@ -134,7 +134,7 @@ static void leave_line(struct mysql_store *store, struct mysql_lock *lock, hfi_t
     if (connection && !connection->broken && lock->calling)
         hfi_mysql_cancel(store, connection, NULL, deadline_ns);
     if (connection && !connection->broken && (lock->calling || lock->got))
-        hfi_mysql_let_go(store, connection, NULL, deadline_ns, NULL);
+        hfi_mysql_let_go(store, connection, deadline_ns, NULL);
     hfi_mysql_give_back(store, connection);
     lock->connection = NULL;
     lock->calling = lock->got = false;
@@ -190,7 +190,7 @@ static void stay_in_line(struct mysql_store *store, struct mysql_lock *lock, con
         lock->got = first;
     } else {
         if (first || !answer->found) /* nobody may wait for what lies in the pool */
-            hfi_mysql_let_go(store, connection, NULL, request->deadline_ns, NULL);
+            hfi_mysql_let_go(store, connection, request->deadline_ns, NULL);
         hfi_mysql_give_back(store, connection);
     }
 }
@@ -214,7 +214,7 @@ static void become_holder(struct mysql_store *store, struct mysql_lock *lock, st
         hfi_mysql_watch(store, lock);
     } else {
         lock->connection = NULL;
-        hfi_mysql_let_go(store, connection, NULL, deadline_ns, NULL);
+        hfi_mysql_let_go(store, connection, deadline_ns, NULL);
         hfi_mysql_give_back(store, connection);
     }
 }
@@ -370,7 +370,7 @@ static hf_status release_held(struct mysql_store *store, struct mysql_lock *lock
     hf_status status = free_row(store, lock, &connection, request, &changed, err);
     if (status == HF_OK && changed == 0) {
         if (pinned)
-            hfi_mysql_let_go(store, connection, NULL, request->deadline_ns, NULL);
+            hfi_mysql_let_go(store, connection, request->deadline_ns, NULL);
         status = fail_lost(store, lock, request, err);
     }
     if (connection && status != HF_OK && status != HF_LOST)

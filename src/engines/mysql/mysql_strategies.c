@@ -273,8 +273,7 @@ static const char insert_inspect_one[] = INSERT_INSPECT(IS_IT("l.name"));
 
 static const char bound_look[] = "SELECT 0, host, pid, NULL FROM {G} WHERE name = ? AND " IS_HELD;
 
-static const char bound_free[] = "UPDATE {G} SET owner = NULL, connection = NULL,"
-                                 " bell = LAST_INSERT_ID(RELEASE_ALL_LOCKS()) * 0 WHERE name = ? AND owner = ?";
+static const char bound_free[] = "SELECT RELEASE_ALL_LOCKS()";
 
 static const char bound_mark[] = MARK("SELECT name, token, host, pid, note FROM {G} WHERE name = ? AND owner = ?"
                                       " AND connection = CONNECTION_ID() AND " IS_HELD);
@@ -380,7 +379,7 @@ static const struct mysql_strategy strategies[] = {
                [SQL_LOOK] = { bound_look, "n" }, [SQL_ENTER] = { enter, "nohpk" }, [SQL_TIDY] = { tidy, "" },
                [SQL_CALL] = { lock_call, "xn" }, [SQL_WAITS] = { lock_waits, "bb" },
                [SQL_GRANT] = { lock_grant, "noxnhpk" }, [SQL_GRANT_ONCE] = { lock_grant_once, "noxnhpknn" },
-               [SQL_FREE] = { bound_free, "no" }, [SQL_RINGER] = { lock_ringer, "xn" },
+               [SQL_FREE] = { bound_free, "" }, [SQL_RINGER] = { lock_ringer, "xn" },
                [SQL_INSPECT] = { lock_inspect, "nn" }, [SQL_INSPECT_ONE] = { lock_inspect_one, "n" },
                [SQL_GUARD] = { guard, "nv" } } },
     { .name = "for-update",
@@ -390,7 +389,7 @@ static const struct mysql_strategy strategies[] = {
       .sql = { MARK_STATEMENTS, [SQL_ADD] = { lease_add, "n" }, [SQL_TAKE] = { update_take, "n" },
                [SQL_MARK] = { bound_mark, "dno" }, [SQL_LOOK] = { bound_look, "n" }, [SQL_CALL] = { update_call, "n" },
                [SQL_GRANT] = { update_grant, "nonbhpk" }, [SQL_GRANT_ONCE] = { update_grant_once, "nonbhpknn" },
-               [SQL_FREE] = { bound_free, "no" }, [SQL_RINGER] = { bound_ringer, "n" },
+               [SQL_FREE] = { bound_free, "" }, [SQL_RINGER] = { bound_ringer, "n" },
                [SQL_INSPECT] = { update_inspect, "nn" }, [SQL_INSPECT_ONE] = { update_inspect_one, "n" },
                [SQL_GUARD] = { guard, "nv" } } },
 };

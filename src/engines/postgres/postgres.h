@@ -5,6 +5,7 @@
  *   postgres.c             the engine: what the core asks for, by whichever strategy
  *   postgres_rows.c        lease, insert, version: the lock is a row with an end; postgres_push.c: hand-offs are heard
  *   postgres_bound.c       for-update, advisory: the lock is bound to a connection of its own
+ *   postgres_tokens.c      how tokens of advisory grow though a grant does not wait for the disk
  *   postgres_look.c        who holds what, and forced release; postgres_guard.c: fencing; postgres_once.c: what is done
  *   postgres_doctor.c      what in the way the server is set up could lose a lock
  *   postgres_strategies.c  the strategies, each a table of statements; postgres_tables.c: what the database must have
@@ -72,6 +73,14 @@ struct postgres_writers {
     hfi_time until_ns;
 };
 
+/* What is known of the ceiling on one server. */
+struct postgres_tokens {
+    char started[40];               /* which server that is */
+    int64_t ceiling, last;          /* the greatest token that was drawn there */
+    hfi_time raised_ns, granted_ns; /* when that was asked for */
+    bool raising;                   /* somebody is at it */
+};
+
 struct postgres_store {
     const struct hfi_env *env;
     struct postgres_config config;
@@ -83,6 +92,7 @@ struct postgres_store {
     struct postgres_writers writers;
     struct postgres_connection *given_up; /* the latest first */
     size_t given_up_count;
+    struct postgres_tokens tokens;
     struct postgres_lock *watched;
     uint64_t beats;   /* how often those were looked at */
     int watch, heart; /* epoll and the timer of pings, for bound strategies; else -1 */
@@ -145,6 +155,16 @@ hf_status hfi_postgres_bound_release(struct postgres_store *store, struct postgr
                                      const struct hfi_request *request, hf_error *err);
 hf_status hfi_postgres_bound_renew(struct postgres_store *store, struct hfi_renewal *renewals, size_t count);
 void hfi_postgres_bound_take_push(struct postgres_store *store);
+
+/* --- postgres_tokens.c --- */
+
+/* One that grants: `calls[1]` draws a token, and `calls[0]`, which is counted too, is left free. */
+hf_status hfi_postgres_exchange_grant(struct postgres_store *store, struct postgres_connection *connection,
+                                      struct postgres_call *calls, size_t count, struct postgres_values *values,
+                                      hfi_time deadline_ns, hf_error *err);
+/* After one that had no floor to go by. */
+hf_status hfi_postgres_make_floor(struct postgres_store *store, struct postgres_connection *connection,
+                                  hfi_time deadline_ns, hf_error *err);
 
 /* --- postgres_once.c --- */
 

@@ -205,25 +205,38 @@ static void drop(struct postgres_store *store, struct postgres_lock *lock)
 static hf_status draw_token(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
                             const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
 {
-    struct postgres_call calls[2] = { { .statement = POSTGRES_GRANT, .values = values },
+    struct postgres_call calls[3] = { { .result = NULL },
+                                      { .statement = POSTGRES_GRANT, .values = values },
                                       { .statement = POSTGRES_DONE, .values = values } };
-    const size_t count = request->once ? 2 : 1;
-    hf_status status = store->config.strategy->transaction
-                           ? hfi_postgres_ask(store, calls, count, request->deadline_ns, err)
-                           : hfi_postgres_exchange(store, lock->connection, calls, count, request->deadline_ns, err);
+    const size_t count = request->once ? 3 : 2;
+    hf_status status =
+        store->config.strategy->transaction
+            ? hfi_postgres_ask(store, calls + 1, count - 1, request->deadline_ns, err)
+            : hfi_postgres_exchange_grant(store, lock->connection, calls, count, values, request->deadline_ns, err);
     if (status == HF_OK) {
-        grant->token = (uint64_t)hfi_postgres_number(calls[0].result, 0, 0, 0);
-        status = hfi_postgres_is_done(calls[1].result, grant) ? HF_DONE : HF_OK;
+        grant->token = (uint64_t)hfi_postgres_number(calls[1].result, 0, 0, 0);
+        status = hfi_postgres_is_done(calls[2].result, grant) ? HF_DONE : HF_OK;
     }
-    PQclear(calls[0].result);
-    PQclear(calls[1].result);
+    for (size_t i = 0; i < 3; i++)
+        PQclear(calls[i].result);
     return status;
 }
 
-struct try_answer {
-    long long token; /* with an open transaction: 1 for yes */
-    bool missing;    /* the row */
-};
+/* With the floor, should it be missing. */
+static hf_status draw_first_token(struct postgres_store *store, struct postgres_lock *lock,
+                                  struct postgres_values *values, const struct hfi_request *request,
+                                  struct hfi_grant *grant, hf_error *err)
+{
+    hf_status status = draw_token(store, lock, values, request, grant, err);
+    if (status != HF_OK || grant->token > 0)
+        return status;
+    status = hfi_postgres_make_floor(store, lock->connection, request->deadline_ns, err);
+    if (status == HF_OK)
+        status = draw_token(store, lock, values, request, grant, err);
+    if (status == HF_OK && grant->token == 0)
+        return hfi_fail(err, HF_UNAVAILABLE, 0, "the table of those who wait is emptied again and again");
+    return status;
+}
 
 /* Column `column` of the answer about a row: whether another strategy holds it, which this one could not wait for. */
 static hf_status check_row(const PGresult *result, int column, hf_error *err)
@@ -234,49 +247,91 @@ static hf_status check_row(const PGresult *result, int column, hf_error *err)
                     "held with strategy=lease, insert or version; use the same strategy everywhere");
 }
 
-static hf_status try_once(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
-                          const struct hfi_request *request, struct try_answer *answer, struct hfi_grant *grant,
-                          hf_error *err)
+static void say_holder(struct hfi_grant *grant, const PGresult *result, int column)
+{
+    const char *host = PQntuples(result) > 0 ? PQgetvalue(result, 0, column) : "";
+    if (*host)
+        snprintf(grant->holder, sizeof grant->holder, "%.100s:%lld", host,
+                 hfi_postgres_number(result, 0, column + 1, 0));
+}
+
+/* The lock of the session, and the token with it. */
+static hf_status try_lock(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
+                          const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
+{
+    struct postgres_call calls[3] = { { .result = NULL },
+                                      { .statement = request->once ? POSTGRES_TAKE_ONCE : POSTGRES_TAKE,
+                                        .values = values },
+                                      { .statement = POSTGRES_DONE, .values = values } };
+    hf_status status = hfi_postgres_exchange_grant(store, lock->connection, calls, request->once ? 3 : 2, values,
+                                                   request->deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    grant->token = (uint64_t)hfi_postgres_number(calls[1].result, 0, 0, 0);
+    lock->got = grant->token > 0;
+    status = hfi_postgres_is_done(calls[2].result, grant) ? HF_DONE : HF_OK;
+    for (size_t i = 0; i < 3; i++)
+        PQclear(calls[i].result);
+    return status == HF_OK && !lock->got ? HF_BUSY : status;
+}
+
+/* HF_BUSY: somebody has it, who is named if that is known. HF_OK: nothing stood in the way but the missing floor. */
+static hf_status look_why(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
+                          const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
+{
+    struct postgres_call look = { .statement = POSTGRES_LOOK, .values = values };
+    const hf_status status = hfi_postgres_exchange(store, lock->connection, &look, 1, request->deadline_ns, err);
+    const bool busy = status == HF_OK && PQgetvalue(look.result, 0, 0)[0] == 't';
+    if (busy)
+        say_holder(grant, look.result, 1);
+    PQclear(look.result);
+    if (busy || status != HF_OK)
+        return busy ? HF_BUSY : status;
+    return hfi_postgres_make_floor(store, lock->connection, request->deadline_ns, err);
+}
+
+/* The row, in a transaction that stays open. */
+static hf_status try_row(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
+                         const struct hfi_request *request, bool *missing, struct hfi_grant *grant, hf_error *err)
 {
     struct postgres_call calls[3] = { { .statement = POSTGRES_BEGIN, .values = values },
-                                      { .statement = POSTGRES_TAKE, .values = values },
+                                      { .statement = request->once ? POSTGRES_TAKE_ONCE : POSTGRES_TAKE,
+                                        .values = values },
                                       { .statement = POSTGRES_DONE, .values = values } };
-    const size_t begin = store->config.strategy->transaction && !lock->in_transaction ? 0 : 1;
+    const size_t begin = lock->in_transaction ? 1 : 0;
     const size_t count = (request->once ? 3 : 2) - begin;
-    if (request->once)
-        calls[1].statement = POSTGRES_TAKE_ONCE;
     hf_status status = hfi_postgres_exchange(store, lock->connection, calls + begin, count, request->deadline_ns, err);
     if (status != HF_OK)
         return status;
     const PGresult *result = calls[1].result;
-    const char *host = PQntuples(result) > 0 ? PQgetvalue(result, 0, 1) : "";
-    lock->in_transaction = store->config.strategy->transaction;
-    answer->token = hfi_postgres_number(result, 0, 0, 0);
-    answer->missing = PQntuples(result) > 0 && PQgetvalue(result, 0, 4)[0] == 't';
-    lock->got = answer->token > 0;
-    if (*host)
-        snprintf(grant->holder, sizeof grant->holder, "%.100s:%lld", host, hfi_postgres_number(result, 0, 2, 0));
+    lock->in_transaction = true;
+    lock->got = hfi_postgres_number(result, 0, 0, 0) > 0;
+    *missing = PQntuples(result) > 0 && PQgetvalue(result, 0, 4)[0] == 't';
+    say_holder(grant, result, 1);
     status = hfi_postgres_is_done(calls[2].result, grant) ? HF_DONE : check_row(result, 5, err);
     for (size_t i = 0; i < 3; i++)
         PQclear(calls[i].result);
-    return status;
+    return status == HF_OK && !lock->got ? HF_BUSY : status;
 }
 
 static hf_status try_take(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
                           const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
 {
-    struct try_answer answer = { 0 };
-    hf_status status = try_once(store, lock, values, request, &answer, grant, err);
-    if (status == HF_OK && answer.missing) {
-        struct postgres_call add = { .statement = POSTGRES_ADD, .values = values };
-        status = hfi_postgres_ask(store, &add, 1, request->deadline_ns, err);
-        PQclear(add.result);
-        if (status == HF_OK)
-            status = try_once(store, lock, values, request, &answer, grant, err);
+    struct postgres_call add = { .statement = POSTGRES_ADD, .values = values };
+    bool missing = false;
+    hf_status status;
+    if (!store->config.strategy->transaction) {
+        status = try_lock(store, lock, values, request, grant, err);
+        if (status == HF_BUSY)
+            status = look_why(store, lock, values, request, grant, err);
+        return status == HF_OK && !lock->got ? try_lock(store, lock, values, request, grant, err) : status;
     }
-    if (status == HF_OK && !store->config.strategy->transaction)
-        grant->token = (uint64_t)answer.token;
-    return status == HF_OK && !lock->got ? HF_BUSY : status;
+    status = try_row(store, lock, values, request, &missing, grant, err);
+    if (status != HF_BUSY || !missing)
+        return status;
+    status = hfi_postgres_ask(store, &add, 1, request->deadline_ns, err);
+    PQclear(add.result);
+    return status == HF_OK ? try_row(store, lock, values, request, &missing, grant, err) : status;
 }
 
 /* What has become of the statement that waits. */
@@ -317,7 +372,7 @@ hf_status hfi_postgres_bound_attempt(struct postgres_store *store, struct postgr
     else if (!lock->got)
         status = try_take(store, lock, &values, request, grant, err);
     if (status == HF_OK && grant->token == 0)
-        status = draw_token(store, lock, &values, request, grant, err);
+        status = draw_first_token(store, lock, &values, request, grant, err);
     lock->token = (int64_t)grant->token;
     if (status == HF_OK)
         status = watch(store, lock, err);

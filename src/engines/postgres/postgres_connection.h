@@ -77,7 +77,7 @@ typedef char postgres_digits[24];
 
 struct postgres_values {
     const char *name, *note;
-    postgres_digits client, serial, ttl, backend, version, request;
+    postgres_digits client, serial, ttl, backend, version, request, ceiling;
 };
 
 struct postgres_call {

@@ -39,7 +39,7 @@ void hfi_postgres_values(struct postgres_values *values, const struct hfi_reques
     hfi_postgres_put(values->client, (int64_t)request->owner.client);
     hfi_postgres_put(values->serial, (int64_t)request->owner.serial);
     hfi_postgres_put(values->ttl, request->ttl_ms);
-    values->backend[0] = values->version[0] = values->request[0] = 0;
+    values->backend[0] = values->version[0] = values->request[0] = values->ceiling[0] = 0;
 }
 
 static Oid type_of(char letter)
@@ -72,6 +72,8 @@ static const char *value_of(const struct postgres_store *store, const struct pos
         return values->request;
     case 'l':
         return store->config.names.locks;
+    case 'e':
+        return values->ceiling;
     default:
         return values->version;
     }

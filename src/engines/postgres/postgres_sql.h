@@ -49,8 +49,10 @@ enum postgres_statement {
     POSTGRES_FORGET_DONE,
     POSTGRES_GUARD,
     POSTGRES_BEGIN,
-    POSTGRES_BLOCK, /* waits in the server */
-    POSTGRES_GRANT, /* writes down who was given the lock, and draws the token */
+    POSTGRES_BLOCK,   /* waits in the server */
+    POSTGRES_GRANT,   /* writes down who was given the lock, and draws the token */
+    POSTGRES_FLOOR,   /* makes the mark that tokens are above … */
+    POSTGRES_CEILING, /* … and raises the one that they can be lost up to */
     POSTGRES_CLEAR,
     POSTGRES_CANCEL,
     POSTGRES_COMMIT,
@@ -61,7 +63,8 @@ enum postgres_statement {
 };
 
 /* Parameters by a letter each, in the order $1, $2, …: name, client, serial, ttl (or for how long it is done), host,
- * pid, note (k), backend, version (or a token, or when a session lived), request (its number), the table of locks. */
+ * pid, note (k), backend, version (or a token, or when a session lived), request (its number), the table of locks, the
+ * ceiling of tokens (e). */
 struct postgres_sql {
     /* {L} {W} {G} {F} {D} stand for the tables of locks, waiters, grants, fences and what is done, {H} for the guard */
     const char *text;

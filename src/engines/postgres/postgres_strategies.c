@@ -246,7 +246,7 @@ static const char insert_mark[] = FREE_AND_MARK("DELETE FROM {L} l WHERE l.name 
 
 static const char insert_evict[] = "DELETE FROM {L} l WHERE l.name = $1" EVICTED;
 
-/* --- bound to a connection: who holds it, and its token, is in the row of grants --- */
+/* --- bound to a connection: who holds it, or held it last, and its token, is in the row of grants --- */
 
 #define GRANT_COLUMNS "name, token, client, serial, backend, since, host, pid, note"
 #define GRANT_UPDATE                                                                                                   \
@@ -263,8 +263,9 @@ static const char insert_evict[] = "DELETE FROM {L} l WHERE l.name = $1" EVICTED
     "EXISTS (SELECT FROM {L} l JOIN pg_locks k ON k.transactionid = l.xmax WHERE l.name = g.name"                      \
     " AND k.locktype = 'transactionid' AND k.mode = 'ExclusiveLock' AND k.granted AND k.pid = g.backend)"
 
-static const char grant[] = "INSERT INTO {G} AS g (" GRANT_COLUMNS ") VALUES ($1, " MICROSECONDS ", $2, $3, $4, " NOW
-                            ", $5, $6, $7)" GRANT_UPDATE;
+#define GRANTED(token) "$1, " token ", $2, $3, $4, " NOW ", $5, $6, $7"
+
+static const char grant[] = "INSERT INTO {G} AS g (" GRANT_COLUMNS ") VALUES (" GRANTED(MICROSECONDS) ")" GRANT_UPDATE;
 
 #define CLEAR                                                                                                          \
     "UPDATE {G} SET client = NULL, serial = NULL, backend = NULL WHERE name = $1 AND client = $2 AND serial = $3"
@@ -276,19 +277,40 @@ static const char bound_finish[] = CLEAR " RETURNING " NEED_NOT_LAST;
 
 static const char cancel[] = "SELECT pg_cancel_backend($1)";
 
-#define ADVISORY_TAKE(unless)                                                                                          \
-    "WITH got AS (SELECT pg_try_advisory_lock(" KEY(                                                                   \
-        "$1") ") AS yes" unless "),"                                                                                   \
-              " granted AS (INSERT INTO {G} AS g (" GRANT_COLUMNS ") SELECT $1, " MICROSECONDS ", $2, $3, $4, " NOW    \
-              ", $5, $6, $7 FROM got WHERE yes" GRANT_UPDATE ")"                                                       \
-              " SELECT token, NULL::text, NULL::int, NULL::bigint, false FROM granted"                                 \
-              " UNION ALL SELECT 0, g.host, g.pid, NULL, false FROM got LEFT JOIN {G} g ON g.name = $1 AND g.client "  \
-              "IS NOT "                                                                                                \
-              "NULL"                                                                                                   \
-              " WHERE NOT got.yes"
+/* How tokens grow though a grant does not wait for the disk: postgres_tokens.c. No floor, nothing done: OFFSET, so
+ * that the lock is not tried before it was read. */
+#define ABOVE_FLOOR "greatest(f.floor + 1, " MICROSECONDS ")"
+#define ADVISORY_GRANT(condition)                                                                                      \
+    "INSERT INTO {G} AS g (" GRANT_COLUMNS ") SELECT " GRANTED(                                                        \
+        ABOVE_FLOOR) " FROM (SELECT w.note::bigint AS floor FROM {W} w WHERE w.client = 0 AND w.serial = 0 OFFSET 0) " \
+                     "f" condition " ON CONFLICT (name) DO UPDATE SET token = greatest(g.token + 1, excluded.token),"  \
+                     " client = excluded.client, serial = excluded.serial, backend = excluded.backend,"                \
+                     " since = excluded.since, host = excluded.host, pid = excluded.pid, note = excluded.note"         \
+                     " RETURNING token, CASE WHEN token <= $8 THEN " NEED_NOT_LAST " END"
+#define ADVISORY_TRY "pg_try_advisory_lock(" KEY("$1") ")"
 
-static const char advisory_take[] = ADVISORY_TAKE("");
-static const char advisory_take_once[] = ADVISORY_TAKE(" WHERE true" UNLESS_DONE);
+static const char advisory_take[] = ADVISORY_GRANT(" WHERE " ADVISORY_TRY);
+/* Conditions that are joined by AND are looked at in any order. */
+static const char advisory_take_once[] = ADVISORY_GRANT(" WHERE CASE WHEN EXISTS (SELECT FROM {D} d WHERE " IS_DONE
+                                                        ") THEN false ELSE " ADVISORY_TRY " END");
+static const char advisory_grant[] = ADVISORY_GRANT("");
+
+/* Whether there is a floor, and who holds it: the row is that of the last who did. */
+static const char advisory_look[] =
+    "SELECT EXISTS (SELECT FROM {W} w WHERE w.client = 0 AND w.serial = 0), g.host, g.pid FROM (SELECT 1) one"
+    " LEFT JOIN {G} g ON g.name = $1 AND EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(
+        "$1") " AND k.granted AND k.pid = g.backend)";
+
+static const char token_floor[] =
+    "WITH mark AS (INSERT INTO {G} (name) VALUES ('') ON CONFLICT (name) DO NOTHING)"
+    " INSERT INTO {W} (name, client, serial, backend, note) SELECT '', 0, 0, 0,"
+    " coalesce((SELECT g.token FROM {G} g WHERE g.name = ''), 0)::text ON CONFLICT (client, serial) DO NOTHING";
+
+/* One at a time: who hangs while it has the row locked must hold up nobody. */
+static const char token_ceiling[] =
+    "UPDATE {G} g SET token = greatest(g.token, greatest($1, " MICROSECONDS ") + 10000000)"
+    " FROM (SELECT m.name FROM {G} m WHERE m.name = '' FOR UPDATE SKIP LOCKED) m WHERE g.name = m.name"
+    " RETURNING g.token";
 
 static const char advisory_block[] = "SELECT pg_advisory_lock(" KEY("$1") ")";
 
@@ -475,11 +497,13 @@ static const struct postgres_strategy strategies[] = {
       .bound = true,
       .sql = { [POSTGRES_BEGIN] = { begin, "" },
                [POSTGRES_COMMIT] = { "COMMIT", "" },
-               [POSTGRES_TAKE] = { advisory_take, "ncsbhpk" },
-               [POSTGRES_TAKE_ONCE] = { advisory_take_once, "ncsbhpk" },
+               [POSTGRES_FLOOR] = { token_floor, "" },
+               [POSTGRES_CEILING] = { token_ceiling, "v" },
+               [POSTGRES_TAKE] = { advisory_take, "ncsbhpke" },
+               [POSTGRES_TAKE_ONCE] = { advisory_take_once, "ncsbhpke" },
+               [POSTGRES_LOOK] = { advisory_look, "n" },
                [POSTGRES_BLOCK] = { advisory_block, "n" },
-               [POSTGRES_GRANT] = { grant, "ncsbhpk" },
-               [POSTGRES_FINISH] = { bound_finish, "ncs" },
+               [POSTGRES_GRANT] = { advisory_grant, "ncsbhpke" },
                [POSTGRES_MARK] = { bound_mark, "nvhtpk" },
                [POSTGRES_FREE] = { advisory_unlock, "n" },
                [POSTGRES_CANCEL] = { cancel, "b" },
@@ -493,9 +517,9 @@ static const struct postgres_strategy strategies[] = {
                [POSTGRES_GUARD] = { show_token, "nv" },
                [POSTGRES_END_SESSION] = { end_session, "bvk" } },
       .attempt = { POSTGRES_TAKE },
-      .release = { POSTGRES_FINISH, POSTGRES_FREE },
+      .release = { POSTGRES_FREE },
       /* the unlocking is at once, the mark with the end */
-      .mark = { POSTGRES_BEGIN, POSTGRES_MARK, POSTGRES_COMMIT, POSTGRES_FINISH, POSTGRES_FREE } },
+      .mark = { POSTGRES_BEGIN, POSTGRES_MARK, POSTGRES_COMMIT, POSTGRES_FREE } },
     { .name = "for-update",
       .caps = BOUND_CAPS,
       .bound = true,

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_postgres_tokens.c: tokens of advisory locks grow though few grants wait for the disk: through servers that are
+ * killed among many of them, with a clock that is set back at the same time, so that it does not help out; beside
+ * clients of the version before; and whatever is removed from the table of those who wait, in which a mark is.
+ */
+#include "postgres_support.h"
+#include "server_clock.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What is not waited for is on no disk when the server is killed. */
+#define LAZY "-c wal_writer_delay=10s -c wal_writer_flush_after=100MB -c autovacuum=off"
+
+static struct postgres_server *start_lazy(void)
+{
+    struct postgres_server *server = start_store("advisory", LAZY);
+    postgres_server_own_clock(server);
+    hf_close(open_client()); /* the tables */
+    return server;
+}
+
+static void crash(struct postgres_server *server, int64_t clock_ms)
+{
+    postgres_server_kill(server);
+    server_clock_set(server->clock, clock_ms);
+    postgres_server_restart(server);
+}
+
+/* --- killed among many grants --- */
+
+#define CRASHES 4
+#define GRANTS 80 /* before each crash */
+#define THREADS 4
+#define NAMES 2
+
+struct crowd {
+    _Atomic uint64_t last[NAMES];
+    _Atomic int grants, reversed;
+    _Atomic bool over;
+};
+
+static void raise_to(_Atomic uint64_t *last, uint64_t token)
+{
+    uint64_t seen = atomic_load(last);
+    while (seen < token && !atomic_compare_exchange_weak(last, &seen, token))
+        continue;
+}
+
+/* A token that anybody had before this one was asked for is smaller, though two may hold it while a server dies. */
+static void *take_again_and_again(void *arg)
+{
+    static const char *const names[NAMES] = { "one", "other" };
+    struct crowd *crowd = arg;
+    hf_client *client = open_patient_client();
+    for (size_t i = 0; !atomic_load(&crowd->over); i++) {
+        hf_lock *lock = NULL;
+        const uint64_t before = atomic_load(&crowd->last[i % NAMES]);
+        if (hf_acquire(&lock, client, names[i % NAMES], NULL, NULL) != HF_OK)
+            continue;
+        atomic_fetch_add(&crowd->reversed, hf_token(lock) <= before);
+        raise_to(&crowd->last[i % NAMES], hf_token(lock));
+        atomic_fetch_add(&crowd->grants, 1);
+        hf_release(lock, NULL);
+    }
+    hf_close(client);
+    return NULL;
+}
+
+TEST_LIMIT(tokens_grow_though_the_server_is_killed_among_many_grants, 120)
+{
+    struct postgres_server *server = start_lazy();
+    struct crowd crowd = { .grants = 0 };
+    pthread_t threads[THREADS];
+    for (size_t i = 0; i < THREADS; i++)
+        REQUIRE_INT(0, pthread_create(&threads[i], NULL, take_again_and_again, &crowd));
+    for (int i = 1; i <= CRASHES; i++) {
+        const int enough = atomic_load(&crowd.grants) + GRANTS;
+        while (atomic_load(&crowd.grants) < enough)
+            await_a_moment();
+        crash(server, -3600000LL * i);
+    }
+    atomic_store(&crowd.over, true);
+    for (size_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    test_note("%d grants", atomic_load(&crowd.grants));
+    CHECK_INT(0, atomic_load(&crowd.reversed));
+}
+
+/* --- what else there may be --- */
+
+static uint64_t take_once(hf_client *client, const char *name)
+{
+    hf_lock *lock = must_acquire(client, name, NULL);
+    const uint64_t token = hf_token(lock);
+    must_release(lock);
+    return token;
+}
+
+static void check_grows(uint64_t *last, uint64_t token)
+{
+    if (token <= *last)
+        FAIL("%llu after %llu", (unsigned long long)token, (unsigned long long)*last);
+    *last = token;
+}
+
+/* As version 0.1 writes down a grant. */
+static uint64_t take_as_before(struct postgres_server *server)
+{
+    return (uint64_t)postgres_server_number(
+        server, "INSERT INTO holdfast_locks_grants AS g (name, token)"
+                " VALUES ('x', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) ON CONFLICT (name) DO UPDATE"
+                " SET token = greatest(g.token + 1, excluded.token) RETURNING token");
+}
+
+TEST_LIMIT(tokens_grow_beside_the_version_before, 60)
+{
+    struct postgres_server *server = start_lazy();
+    hf_client *client = open_client();
+    uint64_t last = take_as_before(server);
+    for (int i = 0; i < 3; i++) {
+        server_clock_set(server->clock, -3600000LL * i);
+        for (int j = 0; j < 4; j++) {
+            check_grows(&last, take_once(client, "x"));
+            check_grows(&last, take_once(client, "x"));
+            check_grows(&last, take_as_before(server));
+        }
+    }
+    hf_close(client);
+}
+
+/* The mark is made again, where it had to be after a crash; also by who had to wait for the lock. */
+TEST_LIMIT(tokens_grow_though_the_marks_are_removed, 60)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    struct postgres_server *server = start_lazy();
+    hf_client *client = open_client(), *other = open_client();
+    struct waiter waiter;
+    uint64_t last = 0;
+    options.owner = HF_OWNER_HANDLE;
+    for (int i = 1; i <= 3; i++) {
+        for (int j = 0; j < 5; j++)
+            check_grows(&last, take_once(client, "x"));
+        postgres_server_do(server, "TRUNCATE holdfast_locks_waiters");
+        for (int j = 0; j < 5; j++)
+            check_grows(&last, take_once(client, "x"));
+        hf_lock *lock = must_acquire(client, "x", NULL);
+        check_grows(&last, hf_token(lock));
+        waiter_start(&waiter, other, "x", &options);
+        await_waiters(client, "x", 1);
+        postgres_server_do(server, "DELETE FROM holdfast_locks_waiters");
+        must_release(lock);
+        waiter_join(&waiter, HF_OK);
+        check_grows(&last, waiter.token);
+        must_release(waiter.lock);
+        crash(server, -3600000LL * i);
+    }
+    hf_close(client);
+    hf_close(other);
+}
+
+/* By a session that hangs: without it a grant waits for the disk, and for nothing else. */
+TEST_LIMIT(a_mark_that_is_locked_holds_up_nobody, 60)
+{
+    struct postgres_server *server = start_lazy();
+    hf_client *client = open_client();
+    uint64_t last = 0;
+    check_grows(&last, take_once(client, "x"));
+    postgres_server_do(server, "BEGIN");
+    CHECK_INT(0, postgres_server_number(server, "SELECT token FROM holdfast_locks_grants WHERE name = '' FOR UPDATE"));
+    for (int i = 0; i < 20; i++)
+        check_grows(&last, take_once(client, "x"));
+    CHECK_INT(0, postgres_server_number(server, "SELECT count(*) FROM pg_locks WHERE NOT granted"));
+    postgres_server_do(server, "ROLLBACK");
+    crash(server, -3600000);
+    check_grows(&last, take_once(client, "x"));
+    hf_close(client);
+}
+
+/* Whose row it is does not say who has it. */
+TEST_LIMIT(the_last_holder_is_not_taken_for_the_holder, 60)
+{
+    struct postgres_server *server = start_lazy();
+    hf_client *client = open_client();
+    hf_lock *none = NULL;
+    hf_error err = { 0 };
+    hf_lock *lock = must_acquire(client, "x", NULL);
+    const int64_t key =
+        postgres_server_number(server, "SELECT ('x' || left(encode(sha256('x'), 'hex'), 16))::bit(64)::bigint");
+    must_release(lock);
+    postgres_server_do(server, "SELECT pg_advisory_lock(%lld)", (long long)key); /* a program of another kind */
+    CHECK_STATUS(HF_BUSY, hf_try_acquire(&none, client, "x", NULL, &err), NULL);
+    CHECK(strstr(err.message, "somebody else") != NULL);
+    hf_close(client);
+}
