@@ -172,7 +172,8 @@ static int parse(struct verify_run *run, struct arguments *arguments, int argc, 
 /* ------------------------------------------------------------------------------------------------------------ terms */
 
 /* How long a store may take to end what is not renewed, as the manual page of each says; and how long somebody who is
- * first in line and does not come may hold up the others. */
+ * first in line and does not come may hold up the others. What was handed over lasts for the claim time, 2 s, until it
+ * is renewed, though its time-to-live be shorter. */
 static void set_terms(struct verify_history *history, const char *url)
 {
     static const struct {
@@ -182,7 +183,7 @@ static void set_terms(struct verify_history *history, const char *url)
         { "consul", 10000, 200, 0, 2000 },      /* between one and two times its session, which lasts 10 s at least */
         { "zookeeper", 2700, 150, 2000, 2000 }, /* half as long again, at least two ticks, and a tick */
         { "etcd", 2000, 100, 1000, 2000 },      /* whole seconds, and more than an election takes */
-        { "mysql", 0, 100, 0, 12000 },          { "mariadb", 0, 100, 0, 12000 }, { "", 0, 100, 0, 2000 },
+        { "mysql", 2000, 100, 0, 12000 },       { "mariadb", 2000, 100, 0, 12000 }, { "", 2000, 100, 0, 2000 },
     };
     size_t i = 0;
 
