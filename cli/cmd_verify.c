@@ -172,7 +172,8 @@ static int parse(struct verify_run *run, struct arguments *arguments, int argc, 
 /* ------------------------------------------------------------------------------------------------------------ terms */
 
 /* How long a store may take to end what is not renewed, as the manual page of each says; and how long somebody who is
- * first in line and does not come may hold up the others. */
+ * first in line and does not come may hold up the others. What was handed over lasts for the claim time, 2 s, until it
+ * is renewed, though its time-to-live be shorter. */
 static void set_terms(struct verify_history *history, const char *url)
 {
     static const struct {
@@ -182,7 +183,7 @@ static void set_terms(struct verify_history *history, const char *url)
         { "consul", 10000, 200, 0, 2000 },      /* between one and two times its session, which lasts 10 s at least */
         { "zookeeper", 2700, 150, 2000, 2000 }, /* half as long again, at least two ticks, and a tick */
         { "etcd", 2000, 100, 1000, 2000 },      /* whole seconds, and more than an election takes */
-        { "mysql", 0, 100, 0, 12000 },          { "mariadb", 0, 100, 0, 12000 }, { "", 0, 100, 0, 2000 },
+        { "mysql", 2000, 100, 0, 12000 },       { "mariadb", 2000, 100, 0, 12000 }, { "", 2000, 100, 0, 2000 },
     };
     size_t i = 0;
 
@@ -233,8 +234,10 @@ static int look_at_store(struct verify_run *run, const struct arguments *argumen
     run->history.caps = hf_capabilities(client);
     run->guard = run->history.caps & HF_CAP_GUARD;
     set_terms(&run->history, run->shown);
-    uint64_t seed = (uint64_t)verify_now() ^ ((uint64_t)getpid() << 40) ^ 1;
-    snprintf(fresh, sizeof fresh, "holdfast-verify-%08x", verify_chance(&seed, UINT32_MAX));
+    uint64_t random = (uint64_t)verify_now();
+    if (getentropy(&random, sizeof random) != 0)
+        random ^= (uint64_t)getpid() << 40;
+    snprintf(fresh, sizeof fresh, "holdfast-verify-%08x", (uint32_t)random);
     const char *prefix = arguments->prefix != NULL ? arguments->prefix : fresh;
     for (int i = 0; i < VERIFY_LOCKS; i++)
         snprintf(run->name[i], sizeof run->name[i], "%s-%s", prefix, suffix[i]);
@@ -350,7 +353,7 @@ static int perform(struct verify_run *run, const struct arguments *arguments)
     const bool nothing = run->result.figures.granted == 0 && run->signal == 0;
     verify_result_free(&run->result);
     code = code != HFC_EXIT_OK ? code : judged != HFC_EXIT_OK ? judged : reached;
-    if (atomic_load(&run->board->refused) && code == HFC_EXIT_OK)
+    if (nothing && code == HFC_EXIT_OK && run->board->why.status != HF_OK)
         return hfc_fail(&run->board->why);
     if (nothing && code == HFC_EXIT_OK) {
         hfc_say("nobody was given a lock: nothing was tried");
