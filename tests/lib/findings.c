@@ -24,7 +24,7 @@ static void take(const hf_finding *finding, void *arg)
     snprintf(one->text, sizeof one->text, "%s\n%s\n%s", finding->sentence, finding->evidence, finding->remedy);
 }
 
-struct findings *examine(hf_client *client, uint32_t ttl_ms)
+struct findings *find_with(hf_client *client, uint32_t ttl_ms)
 {
     struct findings *findings = shared_new(sizeof *findings);
     findings->status = hf_examine(client, ttl_ms, take, findings, &findings->err);
@@ -37,7 +37,7 @@ static void show(const struct findings *findings)
         test_note("%s %s: %s", words_of[findings->list[i].level], findings->list[i].what, findings->list[i].text);
 }
 
-void check_found(const struct findings *findings, hf_finding_level level, const char *what, const char *words)
+void must_find(const struct findings *findings, hf_finding_level level, const char *what, const char *words)
 {
     for (int i = 0; i < findings->count; i++) {
         const struct one_finding *one = &findings->list[i];
@@ -48,7 +48,7 @@ void check_found(const struct findings *findings, hf_finding_level level, const 
     FAIL("no %s about %s says \"%s\"", words_of[level], what, words);
 }
 
-void check_ok_but(const struct findings *findings, const char *const *whats, int count)
+void must_find_nothing_but(const struct findings *findings, const char *const *whats, int count)
 {
     int fine = 0;
     hf_error err = findings->err;
@@ -65,9 +65,9 @@ void check_ok_but(const struct findings *findings, const char *const *whats, int
     CHECK(fine > 0);
 }
 
-void check_all_ok(const struct findings *findings)
+void must_find_nothing(const struct findings *findings)
 {
-    check_ok_but(findings, NULL, 0);
+    must_find_nothing_but(findings, NULL, 0);
 }
 
 void check_healthy(const struct findings *findings)

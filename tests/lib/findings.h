@@ -2,9 +2,9 @@
  *
  * findings.h: what hf_examine() finds, for tests.
  *
- *     struct findings *found = examine(client, 30000);
- *     check_found(found, HF_FINDING_RISK, "persistence", "appendfsync is everysec");
- *     check_all_ok(examine(other, 0));
+ *     struct findings *found = find_with(client, 30000);
+ *     must_find(found, HF_FINDING_RISK, "persistence", "appendfsync is everysec");
+ *     must_find_nothing(find_with(other, 0));
  */
 #ifndef FINDINGS_H
 #define FINDINGS_H
@@ -27,13 +27,13 @@ struct findings {
 };
 
 /* The result belongs to the test, and is never freed. */
-struct findings *examine(hf_client *client, uint32_t ttl_ms);
+struct findings *find_with(hf_client *client, uint32_t ttl_ms);
 /* One of this level about `what` has `words` in it. */
-void check_found(const struct findings *findings, hf_finding_level level, const char *what, const char *words);
+void must_find(const struct findings *findings, hf_finding_level level, const char *what, const char *words);
 /* No other than HF_FINDING_OK; and one of these at least. */
-void check_all_ok(const struct findings *findings);
-/* The same, but for what begins with one of these. */
-void check_ok_but(const struct findings *findings, const char *const *whats, int count);
+void must_find_nothing(const struct findings *findings);
+/* The same, but for what is about one of these. */
+void must_find_nothing_but(const struct findings *findings, const char *const *whats, int count);
 
 /* Nothing that is a risk or worse; and one that is HF_FINDING_OK at least. */
 void check_healthy(const struct findings *findings);

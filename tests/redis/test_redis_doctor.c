@@ -20,7 +20,7 @@ static void try_setting(struct redis_server *server, hf_client *client, const ch
                         const char *good, hf_finding_level level, const char *what, const char *words)
 {
     redis_server_do(server, "CONFIG SET %s %s", setting, bad);
-    check_found(examine(client, TTL_MS), level, what, words);
+    must_find(find_with(client, TTL_MS), level, what, words);
     redis_server_do(server, "CONFIG SET %s %s", setting, good);
 }
 
@@ -43,7 +43,7 @@ TEST(on_a_good_server_nothing_is_found_whichever_the_dialect)
     const char *const dialects[] = { "native", "plain", "redisson" };
     for (int i = 0; i < 3; i++) {
         hf_client *client = open_url("%s?dialect=%s", server->url, dialects[i]);
-        check_all_ok(examine(client, TTL_MS));
+        must_find_nothing(find_with(client, TTL_MS));
         hf_close(client);
     }
 }
@@ -58,7 +58,7 @@ TEST(nothing_is_written_and_locks_are_left_alone)
     redis_server_text(server, before, sizeof before, "INFO persistence");
     const char *dirty = strstr(before, "rdb_changes_since_last_save:");
     REQUIRE(dirty != NULL);
-    CHECK_INT(HF_OK, examine(client, TTL_MS)->status);
+    CHECK_INT(HF_OK, find_with(client, TTL_MS)->status);
     redis_server_text(server, after, sizeof after, "INFO persistence");
     const char *then = strstr(after, "rdb_changes_since_last_save:");
     REQUIRE(then != NULL);
@@ -77,9 +77,9 @@ TEST(what_a_restart_forgets_is_found)
     try_setting(server, client, "no-appendfsync-on-rewrite", "yes", "no", HF_FINDING_RISK, "persistence",
                 "no-appendfsync-on-rewrite is yes");
     redis_server_do(server, "CONFIG SET appendonly no");
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "persistence", "every lock");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "persistence", "every lock");
     redis_server_do(server, "CONFIG SET save %s", "3600 1");
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "persistence", "since the last snapshot");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "persistence", "since the last snapshot");
     hf_close(client);
 }
 
@@ -98,7 +98,7 @@ TEST(a_disk_that_cannot_be_written_is_found)
         redis_server_text(server, state, sizeof state, "INFO persistence");
     }
     redis_server_do(server, "CONFIG SET save %s", "3600 1");
-    check_found(examine(client, TTL_MS), HF_FINDING_BROKEN, "disk", "rdb_last_bgsave_status err");
+    must_find(find_with(client, TTL_MS), HF_FINDING_BROKEN, "disk", "rdb_last_bgsave_status err");
     redis_server_do(server, "CONFIG SET dir %s", server->directory);
     hf_close(client);
 }
@@ -110,7 +110,7 @@ TEST(a_memory_that_is_short_is_found)
     try_setting(server, client, "maxmemory-policy", "volatile-ttl", "noeviction", HF_FINDING_NOTE, "eviction",
                 "volatile-ttl");
     redis_server_do(server, "CONFIG SET maxmemory 1gb");
-    check_all_ok(examine(client, TTL_MS));
+    must_find_nothing(find_with(client, TTL_MS));
     try_setting(server, client, "maxmemory-policy", "allkeys-lru", "noeviction", HF_FINDING_RISK, "eviction",
                 "allkeys-lru");
     char used[16000];
@@ -118,9 +118,9 @@ TEST(a_memory_that_is_short_is_found)
     long long bytes = 0;
     REQUIRE_INT(1, sscanf(strstr(used, "used_memory:"), "used_memory:%lld", &bytes));
     redis_server_do(server, "CONFIG SET maxmemory %lld", bytes + bytes / 20);
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "memory", "nearly full");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "memory", "nearly full");
     redis_server_do(server, "CONFIG SET maxmemory 100kb");
-    check_found(examine(client, TTL_MS), HF_FINDING_BROKEN, "memory", "refuses to grant");
+    must_find(find_with(client, TTL_MS), HF_FINDING_BROKEN, "memory", "refuses to grant");
     hf_close(client);
 }
 
@@ -131,13 +131,13 @@ TEST(a_server_that_is_no_master_of_its_own_is_found)
     try_setting(server, client, "replica-read-only", "no", "yes", HF_FINDING_RISK, "replica-read-only",
                 "replica-read-only is no");
     redis_server_do(server, "REPLICAOF 127.0.0.1 1");
-    check_found(examine(client, TTL_MS), HF_FINDING_BROKEN, "role", "grants no locks");
+    must_find(find_with(client, TTL_MS), HF_FINDING_BROKEN, "role", "grants no locks");
     try_setting(server, client, "replica-read-only", "no", "yes", HF_FINDING_BROKEN, "role", "exclude nobody");
     hf_close(client);
 
     server = serve(DURABLE " --cluster-enabled yes");
     client = open_client();
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "role", "redis+cluster://");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "role", "redis+cluster://");
     hf_close(client);
 }
 
@@ -149,13 +149,13 @@ TEST(replicas_that_the_url_does_not_count_on_or_cannot_are_found)
     hf_client *client = open_client();
     hf_client *one = open_url("%s?replicas=1", server->url);
     hf_client *two = open_url("%s?replicas=2", server->url);
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "replicas", "replicas=1 in the URL");
-    check_all_ok(examine(one, TTL_MS));
-    check_found(examine(two, TTL_MS), HF_FINDING_BROKEN, "replicas", "1 of 1 replicas are online");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "replicas", "replicas=1 in the URL");
+    must_find_nothing(find_with(one, TTL_MS));
+    must_find(find_with(two, TTL_MS), HF_FINDING_BROKEN, "replicas", "1 of 1 replicas are online");
     try_setting(server, one, "min-replicas-to-write", "2", "0", HF_FINDING_BROKEN, "min-replicas-to-write",
                 "and 1 are online");
     redis_server_do(server, "CONFIG SET min-replicas-to-write 1");
-    check_all_ok(examine(one, TTL_MS));
+    must_find_nothing(find_with(one, TTL_MS));
     try_setting(server, one, "min-replicas-max-lag", "60", "10", HF_FINDING_RISK, "min-replicas-max-lag", "60 s");
     hf_close(two);
     hf_close(one);
@@ -167,12 +167,12 @@ TEST(connections_that_are_cut_off_are_found)
     struct redis_server *server = serve(DURABLE);
     hf_client *client = open_client();
     redis_server_do(server, "CONFIG SET client-output-buffer-limit %s", "pubsub 10000 5000 10");
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "buffers", "pubsub 10000 5000 10");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "buffers", "pubsub 10000 5000 10");
     redis_server_do(server, "CONFIG SET client-output-buffer-limit %s", "pubsub 33554432 8388608 60");
     try_setting(server, client, "timeout", "5", "0", HF_FINDING_RISK, "timeout", "timeout is 5 s");
     try_setting(server, client, "tcp-keepalive", "0", "300", HF_FINDING_RISK, "tcp-keepalive", "tcp-keepalive is 0");
     try_setting(server, client, "maxclients", "2", "1000", HF_FINDING_RISK, "connections", "2 of 2 are taken");
-    check_all_ok(examine(client, TTL_MS));
+    must_find_nothing(find_with(client, TTL_MS));
     hf_close(client);
 }
 
@@ -183,11 +183,11 @@ TEST(a_clock_that_differs_from_ours_is_found)
     redis_server_launch(server, "");
     redis_server_await(server);
     hf_client *client = open_url("%s", server->url);
-    check_all_ok(examine(client, TTL_MS));
+    must_find_nothing(find_with(client, TTL_MS));
     redis_server_set_clock(server, 90000);
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "clock", "ahead of ours");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "clock", "ahead of ours");
     redis_server_set_clock(server, -90000);
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "clock", "behind ours");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "clock", "behind ours");
     hf_close(client);
 }
 
@@ -199,7 +199,7 @@ static struct findings *examine_as(struct redis_server *server, const char *opti
     snprintf(command, sizeof command, "ACL SETUSER bob reset on >pw %s", rules);
     freeReplyObject(redis_server_command(server, command));
     hf_client *client = open_url("redis://bob:pw@127.0.0.1:%d%s", server->port, options);
-    struct findings *found = examine(client, TTL_MS);
+    struct findings *found = find_with(client, TTL_MS);
     hf_close(client);
     return found;
 }
@@ -215,18 +215,18 @@ TEST(every_right_that_is_missing_is_found_and_no_other)
     const char *const all = "~hf:* resetchannels &hf:c:* -@all +ping +eval +evalsha +time +hget +hmget +hset +hdel "
                             "+hincrby +pexpire +zadd +zrem +zrank +zcard +zpopmin +zrange +publish +subscribe +scan "
                             "+get +set";
-    check_found(examine_as(server, "", all), HF_FINDING_OK, "rights", "user bob");
+    must_find(examine_as(server, "", all), HF_FINDING_OK, "rights", "user bob");
     for (size_t i = 0; i < 6 + 11; i++) {
         const char *right = i < 6 ? common[i] : native[i - 6];
         snprintf(rules, sizeof rules, "%s -%s", all, right + 1);
-        check_found(examine_as(server, "", rules), HF_FINDING_BROKEN, "rights", right);
+        must_find(examine_as(server, "", rules), HF_FINDING_BROKEN, "rights", right);
     }
     snprintf(rules, sizeof rules, "%s -scan", all);
-    check_found(examine_as(server, "", rules), HF_FINDING_NOTE, "rights", "ACL SETUSER bob +scan");
+    must_find(examine_as(server, "", rules), HF_FINDING_NOTE, "rights", "ACL SETUSER bob +scan");
     snprintf(rules, sizeof rules, "%s resetchannels", all);
-    check_found(examine_as(server, "", rules), HF_FINDING_BROKEN, "rights", "&hf:c:*");
+    must_find(examine_as(server, "", rules), HF_FINDING_BROKEN, "rights", "&hf:c:*");
     snprintf(rules, sizeof rules, "%s resetkeys ~other:*", all);
-    check_found(examine_as(server, "", rules), HF_FINDING_BROKEN, "rights", "~hf:*");
+    must_find(examine_as(server, "", rules), HF_FINDING_BROKEN, "rights", "~hf:*");
 }
 
 TEST(rights_in_the_dialects_of_others_are_tried_too)
@@ -237,15 +237,14 @@ TEST(rights_in_the_dialects_of_others_are_tried_too)
     const char *const redisson = "~* &redisson_lock__channel:* -@all +ping +eval +evalsha +time +get +set +del +exists "
                                  "+pexpire +pttl +hexists +hincrby +hkeys +publish +subscribe +unsubscribe +scan";
     char rules[900];
-    check_found(examine_as(server, "?dialect=plain", plain), HF_FINDING_OK, "rights", "user bob");
-    check_found(examine_as(server, "?dialect=redisson", redisson), HF_FINDING_OK, "rights", "user bob");
+    must_find(examine_as(server, "?dialect=plain", plain), HF_FINDING_OK, "rights", "user bob");
+    must_find(examine_as(server, "?dialect=redisson", redisson), HF_FINDING_OK, "rights", "user bob");
     snprintf(rules, sizeof rules, "%s -del", plain);
-    check_found(examine_as(server, "?dialect=plain", rules), HF_FINDING_BROKEN, "rights", "+del");
+    must_find(examine_as(server, "?dialect=plain", rules), HF_FINDING_BROKEN, "rights", "+del");
     snprintf(rules, sizeof rules, "%s -hkeys", redisson);
-    check_found(examine_as(server, "?dialect=redisson", rules), HF_FINDING_BROKEN, "rights", "+hkeys");
+    must_find(examine_as(server, "?dialect=redisson", rules), HF_FINDING_BROKEN, "rights", "+hkeys");
     snprintf(rules, sizeof rules, "%s resetkeys ~app* ~hf:*", plain);
-    check_found(examine_as(server, "?dialect=plain", rules), HF_FINDING_NOTE, "rights",
-                "the name of a lock is its key");
+    must_find(examine_as(server, "?dialect=plain", rules), HF_FINDING_NOTE, "rights", "the name of a lock is its key");
 }
 
 TEST(a_server_that_does_not_show_itself_is_a_note_and_not_the_end)
@@ -253,19 +252,19 @@ TEST(a_server_that_does_not_show_itself_is_a_note_and_not_the_end)
     struct redis_server *server = serve(DURABLE);
     struct findings *found = examine_as(server, "", "~* &* +@all -config");
     CHECK_INT(HF_OK, found->status);
-    check_found(found, HF_FINDING_NOTE, "settings", "CONFIG GET");
-    check_found(found, HF_FINDING_NOTE, "persistence", "not known");
+    must_find(found, HF_FINDING_NOTE, "settings", "CONFIG GET");
+    must_find(found, HF_FINDING_NOTE, "persistence", "not known");
     found = examine_as(server, "", "~* &* +@all -info -config");
     CHECK_INT(HF_OK, found->status);
-    check_found(found, HF_FINDING_NOTE, "server", "INFO");
-    check_found(found, HF_FINDING_OK, "rights", "user bob");
+    must_find(found, HF_FINDING_NOTE, "server", "INFO");
+    must_find(found, HF_FINDING_OK, "rights", "user bob");
 }
 
 TEST(a_command_that_was_renamed_is_found)
 {
     struct redis_server *server = serve(DURABLE " --rename-command ZPOPMIN hidden");
     hf_client *client = open_client();
-    check_found(examine(client, TTL_MS), HF_FINDING_BROKEN, "commands", "zpopmin");
+    must_find(find_with(client, TTL_MS), HF_FINDING_BROKEN, "commands", "zpopmin");
     CHECK(server->pid > 0);
     hf_close(client);
 }
@@ -277,10 +276,10 @@ TEST(names_that_are_locked_in_two_dialects_are_found)
     hf_client *plain = open_url("%s?dialect=plain", server->url);
     hf_lock *one = must_acquire(native, NAME, NULL);
     hf_lock *other = must_acquire(plain, "another-lock", NULL);
-    check_all_ok(examine(native, TTL_MS));
+    must_find_nothing(find_with(native, TTL_MS));
     hf_lock *same = must_acquire(plain, NAME, NULL); /* that is the trouble with it */
-    check_found(examine(native, TTL_MS), HF_FINDING_RISK, "dialects", "\"" NAME "\" among them");
-    check_found(examine(plain, TTL_MS), HF_FINDING_RISK, "dialects", "each other: 1, ");
+    must_find(find_with(native, TTL_MS), HF_FINDING_RISK, "dialects", "\"" NAME "\" among them");
+    must_find(find_with(plain, TTL_MS), HF_FINDING_RISK, "dialects", "each other: 1, ");
     must_release(same);
     must_release(other);
     must_release(one);
@@ -293,7 +292,7 @@ TEST(a_server_that_is_gone_is_told_by_the_status)
     struct redis_server *server = serve(DURABLE);
     hf_client *client = open_client();
     redis_server_kill(server);
-    const struct findings *found = examine(client, TTL_MS);
+    const struct findings *found = find_with(client, TTL_MS);
     CHECK_INT(HF_UNAVAILABLE, found->status);
     CHECK(*found->err.message);
     hf_close(client);
@@ -317,32 +316,32 @@ TEST_LIMIT(masters_that_are_not_what_redlock_needs_are_found, 60)
 {
     struct redis_group *group = three_masters();
     hf_client *client = open_apart(group);
-    check_all_ok(examine(client, TTL_MS));
+    must_find_nothing(find_with(client, TTL_MS));
     hf_client *together = open_url("%s", group->url);
-    check_found(examine(together, TTL_MS), HF_FINDING_RISK, "masters", "3 of 3 are on one machine");
+    must_find(find_with(together, TTL_MS), HF_FINDING_RISK, "masters", "3 of 3 are on one machine");
     hf_close(together);
     hf_client *twice = open_url("redlock://127.0.0.1:%d,127.0.0.2:%d,127.0.0.3:%d", group->server[0]->port,
                                 group->server[0]->port, group->server[2]->port);
-    check_found(examine(twice, TTL_MS), HF_FINDING_BROKEN, "masters", "are the same server");
+    must_find(find_with(twice, TTL_MS), HF_FINDING_BROKEN, "masters", "are the same server");
     hf_close(twice);
     redis_server_set_clock(group->server[1], 20000);
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "clocks", "lie between the first and the last");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "clocks", "lie between the first and the last");
     redis_server_set_clock(group->server[1], 0);
     redis_server_do(group->server[2], "CONFIG SET appendfsync everysec");
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "persistence", "127.0.0.3:");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "persistence", "127.0.0.3:");
     redis_server_do(group->server[2], "REPLICAOF 127.0.0.1 %d", group->server[0]->port);
     char replication[4000] = "";
     while (!strstr(replication, "master_link_status:up")) {
         await_a_moment();
         redis_server_text(group->server[2], replication, sizeof replication, "INFO replication");
     }
-    check_found(examine(client, TTL_MS), HF_FINDING_BROKEN, "masters", "replicate each other");
+    must_find(find_with(client, TTL_MS), HF_FINDING_BROKEN, "masters", "replicate each other");
     redis_server_kill(group->server[2]);
-    struct findings *found = examine(client, TTL_MS);
-    check_found(found, HF_FINDING_RISK, "server", "its vote is missing");
+    struct findings *found = find_with(client, TTL_MS);
+    must_find(found, HF_FINDING_RISK, "server", "its vote is missing");
     CHECK_INT(HF_OK, found->status);
     redis_server_kill(group->server[1]);
-    CHECK_INT(HF_UNAVAILABLE, examine(client, TTL_MS)->status);
+    CHECK_INT(HF_UNAVAILABLE, find_with(client, TTL_MS)->status);
     hf_close(client);
 }
 
@@ -354,21 +353,21 @@ TEST_LIMIT(sentinels_that_decide_too_late_or_too_easily_are_found, 60)
         redis_sentinel_start(&(struct redis_group_options){ .arguments = DURABLE " --min-replicas-to-write 1" });
     hf_client *client = open_url("%s?replicas=2", group->url);
     await_online(group->server[0], 2);
-    check_all_ok(examine(client, TTL_MS));
-    check_found(examine(client, 1000), HF_FINDING_RISK, "failover", "down-after-milliseconds is");
+    must_find_nothing(find_with(client, TTL_MS));
+    must_find(find_with(client, 1000), HF_FINDING_RISK, "failover", "down-after-milliseconds is");
     hf_client *careless = open_url("%s?replicas=1", group->url);
-    check_found(examine(careless, TTL_MS), HF_FINDING_RISK, "replicas", "a failover can forget it");
+    must_find(find_with(careless, TTL_MS), HF_FINDING_RISK, "replicas", "a failover can forget it");
     hf_close(careless);
     redis_server_do(redis_sentinel_master(group), "CONFIG SET min-replicas-to-write 0");
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "min-replicas-to-write", "cut off from the others");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "min-replicas-to-write", "cut off from the others");
     for (int i = 0; i < group->sentinel_count; i++)
         redis_server_do(group->sentinel[i], "SENTINEL SET %s quorum 1", REDIS_GROUP_NAME);
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "quorum", "the quorum is 1 of 3");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "quorum", "the quorum is 1 of 3");
     for (int i = 0; i < group->sentinel_count; i++)
         redis_server_do(group->sentinel[i], "SENTINEL SET %s quorum 4", REDIS_GROUP_NAME);
-    check_found(examine(client, TTL_MS), HF_FINDING_BROKEN, "quorum", "never be a failover");
+    must_find(find_with(client, TTL_MS), HF_FINDING_BROKEN, "quorum", "never be a failover");
     redis_server_kill(group->sentinel[1]);
-    check_found(examine(client, TTL_MS), HF_FINDING_RISK, "sentinels", "1 of 3 did not");
+    must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "sentinels", "1 of 3 did not");
     hf_close(client);
 }
 
@@ -379,12 +378,12 @@ TEST_LIMIT(a_cluster_that_decides_too_late_or_has_holes_is_found, 60)
     hf_client *client = open_url("%s?replicas=1", group->url);
     for (int i = 0; i < REDIS_CLUSTER_MASTERS; i++)
         await_online(group->server[i], 1);
-    check_all_ok(examine(client, TTL_MS));
-    check_found(examine(client, 1000), HF_FINDING_RISK, "failover", "cluster-node-timeout is");
+    must_find_nothing(find_with(client, TTL_MS));
+    must_find(find_with(client, 1000), HF_FINDING_RISK, "failover", "cluster-node-timeout is");
     redis_server_kill(group->server[4]);
     await_online(group->server[1], 0);
-    check_found(examine(client, TTL_MS), HF_FINDING_BROKEN, "replicas", "0 of 0 replicas are online");
+    must_find(find_with(client, TTL_MS), HF_FINDING_BROKEN, "replicas", "0 of 0 replicas are online");
     redis_server_do(group->server[0], "CLUSTER DELSLOTS 17");
-    check_found(examine(client, TTL_MS), HF_FINDING_BROKEN, "slots", "of 16384");
+    must_find(find_with(client, TTL_MS), HF_FINDING_BROKEN, "slots", "of 16384");
     hf_close(client);
 }

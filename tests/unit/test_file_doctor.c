@@ -35,7 +35,7 @@ TEST(in_a_good_directory_nothing_is_found_and_nothing_is_written)
     set_up();
     hf_client *client = open_client();
     const int files = count_files();
-    check_ok_but(examine(client, 0), where, 1);
+    must_find_nothing_but(find_with(client, 0), where, 1);
     CHECK_INT(files, count_files());
     hf_close(client);
     tear_down(false);
@@ -46,11 +46,11 @@ TEST(who_else_may_write_there_is_found)
     set_up();
     hf_client *client = open_client();
     REQUIRE_INT(0, chmod(directory, 0770));
-    check_found(examine(client, 0), HF_FINDING_RISK, "permissions", "every member of its group");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "permissions", "every member of its group");
     REQUIRE_INT(0, chmod(directory, 01770));
-    check_ok_but(examine(client, 0), where, 1);
+    must_find_nothing_but(find_with(client, 0), where, 1);
     REQUIRE_INT(0, chmod(directory, 01777));
-    check_found(examine(client, 0), HF_FINDING_NOTE, "permissions", "everybody on this machine");
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "permissions", "everybody on this machine");
     REQUIRE_INT(0, chmod(directory, 0700));
     hf_close(client);
     tear_down(false);
@@ -63,14 +63,14 @@ TEST(a_file_system_that_is_full_read_only_or_in_memory_is_found)
     enter_namespaces(CLONE_NEWNS);
     REQUIRE_INT(0, mount("tmpfs", directory, "tmpfs", 0, "size=4m,nr_inodes=1000,mode=700"));
     hf_client *client = open_client();
-    check_found(examine(client, 0), HF_FINDING_NOTE, "file system", "in memory");
-    check_ok_but(examine(client, 0), where, 1);
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "file system", "in memory");
+    must_find_nothing_but(find_with(client, 0), where, 1);
     REQUIRE_INT(0, mount(NULL, directory, NULL, MS_REMOUNT, "size=16k,nr_inodes=1000"));
-    check_found(examine(client, 0), HF_FINDING_RISK, "room", "16 KiB and");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "room", "16 KiB and");
     REQUIRE_INT(0, mount(NULL, directory, NULL, MS_REMOUNT, "size=4m,nr_inodes=20"));
-    check_found(examine(client, 0), HF_FINDING_RISK, "room", "nearly full");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "room", "nearly full");
     REQUIRE_INT(0, mount(NULL, directory, NULL, MS_REMOUNT | MS_RDONLY, "size=4m,nr_inodes=1000"));
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "room", "read-only");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "room", "read-only");
     hf_close(client);
     umount(directory);
     tear_down(false);
@@ -81,12 +81,12 @@ TEST(an_engine_without_anything_to_look_at_says_so)
     hf_client *client = NULL;
     hf_error err = { 0 };
     REQUIRE_STATUS(HF_OK, hf_open(&client, "mem:", NULL, &err), &err);
-    const struct findings *found = examine(client, 0);
+    const struct findings *found = find_with(client, 0);
     CHECK_INT(HF_UNSUPPORTED, found->status);
     CHECK(strstr(found->err.message, "nothing to look at") != NULL);
     CHECK_INT(0, found->count);
     hf_close(client);
     REQUIRE_STATUS(HF_OK, hf_open(&client, "file:", NULL, &err), &err);
-    CHECK_INT(HF_INVALID, examine(client, 99)->status);
+    CHECK_INT(HF_INVALID, find_with(client, 99)->status);
     hf_close(client);
 }
