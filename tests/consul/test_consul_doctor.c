@@ -15,12 +15,12 @@ TEST_LIMIT(a_good_server_has_nothing_wrong, 60)
 {
     struct consul_server *server = start_store("");
     hf_client *client = open_patient_client();
-    check_healthy(examine(client, 0));
-    check_found(examine(client, 0), HF_FINDING_NOTE, "servers", "alone");
-    check_found(examine(client, 0), HF_FINDING_NOTE, "strangers", "ACLs are not enabled");
-    check_found(examine(client, 0), HF_FINDING_OK, "rights", "read and write");
-    check_found(examine(client, 0), HF_FINDING_NOTE, "lock-delay", "lock_delay is 0s");
-    check_found(examine(client, 100), HF_FINDING_NOTE, "sessions", "session_ttl_min is 200 ms");
+    must_find_no_risk(find_with(client, 0));
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "servers", "alone");
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "strangers", "ACLs are not enabled");
+    must_find(find_with(client, 0), HF_FINDING_OK, "rights", "read and write");
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "lock-delay", "lock_delay is 0s");
+    must_find(find_with(client, 100), HF_FINDING_NOTE, "sessions", "session_ttl_min is 200 ms");
     CHECK_INT(0, consul_server_keys(server, "holdfast/"));
     hf_close(client);
 }
@@ -41,17 +41,17 @@ TEST_LIMIT(servers_that_are_down_are_found, 60)
     consul_servers_start(three, 3, NULL, "");
     use_url(three[0]->url);
     hf_client *client = open_patient_client(), *hasty = open_client();
-    check_found(examine(client, 0), HF_FINDING_OK, "servers", "3 servers");
-    check_found(examine(client, 2000), HF_FINDING_RISK, "time-to-live", "2000 ms");
+    must_find(find_with(client, 0), HF_FINDING_OK, "servers", "3 servers");
+    must_find(find_with(client, 2000), HF_FINDING_RISK, "time-to-live", "2000 ms");
     await_health(three[0], 200);
-    check_healthy(examine(client, 0));
+    must_find_no_risk(find_with(client, 0));
     const int follower = consul_leader(three, 3) == three[2] ? 1 : 2;
     snprintf(words, sizeof words, "n%d is", three[follower]->number);
     consul_server_kill(three[follower]);
     await_health(three[0], 429);
-    check_found(examine(client, 0), HF_FINDING_RISK, "health", words);
+    must_find(find_with(client, 0), HF_FINDING_RISK, "health", words);
     consul_server_kill(three[3 - follower]);
-    check_found(examine(hasty, 0), HF_FINDING_BROKEN, "leader", "no lock is granted");
+    must_find(find_with(hasty, 0), HF_FINDING_BROKEN, "leader", "no lock is granted");
     hf_close(hasty);
     hf_close(client);
 }
@@ -62,7 +62,7 @@ TEST_LIMIT(an_even_number_of_servers_is_found, 60)
     consul_servers_start(two, 2, NULL, "");
     use_url(two[0]->url);
     hf_client *client = open_patient_client();
-    check_found(examine(client, 0), HF_FINDING_RISK, "servers", "2 servers");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "servers", "2 servers");
     hf_close(client);
 }
 
@@ -72,13 +72,13 @@ TEST_LIMIT(an_agent_that_leaves_or_refuses_is_found, 60)
     struct consul_server *server =
         start_store(", \"leave_on_terminate\": true, \"limits\": {\"http_max_conns_per_client\": 20}");
     hf_client *client = open_patient_client();
-    check_found(examine(client, 0), HF_FINDING_RISK, "leaving", "all sessions");
-    check_found(examine(client, 0), HF_FINDING_RISK, "connections", "http_max_conns_per_client is 20");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "leaving", "all sessions");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "connections", "http_max_conns_per_client is 20");
     hf_close(client);
     snprintf(url, sizeof url, "%s?lock_delay=15s", server->url);
     use_url(url);
     client = open_patient_client();
-    check_found(examine(client, 0), HF_FINDING_NOTE, "leaving", "but for the lock-delay");
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "leaving", "but for the lock-delay");
     hf_close(client);
 }
 
@@ -108,13 +108,13 @@ TEST_LIMIT(rights_are_looked_at, 60)
     use_token(server, "write");
     use_url(server->url);
     hf_client *client = open_patient_client();
-    check_healthy(examine(client, 0));
-    check_found(examine(client, 0), HF_FINDING_OK, "rights", "read and write");
-    check_found(examine(client, 0), HF_FINDING_NOTE, "agent", "not known"); /* what it may not see, it does not guess */
-    check_found(examine(client, 0), HF_FINDING_NOTE, "health", "not known");
+    must_find_no_risk(find_with(client, 0));
+    must_find(find_with(client, 0), HF_FINDING_OK, "rights", "read and write");
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "agent", "not known"); /* what it may not see, it does not guess */
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "health", "not known");
     hf_close(client);
     use_token(server, "read");
     client = open_patient_client();
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "rights", "may not write");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "rights", "may not write");
     hf_close(client);
 }

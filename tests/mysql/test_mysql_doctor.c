@@ -13,7 +13,7 @@
 static void found(hf_finding_level level, const char *what, const char *words)
 {
     hf_client *client = open_client();
-    check_found(examine(client, 0), level, what, words);
+    must_find(find_with(client, 0), level, what, words);
     hf_close(client);
 }
 
@@ -26,7 +26,7 @@ TEST_LIMIT(a_good_server_has_nothing_wrong, 60)
     for (size_t s = 0; s < STRATEGIES; s++) {
         use_strategy(server, strategy_names[s]);
         hf_client *client = open_client();
-        check_healthy(examine(client, 0));
+        must_find_no_risk(find_with(client, 0));
         hf_close(client);
     }
     found(HF_FINDING_NOTE, "replication", "alone");
@@ -52,7 +52,7 @@ TEST_LIMIT(a_server_that_forgets_is_found, 60)
     mysql_server_do(server, "SET GLOBAL binlog_format = 'ROW'");
     hf_client *client = open_client();
     mysql_server_do(server, "SET GLOBAL read_only = 1");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "writable", "no lock is granted");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "writable", "no lock is granted");
     hf_close(client);
 }
 
@@ -92,15 +92,15 @@ TEST_LIMIT(tables_that_cannot_keep_locks_are_found, 60)
     struct mysql_server *server = start_store("lease", DURABLE);
     hf_client *client = open_client();
     mysql_server_do(server, "ALTER TABLE holdfast_locks DROP PRIMARY KEY");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "tables", "no unique index");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "no unique index");
     mysql_server_do(server, "ALTER TABLE holdfast_locks ADD PRIMARY KEY (name), ENGINE = MyISAM");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "tables", "not kept by InnoDB");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "not kept by InnoDB");
     mysql_server_do(server, "ALTER TABLE holdfast_locks ENGINE = InnoDB");
-    check_healthy(examine(client, 0));
+    must_find_no_risk(find_with(client, 0));
     mysql_server_do(server, "ALTER TABLE holdfast_locks DROP COLUMN request");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "tables", "a table or column is missing");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "a table or column is missing");
     mysql_server_do(server, "DROP TABLE holdfast_locks_waiters");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "tables", "a table or column is missing");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "a table or column is missing");
     CHECK_INT(0, mysql_server_number(server, "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_NAME ="
                                              " 'holdfast_locks_waiters'"));
     hf_close(client);
@@ -119,12 +119,12 @@ TEST_LIMIT(rights_are_looked_at, 60)
     snprintf(url, sizeof url, "mysql://keeper@127.0.0.1:%d/app", server->port);
     use_url(url);
     hf_client *client = open_client();
-    check_healthy(examine(client, 0));
+    must_find_no_risk(find_with(client, 0));
     mysql_server_do(server, "REVOKE UPDATE ON holdfast_locks_grants FROM keeper@'%%'");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "rights", "UPDATE");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "rights", "UPDATE");
     mysql_server_do(server, "GRANT UPDATE ON holdfast_locks_grants TO keeper@'%%'");
     mysql_server_do(server, "REVOKE INSERT ON holdfast_locks_fences FROM keeper@'%%'");
-    check_found(examine(client, 0), HF_FINDING_NOTE, "rights", "guard");
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "rights", "guard");
     CHECK_INT(0, mysql_server_number(server, "SELECT COUNT(*) FROM holdfast_locks WHERE name = ''"));
     hf_close(client);
     mysql_server_do(server, "ALTER USER keeper@'%%' WITH MAX_USER_CONNECTIONS 3");

@@ -33,7 +33,7 @@ static void reset(struct postgres_server *server, const char *name)
 static void found(hf_finding_level level, const char *what, const char *words)
 {
     hf_client *client = open_client();
-    check_found(examine(client, 0), level, what, words);
+    must_find(find_with(client, 0), level, what, words);
     hf_close(client);
 }
 
@@ -46,7 +46,7 @@ TEST_LIMIT(a_good_server_has_nothing_wrong, 60)
     for (size_t s = 0; s < STRATEGIES; s++) {
         use_strategy(server, strategy_names[s]);
         hf_client *client = open_client();
-        check_healthy(examine(client, 0));
+        must_find_no_risk(find_with(client, 0));
         hf_close(client);
     }
     found(HF_FINDING_NOTE, "replication", "alone");
@@ -69,7 +69,7 @@ TEST_LIMIT(a_server_that_forgets_is_found, 60)
     }
     hf_client *client = open_client(); /* while it can still commit */
     set(server, "synchronous_standby_names", "'nobody'");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "replication", "there is none");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "replication", "there is none");
     reset(server, "synchronous_standby_names");
     hf_close(client);
 }
@@ -89,21 +89,21 @@ TEST_LIMIT(tables_that_cannot_keep_locks_are_found, 60)
     struct postgres_server *server = start_store("lease", DURABLE);
     hf_client *client = open_client();
     postgres_server_do(server, "ALTER TABLE holdfast_locks SET UNLOGGED");
-    check_found(examine(client, 0), HF_FINDING_RISK, "logging", "holdfast_locks: unlogged");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "logging", "holdfast_locks: unlogged");
     postgres_server_do(server, "ALTER TABLE holdfast_locks SET LOGGED");
     postgres_server_do(server, "CREATE SCHEMA other; CREATE TABLE other.holdfast_locks (name text)");
-    check_found(examine(client, 0), HF_FINDING_RISK, "search_path", "in other");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "search_path", "in other");
     postgres_server_do(server, "DROP SCHEMA other CASCADE");
     postgres_server_do(server, "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
                                " CREATE TRIGGER watcher BEFORE UPDATE ON holdfast_locks FOR EACH ROW EXECUTE FUNCTION"
                                " f()");
-    check_found(examine(client, 0), HF_FINDING_NOTE, "triggers", "watcher");
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "triggers", "watcher");
     postgres_server_do(server, "DROP FUNCTION f CASCADE");
-    check_healthy(examine(client, 0));
+    must_find_no_risk(find_with(client, 0));
     postgres_server_do(server, "ALTER TABLE holdfast_locks DROP CONSTRAINT holdfast_locks_pkey");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "index", "holdfast_locks");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "index", "holdfast_locks");
     postgres_server_do(server, "DROP TABLE holdfast_locks_waiters");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "tables", "a table is missing");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "a table is missing");
     CHECK_INT(0, postgres_server_number(server, "SELECT count(*) FROM pg_class WHERE relname LIKE '%%waiters'"));
     hf_close(client);
 }
@@ -117,20 +117,20 @@ TEST_LIMIT(rights_are_looked_at, 60)
     postgres_server_do(server, "CREATE ROLE keeper LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO keeper");
     use_url(url);
     hf_client *client = open_client();
-    check_healthy(examine(client, 0));
+    must_find_no_risk(find_with(client, 0));
     postgres_server_do(server, "REVOKE DELETE ON holdfast_locks_waiters FROM keeper");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "rights", "DELETE on public.\"holdfast_locks_waiters\"");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "rights", "DELETE on public.\"holdfast_locks_waiters\"");
     postgres_server_do(server, "GRANT DELETE ON holdfast_locks_waiters TO keeper");
     postgres_server_do(server, "REVOKE ALL ON holdfast_locks_fences FROM keeper");
-    check_found(examine(client, 0), HF_FINDING_NOTE, "rights", "_fences");
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "rights", "_fences");
     postgres_server_do(server, "GRANT UPDATE ON holdfast_locks TO PUBLIC");
-    check_found(examine(client, 0), HF_FINDING_RISK, "strangers", "UPDATE on");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "strangers", "UPDATE on");
     postgres_server_do(server, "REVOKE UPDATE ON holdfast_locks FROM PUBLIC");
     postgres_server_do(server, "ALTER TABLE holdfast_locks ENABLE ROW LEVEL SECURITY");
-    check_found(examine(client, 0), HF_FINDING_RISK, "row security", "holdfast_locks");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "row security", "holdfast_locks");
     postgres_server_do(server, "ALTER TABLE holdfast_locks DISABLE ROW LEVEL SECURITY");
     postgres_server_do(server, "REVOKE ALL ON SCHEMA public FROM PUBLIC");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "tables", "could not be looked at");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "could not be looked at");
     postgres_server_do(server, "GRANT USAGE ON SCHEMA public TO PUBLIC");
     hf_close(client);
     postgres_server_do(server, "ALTER ROLE keeper CONNECTION LIMIT 3");

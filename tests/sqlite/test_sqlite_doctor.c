@@ -18,9 +18,9 @@ TEST(a_good_file_has_nothing_wrong)
         snprintf(options, sizeof options, "strategy=%s&journal=%s", strategy_names[s], s ? "wal" : "delete");
         new_store("good", options);
         hf_client *client = open_client();
-        check_healthy(examine(client, 0));
-        check_found(examine(client, 0), s ? HF_FINDING_OK : HF_FINDING_NOTE, "journal", s ? "wal" : "delete");
-        check_found(examine(client, 0), HF_FINDING_OK, "writers", "nobody");
+        must_find_no_risk(find_with(client, 0));
+        must_find(find_with(client, 0), s ? HF_FINDING_OK : HF_FINDING_NOTE, "journal", s ? "wal" : "delete");
+        must_find(find_with(client, 0), HF_FINDING_OK, "writers", "nobody");
         hf_close(client);
     }
 }
@@ -29,7 +29,7 @@ TEST(a_journal_that_is_not_written_is_found)
 {
     new_store("off", "synchronous=off");
     hf_client *client = open_client();
-    check_found(examine(client, 0), HF_FINDING_RISK, "disk", "synchronous is OFF");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "disk", "synchronous is OFF");
     hf_close(client);
 }
 
@@ -38,9 +38,9 @@ static void check_mode(hf_client *client, const char *path, mode_t mode, const c
     struct stat before;
     REQUIRE_INT(0, stat(path, &before));
     REQUIRE_INT(0, chmod(path, mode));
-    check_found(examine(client, 0), HF_FINDING_RISK, "permissions", words);
+    must_find(find_with(client, 0), HF_FINDING_RISK, "permissions", words);
     REQUIRE_INT(0, chmod(path, before.st_mode & 07777));
-    check_healthy(examine(client, 0));
+    must_find_no_risk(find_with(client, 0));
 }
 
 TEST(files_that_others_may_change_are_found)
@@ -55,9 +55,9 @@ TEST(files_that_others_may_change_are_found)
     check_mode(client, folder, 0777, "put another file in its place");
     snprintf(other, sizeof other, "%s.other", path);
     REQUIRE_INT(0, link(path, other));
-    check_found(examine(client, 0), HF_FINDING_RISK, "file", "has 2 names");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "file", "has 2 names");
     REQUIRE_INT(0, unlink(other));
-    check_healthy(examine(client, 0));
+    must_find_no_risk(find_with(client, 0));
     hf_close(client);
     REQUIRE_INT(0, unlink(path));
     REQUIRE_INT(0, rmdir(folder));
@@ -75,9 +75,9 @@ TEST(a_writer_that_does_not_end_is_found)
         REQUIRE_INT(SQLITE_OK, sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL));
         REQUIRE_INT(SQLITE_OK, sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL));
         snprintf(words, sizeof words, "process %d", (int)getpid());
-        check_found(examine(client, 0), HF_FINDING_RISK, "writers", words);
+        must_find(find_with(client, 0), HF_FINDING_RISK, "writers", words);
         REQUIRE_INT(SQLITE_OK, sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL));
-        check_found(examine(client, 0), HF_FINDING_OK, "writers", "nobody");
+        must_find(find_with(client, 0), HF_FINDING_OK, "writers", "nobody");
         sqlite3_close(db);
         hf_close(client);
     }
@@ -88,11 +88,11 @@ TEST(tables_that_cannot_keep_locks_are_found)
     const char *path = new_store("tables", "");
     hf_client *client = open_client();
     raw_do(path, "ALTER TABLE holdfast_locks RENAME TO kept; CREATE TABLE holdfast_locks AS SELECT * FROM kept");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "tables", "no unique index");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "no unique index");
     raw_do(path, "DROP TABLE holdfast_locks; ALTER TABLE kept RENAME TO holdfast_locks");
-    check_healthy(examine(client, 0));
+    must_find_no_risk(find_with(client, 0));
     raw_do(path, "DROP TABLE holdfast_locks_waiters");
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "tables", "is missing");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "is missing");
     CHECK_INT(0, raw_number(path, "SELECT count(*) FROM sqlite_master WHERE name = 'holdfast_locks_waiters'"));
     hf_close(client);
 }
@@ -111,7 +111,7 @@ TEST(a_damaged_file_is_found)
     REQUIRE_INT(size, pwrite(fd, nonsense, (size_t)size, (page - 1) * size));
     close(fd);
     hf_client *client = open_client();
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "damage", "");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "damage", "");
     hf_close(client);
 }
 
@@ -120,7 +120,7 @@ TEST(a_file_that_is_gone_is_found)
     const char *path = new_store("gone", "");
     hf_client *client = open_client();
     REQUIRE_INT(0, unlink(path));
-    check_found(examine(client, 0), HF_FINDING_BROKEN, "file", "it is gone");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "file", "it is gone");
     CHECK(access(path, F_OK) != 0);
     hf_close(client);
 }

@@ -231,7 +231,7 @@ static void work_on_a_small_disk(void *arg)
     hf_lock *lock = must_acquire(client, "held", NULL), *none = NULL;
     hf_error err = { 0 };
 
-    check_found(examine(client, 0), HF_FINDING_RISK, "room", "KiB are free");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "room", "KiB are free");
     FILE *file = fopen(filler, "we");
     REQUIRE(file != NULL);
     setvbuf(file, NULL, _IONBF, 0);

@@ -13,18 +13,18 @@
 static void found(hf_finding_level level, const char *what, const char *words)
 {
     hf_client *client = open_patient_client();
-    check_found(examine(client, 0), level, what, words);
+    must_find(find_with(client, 0), level, what, words);
     hf_close(client);
 }
 
 static void look_at_a_good_one(struct raw *raw)
 {
     hf_client *client = open_patient_client();
-    check_healthy(examine(client, 0));
-    check_found(examine(client, 0), HF_FINDING_NOTE, "ensemble", "alone");
-    check_found(examine(client, 0), HF_FINDING_NOTE, "strangers", "take a lock");
-    check_found(examine(client, 0), HF_FINDING_OK, "server", "standalone");
-    check_found(examine(client, 0), HF_FINDING_OK, "rights", "may make");
+    must_find_no_risk(find_with(client, 0));
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "ensemble", "alone");
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "strangers", "take a lock");
+    must_find(find_with(client, 0), HF_FINDING_OK, "server", "standalone");
+    must_find(find_with(client, 0), HF_FINDING_OK, "rights", "may make");
     CHECK_INT(ZNONODE, raw_list(raw, "/holdfast")); /* nothing was made */
     hf_close(client);
 }
@@ -36,8 +36,8 @@ static void look_at_a_short_session(const struct zookeeper_server *server)
     snprintf(url, sizeof url, "%s?session_timeout=700000", server->url);
     use_url(url);
     hf_client *client = open_patient_client();
-    check_found(examine(client, 800000), HF_FINDING_NOTE, "session", "sessions of 600000 ms");
-    check_found(examine(client, 1300000), HF_FINDING_RISK, "session", "sessions of 600000 ms");
+    must_find(find_with(client, 800000), HF_FINDING_NOTE, "session", "sessions of 600000 ms");
+    must_find(find_with(client, 1300000), HF_FINDING_RISK, "session", "sessions of 600000 ms");
     hf_close(client);
 }
 
@@ -52,8 +52,8 @@ static void look_at_rights(const struct zookeeper_server *server, struct raw *ra
     use_url(url);
     hf_client *client = open_patient_client();
     must_release(must_acquire(client, "x", NULL)); /* makes the directory, for this user alone */
-    check_healthy(examine(client, 0));
-    check_found(examine(client, 0), HF_FINDING_OK, "rights", "/ours");
+    must_find_no_risk(find_with(client, 0));
+    must_find(find_with(client, 0), HF_FINDING_OK, "rights", "/ours");
     hf_close(client);
     snprintf(url, sizeof url, "%s/ours", server->url);
     use_url(url);
@@ -78,17 +78,17 @@ TEST_LIMIT(ensemble_of_which_servers_are_down, 90)
     char words[60];
     serve_three(three, LONG);
     hf_client *client = open_patient_client(), *hasty = open_client();
-    check_healthy(examine(client, 0));
-    check_found(examine(client, 0), HF_FINDING_OK, "ensemble", "3 servers vote");
-    check_found(examine(client, 0), HF_FINDING_NOTE, "machines", "3 of 3");
-    check_found(examine(client, 1000), HF_FINDING_RISK, "time-to-live", "1000 ms");
+    must_find_no_risk(find_with(client, 0));
+    must_find(find_with(client, 0), HF_FINDING_OK, "ensemble", "3 servers vote");
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "machines", "3 of 3");
+    must_find(find_with(client, 1000), HF_FINDING_RISK, "time-to-live", "1000 ms");
     use_url(three[0]->url);
     found(HF_FINDING_NOTE, "URL", "the URL names 1");
     zookeeper_server_kill(three[2]);
     snprintf(words, sizeof words, "%s:%d", three[2]->address, three[2]->port);
-    check_found(examine(client, 0), HF_FINDING_RISK, "server", words);
+    must_find(find_with(client, 0), HF_FINDING_RISK, "server", words);
     zookeeper_server_kill(three[1]);
-    check_found(examine(hasty, 0), HF_FINDING_BROKEN, "quorum", "");
+    must_find(find_with(hasty, 0), HF_FINDING_BROKEN, "quorum", "");
     hf_close(hasty);
     hf_close(client);
 }
