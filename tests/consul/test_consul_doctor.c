@@ -15,7 +15,7 @@ TEST_LIMIT(a_good_server_has_nothing_wrong, 60)
 {
     struct consul_server *server = start_store("");
     hf_client *client = open_patient_client();
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     must_find(find_with(client, 0), HF_FINDING_NOTE, "servers", "alone");
     must_find(find_with(client, 0), HF_FINDING_NOTE, "strangers", "ACLs are not enabled");
     must_find(find_with(client, 0), HF_FINDING_OK, "rights", "read and write");
@@ -44,7 +44,7 @@ TEST_LIMIT(servers_that_are_down_are_found, 60)
     must_find(find_with(client, 0), HF_FINDING_OK, "servers", "3 servers");
     must_find(find_with(client, 2000), HF_FINDING_RISK, "time-to-live", "2000 ms");
     await_health(three[0], 200);
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     const int follower = consul_leader(three, 3) == three[2] ? 1 : 2;
     snprintf(words, sizeof words, "n%d is", three[follower]->number);
     consul_server_kill(three[follower]);
@@ -108,7 +108,7 @@ TEST_LIMIT(rights_are_looked_at, 60)
     use_token(server, "write");
     use_url(server->url);
     hf_client *client = open_patient_client();
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     must_find(find_with(client, 0), HF_FINDING_OK, "rights", "read and write");
     must_find(find_with(client, 0), HF_FINDING_NOTE, "agent", "not known"); /* what it may not see, it does not guess */
     must_find(find_with(client, 0), HF_FINDING_NOTE, "health", "not known");

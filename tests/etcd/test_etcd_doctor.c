@@ -21,7 +21,7 @@ TEST_LIMIT(a_good_server_has_nothing_wrong, 60)
     struct etcd_cluster *cluster = start_store(1, QUICK);
     char revision[300];
     hf_client *client = open_patient_client();
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     must_find(find_with(client, 0), HF_FINDING_NOTE, "members", "alone");
     must_find(find_with(client, 0), HF_FINDING_NOTE, "compaction", "none was ever compacted");
     must_release(must_acquire(client, "x", NULL)); /* or there is nothing to throw away */
@@ -40,7 +40,7 @@ TEST_LIMIT(members_that_are_down_are_found, 60)
     char url[300];
     struct etcd_cluster *cluster = start_store(3, QUICK);
     hf_client *client = open_patient_client(), *hasty = open_client();
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     must_find(find_with(client, 0), HF_FINDING_OK, "members", "3 voting members");
     must_find(find_with(client, 0), HF_FINDING_NOTE, "machines", "3 of 3");
     must_find(find_with(client, 1000), HF_FINDING_RISK, "time-to-live", "1000 ms");
@@ -104,7 +104,7 @@ TEST_LIMIT(rights_are_looked_at, 60)
     snprintf(url, sizeof url, "etcd://guest:open-sesame@%s", cluster->hosts);
     use_url(url);
     hf_client *client = open_patient_client();
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     must_find(find_with(client, 0), HF_FINDING_OK, "rights", "read and write");
     etcd_ctl(cluster, "role revoke-permission locker --prefix=true holdfast/");
     etcd_ctl(cluster, "role grant-permission locker --prefix=true read holdfast/");

@@ -70,7 +70,7 @@ void must_find_nothing(const struct findings *findings)
     must_find_nothing_but(findings, NULL, 0);
 }
 
-void check_healthy(const struct findings *findings)
+void must_find_no_risk(const struct findings *findings)
 {
     int fine = 0;
     hf_error err = findings->err;

@@ -36,6 +36,6 @@ void must_find_nothing(const struct findings *findings);
 void must_find_nothing_but(const struct findings *findings, const char *const *whats, int count);
 
 /* Nothing that is a risk or worse; and one that is HF_FINDING_OK at least. */
-void check_healthy(const struct findings *findings);
+void must_find_no_risk(const struct findings *findings);
 
 #endif

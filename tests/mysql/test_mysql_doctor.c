@@ -26,7 +26,7 @@ TEST_LIMIT(a_good_server_has_nothing_wrong, 60)
     for (size_t s = 0; s < STRATEGIES; s++) {
         use_strategy(server, strategy_names[s]);
         hf_client *client = open_client();
-        check_healthy(find_with(client, 0));
+        must_find_no_risk(find_with(client, 0));
         hf_close(client);
     }
     found(HF_FINDING_NOTE, "replication", "alone");
@@ -96,7 +96,7 @@ TEST_LIMIT(tables_that_cannot_keep_locks_are_found, 60)
     mysql_server_do(server, "ALTER TABLE holdfast_locks ADD PRIMARY KEY (name), ENGINE = MyISAM");
     must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "not kept by InnoDB");
     mysql_server_do(server, "ALTER TABLE holdfast_locks ENGINE = InnoDB");
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     mysql_server_do(server, "ALTER TABLE holdfast_locks DROP COLUMN request");
     must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "a table or column is missing");
     mysql_server_do(server, "DROP TABLE holdfast_locks_waiters");
@@ -119,7 +119,7 @@ TEST_LIMIT(rights_are_looked_at, 60)
     snprintf(url, sizeof url, "mysql://keeper@127.0.0.1:%d/app", server->port);
     use_url(url);
     hf_client *client = open_client();
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     mysql_server_do(server, "REVOKE UPDATE ON holdfast_locks_grants FROM keeper@'%%'");
     must_find(find_with(client, 0), HF_FINDING_BROKEN, "rights", "UPDATE");
     mysql_server_do(server, "GRANT UPDATE ON holdfast_locks_grants TO keeper@'%%'");

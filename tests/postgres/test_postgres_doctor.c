@@ -46,7 +46,7 @@ TEST_LIMIT(a_good_server_has_nothing_wrong, 60)
     for (size_t s = 0; s < STRATEGIES; s++) {
         use_strategy(server, strategy_names[s]);
         hf_client *client = open_client();
-        check_healthy(find_with(client, 0));
+        must_find_no_risk(find_with(client, 0));
         hf_close(client);
     }
     found(HF_FINDING_NOTE, "replication", "alone");
@@ -99,7 +99,7 @@ TEST_LIMIT(tables_that_cannot_keep_locks_are_found, 60)
                                " f()");
     must_find(find_with(client, 0), HF_FINDING_NOTE, "triggers", "watcher");
     postgres_server_do(server, "DROP FUNCTION f CASCADE");
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     postgres_server_do(server, "ALTER TABLE holdfast_locks DROP CONSTRAINT holdfast_locks_pkey");
     must_find(find_with(client, 0), HF_FINDING_BROKEN, "index", "holdfast_locks");
     postgres_server_do(server, "DROP TABLE holdfast_locks_waiters");
@@ -117,7 +117,7 @@ TEST_LIMIT(rights_are_looked_at, 60)
     postgres_server_do(server, "CREATE ROLE keeper LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO keeper");
     use_url(url);
     hf_client *client = open_client();
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     postgres_server_do(server, "REVOKE DELETE ON holdfast_locks_waiters FROM keeper");
     must_find(find_with(client, 0), HF_FINDING_BROKEN, "rights", "DELETE on public.\"holdfast_locks_waiters\"");
     postgres_server_do(server, "GRANT DELETE ON holdfast_locks_waiters TO keeper");

@@ -184,7 +184,7 @@ TEST_LIMIT(examining_finds_the_pooler, 60)
     use_pooler(&pooler, "strategy=lease");
     hf_client *client = open_client();
     must_find(find_with(client, 0), HF_FINDING_NOTE, "pooler", "not served in order");
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     hf_close(client);
     postgres_server_do(server, "ALTER ROLE postgres SET statement_timeout = '2s'");
     pooler_stop(&pooler);
@@ -202,7 +202,7 @@ TEST_LIMIT(examining_finds_the_pooler, 60)
     use_pooler(&honest, "strategy=advisory&pooler=session");
     client = open_client();
     must_find(find_with(client, 0), HF_FINDING_OK, "pooler", "two sessions");
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     hf_close(client);
     pooler_stop(&honest);
 }

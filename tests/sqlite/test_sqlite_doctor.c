@@ -18,7 +18,7 @@ TEST(a_good_file_has_nothing_wrong)
         snprintf(options, sizeof options, "strategy=%s&journal=%s", strategy_names[s], s ? "wal" : "delete");
         new_store("good", options);
         hf_client *client = open_client();
-        check_healthy(find_with(client, 0));
+        must_find_no_risk(find_with(client, 0));
         must_find(find_with(client, 0), s ? HF_FINDING_OK : HF_FINDING_NOTE, "journal", s ? "wal" : "delete");
         must_find(find_with(client, 0), HF_FINDING_OK, "writers", "nobody");
         hf_close(client);
@@ -40,7 +40,7 @@ static void check_mode(hf_client *client, const char *path, mode_t mode, const c
     REQUIRE_INT(0, chmod(path, mode));
     must_find(find_with(client, 0), HF_FINDING_RISK, "permissions", words);
     REQUIRE_INT(0, chmod(path, before.st_mode & 07777));
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
 }
 
 TEST(files_that_others_may_change_are_found)
@@ -57,7 +57,7 @@ TEST(files_that_others_may_change_are_found)
     REQUIRE_INT(0, link(path, other));
     must_find(find_with(client, 0), HF_FINDING_RISK, "file", "has 2 names");
     REQUIRE_INT(0, unlink(other));
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     hf_close(client);
     REQUIRE_INT(0, unlink(path));
     REQUIRE_INT(0, rmdir(folder));
@@ -90,7 +90,7 @@ TEST(tables_that_cannot_keep_locks_are_found)
     raw_do(path, "ALTER TABLE holdfast_locks RENAME TO kept; CREATE TABLE holdfast_locks AS SELECT * FROM kept");
     must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "no unique index");
     raw_do(path, "DROP TABLE holdfast_locks; ALTER TABLE kept RENAME TO holdfast_locks");
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     raw_do(path, "DROP TABLE holdfast_locks_waiters");
     must_find(find_with(client, 0), HF_FINDING_BROKEN, "tables", "is missing");
     CHECK_INT(0, raw_number(path, "SELECT count(*) FROM sqlite_master WHERE name = 'holdfast_locks_waiters'"));

@@ -20,7 +20,7 @@ static void found(hf_finding_level level, const char *what, const char *words)
 static void look_at_a_good_one(struct raw *raw)
 {
     hf_client *client = open_patient_client();
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     must_find(find_with(client, 0), HF_FINDING_NOTE, "ensemble", "alone");
     must_find(find_with(client, 0), HF_FINDING_NOTE, "strangers", "take a lock");
     must_find(find_with(client, 0), HF_FINDING_OK, "server", "standalone");
@@ -52,7 +52,7 @@ static void look_at_rights(const struct zookeeper_server *server, struct raw *ra
     use_url(url);
     hf_client *client = open_patient_client();
     must_release(must_acquire(client, "x", NULL)); /* makes the directory, for this user alone */
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     must_find(find_with(client, 0), HF_FINDING_OK, "rights", "/ours");
     hf_close(client);
     snprintf(url, sizeof url, "%s/ours", server->url);
@@ -78,7 +78,7 @@ TEST_LIMIT(ensemble_of_which_servers_are_down, 90)
     char words[60];
     serve_three(three, LONG);
     hf_client *client = open_patient_client(), *hasty = open_client();
-    check_healthy(find_with(client, 0));
+    must_find_no_risk(find_with(client, 0));
     must_find(find_with(client, 0), HF_FINDING_OK, "ensemble", "3 servers vote");
     must_find(find_with(client, 0), HF_FINDING_NOTE, "machines", "3 of 3");
     must_find(find_with(client, 1000), HF_FINDING_RISK, "time-to-live", "1000 ms");

@@ -63,7 +63,7 @@ static const struct hfi_sql_rule rules[] = {
       "a grant is on the disk before its holder knows of it",
       "a crash of the server (0) or of its machine (2) undoes the grants of the last second, whose holders know of "
       "them: "
-      "a lock is given twice, with the same token",
+      "a lock is given twice",
       "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in its option file" },
     { "flushing", "innodb_flush_method", NULL, "nosync", HF_FINDING_RISK, "what is written is flushed",
       "nothing is flushed: a crash of the server's machine undoes grants whose holders know of them, and can damage "

@@ -38,15 +38,14 @@ static bool is_true(const PGresult *answer, int column)
 static const struct hfi_sql_rule rules[] = {
     { "disk", "fsync", NULL, "off", HF_FINDING_RISK, "a grant is on the disk before its holder knows of it",
       "a crash of the server's machine can undo grants whose holders know of them, and damage the tables: a lock is "
-      "given twice, with the same token",
+      "given twice",
       "ALTER SYSTEM SET fsync = on" },
     { "pages", "full_page_writes", NULL, "off", HF_FINDING_RISK, "a page that was half written in a crash is mended",
       "a crash can leave the tables or their index half written: a lock is lost, or is there twice",
       "ALTER SYSTEM SET full_page_writes = on" },
     { "commits", "synchronous_commit", NULL, "off", HF_FINDING_RISK,
       "a grant is committed before its holder knows of it",
-      "a crash of the server undoes the grants of the last moments, whose holders know of them: a lock is given twice, "
-      "with the same token",
+      "a crash of the server undoes the grants of the last moments, whose holders know of them: a lock is given twice",
       "ALTER ROLE ... RESET synchronous_commit, or SET synchronous_commit = on" },
     { "writable", "transaction_read_only", NULL, "on", HF_FINDING_BROKEN, "this session may write",
       "nothing can be written in this database or by this role: no lock is granted",
