@@ -26,7 +26,7 @@
 #define CONNECT_MOST (5 * HFI_SECOND)
 /* A master that owes so many answers which nobody waits for is left alone for a while; one that owes so many has
  * stopped, and is sent nothing more: it would be kept here. */
-#define OWED_MOST 1024u
+#define OWED_MOST 512u
 #define OWED_TOO_MUCH 8192u
 /* How long close() waits for those that are slower than the majority, unless the URL says what an answer may take. */
 #define DRAIN_MOST HFI_SECOND
