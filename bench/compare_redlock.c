@@ -101,7 +101,7 @@ static double raw_round_trip(const struct raw_side *raw, int master)
     };
     const char *release[] = {
         "EVALSHA",   raw->hash[1], "3", "plain", "hf:{plain}:w", "hf:{plain}:t", "0123456789abcdef.123456.1",
-        raw->member, "",           "1"
+        raw->member, "",           ""
     };
     struct timespec now;
     int64_t began, ended;
