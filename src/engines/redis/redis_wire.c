@@ -245,18 +245,24 @@ static struct redis_wire *connect_wire(struct redis_store *store, struct redis_n
     return NULL;
 }
 
+static void stop_asking(struct redis_call *call)
+{
+    struct redis_wire *wire = call->wire;
+    wire->waiting--;
+    call->wire = NULL;
+    if (!call->patient || *wire->slot != wire) /* it goes with the last one */
+        hfi_redis_wire_leave(wire);
+}
+
 static hf_status withdraw_from_connecting(struct hfi_op *op)
 {
     struct redis_call *call = call_of(op);
     struct redis_wire *wire = call->wire;
     hf_status status = HF_UNAVAILABLE;
     hfi_op_list_remove(&wire->connecting, op);
-    wire->waiting--;
-    call->wire = NULL;
-    if (!call->patient) {
+    if (!call->patient)
         status = hfi_redis_connect_late(wire->connection, &wire->node->address, call->trouble);
-        hfi_redis_wire_leave(wire); /* whoever comes next begins another one */
-    }
+    stop_asking(call); /* whoever comes next begins another one */
     return status;
 }
 
@@ -406,12 +412,9 @@ static hf_status withdraw_from_call(struct hfi_op *op)
     struct redis_wire *wire = call->wire;
     for (size_t i = call->got; i < call->question->count; i++)
         wire->calls[(call->said + i) & (wire->room - 1)] = NULL;
-    wire->waiting--;
-    call->wire = NULL;
-    if (!call->patient) {
+    if (!call->patient)
         hfi_fail(call->trouble, HF_UNKNOWN, 0, "the server did not answer in time");
-        hfi_redis_wire_leave(wire);
-    }
+    stop_asking(call);
     return HF_UNKNOWN;
 }
 

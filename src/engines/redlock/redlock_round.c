@@ -27,7 +27,7 @@
 /* A master that owes so many answers which nobody waits for is left alone for a while; one that owes so many has
  * stopped, and is sent nothing more: it would be kept here. */
 #define OWED_MOST 512u
-#define OWED_TOO_MUCH 8192u
+#define OWED_TOO_MUCH 4096u
 /* How long close() waits for those that are slower than the majority, unless the URL says what an answer may take. */
 #define DRAIN_MOST HFI_SECOND
 
@@ -490,10 +490,16 @@ bool hfi_redlock_is_behind(struct redlock_store *store, const struct redlock_loc
     return behind;
 }
 
+static bool never(const struct redlock_round *round)
+{
+    (void)round;
+    return false;
+}
+
 void hfi_redlock_drain(struct redlock_store *store)
 {
     const hfi_time most = store->redis.config.timeout_ns ? store->redis.config.timeout_ns : DRAIN_MOST;
-    struct redlock_round round = { .store = store, .must = (1u << store->count) - 1 };
+    struct redlock_round round = { .store = store, .must = (1u << store->count) - 1, .decided = never };
     struct redis_command command = { REDIS_ROOM(3) };
     hfi_redis_add_script(&command, &store->scripts[REDLOCK_RENEW]);
     hfi_redis_add(&command, "0");
