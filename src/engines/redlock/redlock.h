@@ -99,8 +99,9 @@ struct redlock_round {
     size_t failed;
 };
 
-/* Asks, and waits until `enough` says so (on any thread, with the loop's mutex), nobody is left to wait for, or the deadline comes. Answers that come later
- * are read and forgotten; what they answer to has then been done nevertheless. */
+/* Asks, and waits until `enough` says so (on any thread, with the loop's mutex), nobody is left to wait for, or the
+ * deadline comes. Answers that come later are read and forgotten; what they answer to has then been done nevertheless.
+ */
 void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct redlock_round *round),
                      hfi_time deadline_ns);
 bool hfi_redlock_all_answered(const struct redlock_round *round);
