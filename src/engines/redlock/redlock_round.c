@@ -122,11 +122,25 @@ static struct redis_wire **slot_for(const struct redlock_round *round, size_t in
     return round->renews && wire && wire->said != wire->answered ? &node->renewing : &node->wire;
 }
 
+/* It needs no more than to be sent, behind what it follows. With the loop's mutex. */
+static bool is_behind(const struct redlock_store *store, const struct redlock_lock *lock, size_t index)
+{
+    const struct redis_wire *wire = store->masters[index]->wire;
+    return lock && lock->late[index] && wire && wire->connection->number == lock->late[index];
+}
+
 static bool start_connecting(struct redlock_leg *leg)
 {
     struct redis_wire *wire = *leg->call.slot;
-    if (wire && !wire->source.connected && hfi_loop_now_ns() - wire->used_ns >= CONNECT_MOST)
+    if (wire && !wire->source.connected && hfi_loop_now_ns() - wire->used_ns >= CONNECT_MOST) {
         hfi_redis_wire_leave(wire);
+        wire = NULL;
+    }
+    /* What follows a question that nobody waits for must not be lost with its connection: a release, say. While others
+     * wait for answers, somebody reads anyway. */
+    if (wire && wire->source.connected && wire->waiting == 0 &&
+        is_behind(leg->round->store, leg->round->lock, index_of(leg)))
+        hfi_redis_wire_look(wire);
     return hfi_redis_wire_start_ready(&leg->call);
 }
 
@@ -265,13 +279,6 @@ static void start(struct redlock_round *round, size_t index)
 }
 
 /* --- all of them --- */
-
-/* It needs no more than to be sent, behind what it follows. With the loop's mutex. */
-static bool is_behind(const struct redlock_store *store, const struct redlock_lock *lock, size_t index)
-{
-    const struct redis_wire *wire = store->masters[index]->wire;
-    return lock && lock->late[index] && wire && wire->connection->number == lock->late[index];
-}
 
 /* Those that are down only if `also_down`. */
 static void start_all(struct redlock_round *round, bool also_down)
