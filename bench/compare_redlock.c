@@ -2,7 +2,8 @@
  *
  * compare_redlock.c: redlock: on five masters, beside raw hiredis with the same script on each of them in turn. What
  * counts is the slowest round trip of the fastest majority: it is the least that an acquire can take. Ratios, by turns
- * in one run, with all masters up, with two of them dead, and with two that do not answer.
+ * in one run, with all masters up, with two of them dead, and with two that do not answer; and many threads of one
+ * client, each with a lock of its own on three masters, beside one thread.
  *
  *     compare_redlock [--json] DIRECTORY
  *
@@ -13,6 +14,8 @@
 #include "engines/redlock/redlock.h"
 #include "redis_group.h"
 #include "relay.h"
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -101,7 +104,7 @@ static double raw_round_trip(const struct raw_side *raw, int master)
     };
     const char *release[] = {
         "EVALSHA",   raw->hash[1], "3", "plain", "hf:{plain}:w", "hf:{plain}:t", "0123456789abcdef.123456.1",
-        raw->member, "",           "1"
+        raw->member, "",           ""
     };
     struct timespec now;
     int64_t began, ended;
@@ -217,6 +220,90 @@ static void compare_acquire(struct results *results, const struct way_there *the
     hf_close(client);
 }
 
+/* --- many threads --- */
+
+#define FEW 3 /* masters */
+#define WINDOW_NS (2 * SECOND_NS)
+
+struct threads {
+    hf_client *client;
+    _Atomic long pairs;
+    _Atomic int next;
+    atomic_bool end;
+};
+
+static void *take_own_lock(void *arg)
+{
+    struct threads *threads = arg;
+    char name[32];
+    hf_lock *lock;
+    hf_error err;
+
+    snprintf(name, sizeof name, "own-%d", atomic_fetch_add(&threads->next, 1));
+    while (!atomic_load(&threads->end)) {
+        must(hf_acquire(&lock, threads->client, name, NULL, &err), &err, "acquire");
+        must(hf_release(lock, &err), &err, "release");
+        atomic_fetch_add(&threads->pairs, 1);
+    }
+    return NULL;
+}
+
+/* Locks of their own, for a while: pairs per second, and what each takes of processors, ours and the masters'. */
+static void run_threads(hf_client *client, int count, double *per_second, double *cpu_us)
+{
+    struct threads threads = { .client = client };
+    struct timespec window = { .tv_sec = WINDOW_NS / SECOND_NS, .tv_nsec = WINDOW_NS % SECOND_NS };
+    pthread_t thread[CROWD];
+    double cpu = cpu_seconds();
+    int64_t began = now_ns();
+
+    for (int i = 0; i < FEW; i++)
+        cpu += server_figure(&servers[i], "cpu", "used_cpu_user") + server_figure(&servers[i], "cpu", "used_cpu_sys");
+    for (int i = 0; i < count; i++)
+        if (pthread_create(&thread[i], NULL, take_own_lock, &threads) != 0)
+            die("cannot start a thread");
+    nanosleep(&window, NULL);
+    atomic_store(&threads.end, true);
+    for (int i = 0; i < count; i++)
+        pthread_join(thread[i], NULL);
+    *per_second = (double)atomic_load(&threads.pairs) * 1e9 / (double)(now_ns() - began);
+    cpu = cpu_seconds() - cpu;
+    for (int i = 0; i < FEW; i++)
+        cpu += server_figure(&servers[i], "cpu", "used_cpu_user") + server_figure(&servers[i], "cpu", "used_cpu_sys");
+    *cpu_us = cpu * 1e6 / (double)atomic_load(&threads.pairs);
+}
+
+/* Whoever has threads asks for more, beside one that is alone: what they share must make it cheaper. */
+static void compare_threads(struct results *results, const struct placement *placement)
+{
+    char url[100];
+    double many, many_cpu, one, one_cpu;
+    hf_client *client;
+
+    say("redlock: %d threads, %s ...\n", CROWD, placement->words);
+    pin_to(placement->client_core);
+    for (int i = 0; i < FEW; i++)
+        pin_process_to(group->server[i]->pid, placement->server_core);
+    snprintf(url, sizeof url, "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", servers[0].port, servers[1].port,
+             servers[2].port);
+    client = open_client(url);
+    run_threads(client, 1, &one, &one_cpu);
+    run_threads(client, CROWD, &many, &many_cpu);
+    hf_close(client);
+    results_add(results, (struct row){ .name = name_of("redlock: 64 threads, 3 masters, %s", placement->words),
+                                       .against = "1 thread",
+                                       .unit = "pairs/s",
+                                       .judged = NOT_JUDGED,
+                                       .ours = many,
+                                       .raw = one });
+    results_add(results, (struct row){ .name = name_of("redlock: the same, all processors, %s", placement->words),
+                                       .against = "1 thread",
+                                       .unit = "us/pair",
+                                       .judged = NOT_JUDGED,
+                                       .ours = many_cpu,
+                                       .raw = one_cpu });
+}
+
 /* --- which masters, and where --- */
 
 static void pin_masters(int core)
@@ -312,6 +399,10 @@ static void compare_all(struct results *results)
     compare_handoff_apart(results, &relay);
     compare_redis_handoff(results, &crowd, 0);
     compare_crowd_of(results, &crowd);
+    for (int i = 0; i < results->cores; i++)
+        compare_threads(results, &placements[i]);
+    pin_to(-1);
+    pin_masters(-1);
     compare_acquires(results, &relay);
     relay_stop(&relay);
     for (int i = 0; i < MASTERS; i++)

@@ -48,6 +48,12 @@ struct hfi_op_list {
 void hfi_op_list_add(struct hfi_op_list *list, struct hfi_op *op);
 void hfi_op_list_remove(struct hfi_op_list *list, struct hfi_op *op);
 
+/* Begins an operation that no thread runs: others drive it, and whoever began it is told by its own code when it ends.
+ */
+void hfi_op_begin(struct hfi_loop *loop, struct hfi_op *op);
+/* Its time is over. It ends in this turn of the loop. */
+void hfi_op_interrupt(struct hfi_op *op);
+
 /* Begins an await, of an operation whose time is not over. `source` NULL: the loop brings it about. */
 void hfi_op_park(struct hfi_op *op, struct hfi_source *source, hf_status (*withdraw)(struct hfi_op *op));
 /* Ends it: the operation goes on in this turn of the loop. */

@@ -21,9 +21,7 @@ struct hfi_sleeper {
 };
 
 /* All but hfi_sleep_for() with the mutex, and go on having it. */
-void hfi_op_begin(struct hfi_loop *loop, struct hfi_op *op);
 void hfi_op_go_on_all(struct hfi_loop *loop);     /* those that can */
-void hfi_op_interrupt(struct hfi_op *op);         /* its time is over */
 void hfi_op_interrupt_due(struct hfi_loop *loop); /* those whose time is */
 /* Is woken when the mutex is let go of: it need not wait for that. */
 void hfi_sleeper_wake(struct hfi_loop *loop, struct hfi_sleeper *sleeper, enum hfi_waking why);

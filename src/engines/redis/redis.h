@@ -200,6 +200,7 @@ struct redis_node {
     size_t idle_count;
     struct redis_connection *asked; /* on which somebody waits for an answer */
     struct redis_wire *wire;        /* that all share; NULL: there is none. With the loop's mutex */
+    struct redis_wire *renewing;    /* the same, of redlock's renewals while there are unanswered questions on that */
     struct redis_push push;
     bool demoted; /* it has said that it is a replica, and nobody has seen a master here since */
     /* for those who must not wait for a server that is down */
@@ -213,10 +214,8 @@ void hfi_redis_nodes_free(struct redis_store *store);
 /* A connection that is ready, idle so far or new. */
 hf_status hfi_redis_borrow(struct redis_store *store, struct redis_node *node, struct redis_connection **out,
                            hfi_time deadline_ns, hf_error *err);
-/* An idle one, or NULL; perhaps not ready yet, perhaps owing replies. */
+/* An idle one, or NULL; perhaps owing replies. */
 struct redis_connection *hfi_redis_idle(struct redis_store *store, struct redis_node *node);
-/* The one with this number, if it is idle, else NULL; it may be gone. */
-struct redis_connection *hfi_redis_idle_one(struct redis_store *store, struct redis_node *node, uint64_t number);
 void hfi_redis_give_back(struct redis_store *store, struct redis_node *node, struct redis_connection *connection);
 /* While an answer is waited for, the connection is in its node's list of those that were asked. False: it is not, since
  * another server has taken that one's place. */

@@ -110,10 +110,18 @@ static bool waits_for_replicas(const struct redis_store *store)
     return store->config.replicas || store->config.fsync;
 }
 
+/* Whoever leaves the one that all share, since an answer did not come in time, would cost releases that are on their
+ * way. */
+static bool shares_with_rounds(const struct redis_store *store)
+{
+    return store->config.kind == REDIS_REDLOCK;
+}
+
 static hf_status ask_node(struct redis_store *store, struct redis_question *question, bool asking, redisReply **replies,
                           hfi_time deadline_ns, hf_error *err)
 {
-    if (waits_for_replicas(store) || (question->renews && hfi_redis_wire_is_busy(store, question->node)))
+    if (waits_for_replicas(store) || shares_with_rounds(store) ||
+        (question->renews && hfi_redis_wire_is_busy(store, question->node)))
         return ask_apart(store, question, asking, replies, deadline_ns, err);
     const hf_status status = hfi_redis_wire_ask(store, question, asking, replies, deadline_ns, err);
     if (status != HF_OK)

@@ -207,7 +207,7 @@ void hfi_redis_disconnect(struct redis_connection *connection)
 {
     if (!connection)
         return;
-    if (connection->unanswered && !connection->owed) /* those who owe are redlock's, which has its own rule for them */
+    if (connection->unanswered && !connection->owed) /* what nobody waits for may arrive */
         hfi_dial_reset(connection->fd);
     hfi_dial_end(&connection->dial);
     SSL_free(connection->tls); /* without the farewell, which could block */

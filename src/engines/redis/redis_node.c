@@ -44,7 +44,7 @@ void hfi_redis_nodes_free(struct redis_store *store)
         next = node->next;
         hfi_redis_disconnect(node->push.connection);
         hfi_redis_forget_channels(&node->push);
-        if (node->wire)
+        if (node->wire || node->renewing)
             hfi_redis_wire_break(store, node);
         disconnect_all(node->idle);
         hfi_free(node);
@@ -121,27 +121,12 @@ struct redis_connection *hfi_redis_idle(struct redis_store *store, struct redis_
     return connection;
 }
 
-struct redis_connection *hfi_redis_idle_one(struct redis_store *store, struct redis_node *node, uint64_t number)
-{
-    pthread_mutex_lock(&store->mutex);
-    struct redis_connection **link = &node->idle;
-    while (*link && (*link)->number != number)
-        link = &(*link)->next;
-    struct redis_connection *connection = *link;
-    if (connection) {
-        *link = connection->next;
-        node->idle_count--;
-    }
-    pthread_mutex_unlock(&store->mutex);
-    return connection;
-}
-
 hf_status hfi_redis_borrow(struct redis_store *store, struct redis_node *node, struct redis_connection **out,
                            hfi_time deadline_ns, hf_error *err)
 {
     while ((*out = hfi_redis_idle(store, node)) != NULL) {
         const bool recent = store->env->now_ns() - (*out)->used_ns < TRUSTED_FOR;
-        if ((*out)->phase == REDIS_READY && (recent || hfi_redis_is_alive(*out)))
+        if (recent || hfi_redis_is_alive(*out))
             return HF_OK;
         hfi_redis_disconnect(*out);
     }

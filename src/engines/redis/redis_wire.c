@@ -17,39 +17,6 @@
 #define TRUSTED_FOR (200 * HFI_MS)
 #define FIRST_ROOM 16
 
-struct redis_wire {
-    struct hfi_source source;
-    struct redis_store *store;
-    struct redis_node *node;
-    struct redis_connection *connection;
-    struct hfi_op_list connecting; /* those who wait until it is ready */
-    /* Who waits for which answer, in a ring of `room`, a power of two: numbers from `answered` to `said`. NULL: nobody
-     * any more. */
-    struct redis_call **calls;
-    size_t room;
-    uint64_t said, answered;
-    unsigned waiting; /* calls that wait for it to be ready, or for answers */
-    hfi_time used_ns;
-    struct hfi_bytes plain; /* with TLS: what is to be encrypted */
-    BIO *inward, *outward;  /* and where OpenSSL finds what was read and leaves what is to be sent */
-};
-
-/* One question, on the stack of whoever asks. */
-struct redis_call {
-    struct hfi_op op;
-    struct redis_store *store;
-    struct redis_question *question; /* NULL: the connection is all that is wanted */
-    bool asking;
-    redisReply **replies;
-    size_t first; /* of the question's commands that is sent: not 0 if it goes again with its text */
-    size_t got;   /* replies that are there */
-    size_t known; /* commands whose scripts the server knows, or has been told */
-    struct redis_node *node;
-    struct redis_wire *wire; /* while it waits */
-    hfi_time deadline_ns;
-    hf_error trouble; /* status HF_OK: there was none */
-};
-
 /* Each is the first in its struct. */
 static struct redis_wire *wire_of(struct hfi_source *source)
 {
@@ -66,7 +33,7 @@ static struct redis_call *call_of(struct hfi_op *op)
 static void gone(struct hfi_source *source)
 {
     struct redis_wire *wire = wire_of(source);
-    if (wire->said != wire->answered)
+    if (wire->said != wire->answered && wire->store->config.kind != REDIS_REDLOCK)
         hfi_dial_reset(wire->connection->fd); /* what was not delivered yet must not be */
     hfi_redis_disconnect(wire->connection);
     hfi_free(wire->plain.data);
@@ -74,11 +41,10 @@ static void gone(struct hfi_source *source)
     hfi_free(wire);
 }
 
-/* Nothing more is said on it. */
-static void leave(struct redis_wire *wire)
+void hfi_redis_wire_leave(struct redis_wire *wire)
 {
-    if (wire->node->wire == wire)
-        wire->node->wire = NULL;
+    if (*wire->slot == wire)
+        *wire->slot = NULL;
     if (wire->waiting == 0)
         hfi_source_remove(&wire->store->loop, &wire->source);
 }
@@ -97,17 +63,17 @@ static void break_wire(struct redis_wire *wire, const hf_error *err)
     while ((op = wire->connecting.first) != NULL) {
         struct redis_call *call = call_of(op);
         hfi_op_list_remove(&wire->connecting, op);
-        call->trouble = *err;
+        *call->trouble = *err;
         stop_waiting(call, err->status);
     }
     for (uint64_t i = wire->answered; i < wire->said; i++) {
         struct redis_call *call = wire->calls[i & (wire->room - 1)];
         if (!call || !call->wire)
             continue;
-        hfi_fail(&call->trouble, HF_UNKNOWN, err->native, "%.200s", err->message);
+        hfi_fail(call->trouble, HF_UNKNOWN, err->native, "%.200s", err->message);
         stop_waiting(call, HF_UNKNOWN);
     }
-    leave(wire);
+    hfi_redis_wire_leave(wire);
 }
 
 /* --- bytes --- */
@@ -168,8 +134,8 @@ static void take(struct hfi_source *source, const void *buffer, ssize_t got)
     const bool sensible = take_replies(wire, &err); /* also those that came before the end */
     if (sensible && more) {
         wire->used_ns = hfi_loop_now_ns();
-        if (wire->node->wire != wire && wire->waiting == 0)
-            leave(wire);
+        if (*wire->slot != wire && wire->waiting == 0)
+            hfi_redis_wire_leave(wire);
         return;
     }
     if (sensible)
@@ -223,7 +189,10 @@ static void step(struct hfi_source *source)
     struct redis_connection *connection = wire->connection;
     hf_error err = { .status = HF_OK };
     struct hfi_op *op;
+    const enum redis_phase phase = connection->phase;
     hf_status status = hfi_redis_connect_step(connection, &wire->node->address, &wire->store->config.access, &err);
+    if (connection->phase != phase)
+        wire->used_ns = hfi_loop_now_ns();
     source->fd = connection->fd;
     source->events = (connection->wants & POLLIN ? EPOLLIN : 0u) | (connection->wants & POLLOUT ? EPOLLOUT : 0u);
     if (status == HF_TIMEOUT)
@@ -236,20 +205,20 @@ static void step(struct hfi_source *source)
     }
     source->connected = true;
     source->events = EPOLLIN;
-    wire->used_ns = hfi_loop_now_ns();
     while ((op = wire->connecting.first) != NULL) {
         hfi_op_list_remove(&wire->connecting, op);
         stop_waiting(call_of(op), HF_OK);
     }
-    if (!wire->node->wire || !wire->node->wire->source.connected) /* the first that is ready is the one */
-        wire->node->wire = wire;
+    if (!*wire->slot || !(*wire->slot)->source.connected) /* the first that is ready is the one */
+        *wire->slot = wire;
     /* What came behind the log-in would be taken for the answer to the first question. */
     const bool in_step = connection->reader->pos == connection->reader->len;
-    if (wire->node->wire != wire || !in_step)
-        leave(wire);
+    if (*wire->slot != wire || !in_step)
+        hfi_redis_wire_leave(wire);
 }
 
-static struct redis_wire *connect_wire(struct redis_store *store, struct redis_node *node, hf_error *err)
+static struct redis_wire *connect_wire(struct redis_store *store, struct redis_node *node, struct redis_wire **slot,
+                                       hf_error *err)
 {
     struct redis_wire *wire = hfi_alloc(sizeof *wire);
     struct redis_call **calls = hfi_alloc(FIRST_ROOM * sizeof(struct redis_call *));
@@ -258,6 +227,8 @@ static struct redis_wire *connect_wire(struct redis_store *store, struct redis_n
     else if (hfi_redis_connect_begin(&wire->connection, &node->address, &store->config.access, err) == HF_OK) {
         wire->store = store;
         wire->node = node;
+        wire->slot = slot;
+        wire->used_ns = hfi_loop_now_ns();
         wire->calls = calls;
         wire->room = FIRST_ROOM;
         wire->source.fd = wire->connection->fd;
@@ -266,7 +237,7 @@ static struct redis_wire *connect_wire(struct redis_store *store, struct redis_n
         wire->source.step = step;
         wire->source.gone = gone;
         hfi_source_add(&store->loop, &wire->source);
-        node->wire = wire;
+        *slot = wire;
         return wire;
     }
     hfi_free(calls);
@@ -274,33 +245,47 @@ static struct redis_wire *connect_wire(struct redis_store *store, struct redis_n
     return NULL;
 }
 
+static void stop_asking(struct redis_call *call)
+{
+    struct redis_wire *wire = call->wire;
+    wire->waiting--;
+    call->wire = NULL;
+    if (!call->patient || *wire->slot != wire) /* it goes with the last one */
+        hfi_redis_wire_leave(wire);
+}
+
 static hf_status withdraw_from_connecting(struct hfi_op *op)
 {
     struct redis_call *call = call_of(op);
     struct redis_wire *wire = call->wire;
+    hf_status status = HF_UNAVAILABLE;
     hfi_op_list_remove(&wire->connecting, op);
-    const hf_status status = hfi_redis_connect_late(wire->connection, &wire->node->address, &call->trouble);
-    wire->waiting--;
-    call->wire = NULL;
-    leave(wire); /* whoever comes next begins another one */
+    if (!call->patient)
+        status = hfi_redis_connect_late(wire->connection, &wire->node->address, call->trouble);
+    stop_asking(call); /* whoever comes next begins another one */
     return status;
 }
 
-/* An idle connection has nothing to say but answers that nobody waits for: else it is broken. */
-static void look_at_idle(struct redis_wire *wire)
+void hfi_redis_wire_look(struct redis_wire *wire)
 {
     char buffer[4096];
-    const hfi_time now = hfi_loop_now_ns();
-    if (!wire->source.connected || wire->waiting || wire->source.read || now - wire->used_ns < TRUSTED_FOR)
-        return;
-    struct redis_node *node = wire->node;
-    wire->used_ns = now;
-    for (int i = 0; i < 16 && node->wire == wire; i++) {
+    struct redis_wire **const slot = wire->slot;
+    for (int i = 0; i < 16 && *slot == wire && !wire->source.read; i++) {
         const ssize_t got = recv(wire->source.fd, buffer, sizeof buffer, MSG_DONTWAIT);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         take(&wire->source, buffer, got);
     }
+}
+
+/* An idle connection has nothing to say but answers that nobody waits for: else it is broken. */
+static void look_at_idle(struct redis_wire *wire)
+{
+    const hfi_time now = hfi_loop_now_ns();
+    if (!wire->source.connected || wire->waiting || now - wire->used_ns < TRUSTED_FOR)
+        return;
+    wire->used_ns = now;
+    hfi_redis_wire_look(wire);
 }
 
 /* Another server took its place after it was found: whoever noticed has broken its connections, and would not break one
@@ -310,26 +295,25 @@ static bool is_replaced(const struct redis_call *call)
     return call->store->config.kind == REDIS_SENTINEL && hfi_redis_sentinel_replaced(call->store, call->node);
 }
 
-/* Awaits that there is a connection. */
-static bool start_ready(struct redis_call *call)
+bool hfi_redis_wire_start_ready(struct redis_call *call)
 {
     if (is_replaced(call)) {
-        call->op.woken = hfi_fail(&call->trouble, HF_UNAVAILABLE, 0, "another server has taken its place");
+        call->op.woken = hfi_fail(call->trouble, HF_UNAVAILABLE, 0, "another server has taken its place");
         return false;
     }
-    if (call->node->wire)
-        look_at_idle(call->node->wire);
-    struct redis_wire *wire = call->node->wire;
+    if (*call->slot)
+        look_at_idle(*call->slot);
+    struct redis_wire *wire = *call->slot;
     call->op.woken = call->op.over ? HF_UNAVAILABLE : HF_OK;
     if (call->op.over || (wire && wire->source.connected))
         return false;
     hf_error trouble = { .status = HF_NOMEM };
-    if (!wire && !(wire = connect_wire(call->store, call->node, &trouble))) {
-        call->trouble = trouble;
+    if (!wire && !(wire = connect_wire(call->store, call->node, call->slot, &trouble))) {
+        *call->trouble = trouble;
         call->op.woken = trouble.status;
         return false;
     }
-    const hfi_time most = call->store->config.access.connect_ns;
+    const hfi_time most = call->patient ? 0 : call->store->config.access.connect_ns;
     if (most && hfi_loop_now_ns() + most < call->deadline_ns)
         hfi_op_limit(&call->op, hfi_loop_now_ns() + most);
     call->wire = wire;
@@ -412,41 +396,40 @@ static bool say(struct redis_wire *wire, const struct redis_command *commands, s
     }
     if (asking)
         wire->calls[wire->said++ & (wire->room - 1)] = NULL;
+    if (call)
+        call->said = wire->said - call->got;
     for (size_t i = 0; i < count; i++)
         wire->calls[wire->said++ & (wire->room - 1)] = call;
     hfi_source_say(&wire->store->loop, &wire->source);
     return true;
 }
 
-/* Its time is over. The answers may come yet, and are thrown away; whoever asks next does so on another connection. */
+/* Its time is over. The answers may come yet, and are thrown away; whoever asks next does so on another connection, if
+ * it was to be expected that they come in time. */
 static hf_status withdraw_from_call(struct hfi_op *op)
 {
     struct redis_call *call = call_of(op);
     struct redis_wire *wire = call->wire;
-    for (uint64_t i = wire->answered; i < wire->said; i++) {
-        if (wire->calls[i & (wire->room - 1)] == call)
-            wire->calls[i & (wire->room - 1)] = NULL;
-    }
-    hfi_fail(&call->trouble, HF_UNKNOWN, 0, "the server did not answer in time");
-    wire->waiting--;
-    call->wire = NULL;
-    leave(wire);
+    for (size_t i = call->got; i < call->question->count; i++)
+        wire->calls[(call->said + i) & (wire->room - 1)] = NULL;
+    if (!call->patient)
+        hfi_fail(call->trouble, HF_UNKNOWN, 0, "the server did not answer in time");
+    stop_asking(call);
     return HF_UNKNOWN;
 }
 
-/* Awaits the answers to the question's commands from call->first on. */
-static bool start_call(struct redis_call *call)
+bool hfi_redis_wire_start_call(struct redis_call *call)
 {
-    struct redis_wire *wire = call->node->wire;
+    struct redis_wire *wire = *call->slot;
     const struct redis_question *question = call->question;
     if (!wire || !wire->source.connected) {
-        call->op.woken = hfi_fail(&call->trouble, HF_UNAVAILABLE, 0, "the connection broke before anything was said");
+        call->op.woken = hfi_fail(call->trouble, HF_UNAVAILABLE, 0, "the connection broke before anything was said");
         return false;
     }
     if (call->question->sent_ns == 0)
         call->question->sent_ns = call->store->env->now_ns();
     if (!say(wire, question->commands + call->first, question->count - call->first, call->asking, call)) {
-        call->op.woken = hfi_fail(&call->trouble, HF_NOMEM, 0, "no memory for a command");
+        call->op.woken = hfi_fail(call->trouble, HF_NOMEM, 0, "no memory for a command");
         return false;
     }
     call->wire = wire;
@@ -478,10 +461,10 @@ static int ask(struct hfi_op *op)
     struct redis_call *const call = call_of(op);
     BEGIN(op->line);
     do {
-        AWAIT(start_ready(call));
+        AWAIT(hfi_redis_wire_start_ready(call));
         if (op->woken == HF_OK && call->question) {
             hfi_op_limit(op, call->deadline_ns);
-            AWAIT(start_call(call));
+            AWAIT(hfi_redis_wire_start_call(call));
         }
     } while (op->woken == HF_OK && call->question && goes_again(call));
     END;
@@ -492,13 +475,16 @@ static int ask(struct hfi_op *op)
 
 static hf_status run(struct redis_call *call, hf_error *err)
 {
+    hf_error trouble = { .status = HF_OK };
+    call->trouble = &trouble;
+    call->slot = &call->node->wire;
     const hf_status status = hfi_loop_run(&call->store->loop, &call->op);
     if (status == HF_OK)
         return HF_OK;
-    if (call->trouble.status == HF_OK) /* it had no time to go again */
-        hfi_fail(&call->trouble, status, 0, "the server did not answer in time");
+    if (call->trouble->status == HF_OK) /* it had no time to go again */
+        hfi_fail(call->trouble, status, 0, "the server did not answer in time");
     if (err)
-        *err = call->trouble;
+        *err = *call->trouble;
     return status;
 }
 
@@ -564,8 +550,10 @@ void hfi_redis_wire_break(struct redis_store *store, struct redis_node *node)
 
 void hfi_redis_wire_drop_old(struct redis_store *store, struct redis_node *node)
 {
+    if (store->config.kind == REDIS_REDLOCK) /* releases may be on their way there */
+        return;
     hfi_loop_enter(&store->loop);
     if (node->wire && node->wire->waiting == 0 && hfi_loop_now_ns() - node->wire->used_ns >= TRUSTED_FOR)
-        leave(node->wire);
+        hfi_redis_wire_leave(node->wire);
     hfi_loop_leave(&store->loop);
 }

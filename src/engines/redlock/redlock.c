@@ -288,10 +288,8 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
     pthread_mutex_unlock(&store->redis.mutex);
     if (!was_held)
         hfi_redis_expect_no_more(&store->redis, &lock->redis, REDIS_NEW);
-    if (!was_held && !lock->maybe) {
-        hfi_redlock_settle(store, lock);
+    if (!was_held && !lock->maybe)
         return HF_OK;
-    }
     if (!was_held)
         lock->attempts++; /* it comes after all that the last attempt has sent */
     hfi_redlock_words(&words, store, lock, request);
@@ -315,7 +313,6 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
     }
     hfi_redlock_end(&round);
     hfi_redlock_reach(store, lock, &command, lock->maybe & hfi_redlock_untold(&round), REACH_MOST);
-    hfi_redlock_settle(store, lock); /* also if it must be tried again: the core may give that up without us */
     if (!was_held && lock->maybe)
         return hfi_redlock_too_few(&round, gone + kept, "answered", err);
     if (was_held && gone < store->quorum && kept <= store->count - store->quorum)
@@ -424,7 +421,7 @@ static hf_status redlock_renew(void *memory, struct hfi_renewal *renewals, size_
 {
     struct redlock_store *store = memory;
     /* All of them: what a master kept that is back ends, unless it is renewed in time. */
-    struct redlock_round round = { .store = store, .must = (1u << store->count) - 1 };
+    struct redlock_round round = { .store = store, .renews = true, .must = (1u << store->count) - 1 };
     struct redis_command command = { REDIS_ROOM(3 + 4 * BATCH_MOST) };
     char number[16];
     uint32_t shortest = UINT32_MAX;

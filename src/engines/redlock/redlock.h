@@ -7,7 +7,7 @@
 #ifndef HFI_REDLOCK_H
 #define HFI_REDLOCK_H
 
-#include "engines/redis/redis.h"
+#include "engines/redis/redis_wire.h"
 
 #define REDLOCK_MASTERS_MOST 15
 /* What one master may take to answer is a tenth of the time-to-live, but at least this. */
@@ -41,7 +41,6 @@ struct redlock_store {
     struct redis_script scripts[REDLOCK_SCRIPTS];
     struct redis_node *masters[REDLOCK_MASTERS_MOST];
     size_t count, quorum;
-    _Atomic uint32_t loaded[REDLOCK_MASTERS_MOST]; /* bit I: script I is known there, since the last new connection */
     /* with the store's mutex */
     hfi_time looked_ns; /* when somebody last looked after the usher */
     struct redlock_clock clocks[REDLOCK_MASTERS_MOST];
@@ -56,12 +55,11 @@ struct redlock_lock {
     uint32_t maybe;          /* bit I: master I may have it, or our place in the queue */
     uint32_t astray;         /* bit I: something may arrive there at any time, by a connection that is no longer ours */
     struct redis_node *line; /* the usher on which it stands in line; NULL: none */
-    /* Those on which an answer is still to come: whatever is sent to that master next must arrive behind the question,
-     * or a release could be overtaken by the acquire that it is to undo. */
-    struct redis_connection *late[REDLOCK_MASTERS_MOST];
-    uint64_t shared[REDLOCK_MASTERS_MOST]; /* their numbers since it was granted: they may be gone; 0: none */
-    uint64_t score;                        /* of our place in the usher's queue; 0: none */
-    uint64_t token;                        /* if it is held */
+    /* The number of the connection on which an answer may still be to come; 0: none. What is sent to that master next
+     * must arrive behind the question, or a release could be overtaken by the acquire that it is to undo. */
+    uint64_t late[REDLOCK_MASTERS_MOST];
+    uint64_t score; /* of our place in the usher's queue; 0: none */
+    uint64_t token; /* if it is held */
 };
 
 /* --- redlock_script.c --- */
@@ -73,8 +71,10 @@ extern const char *const hfi_redlock_scripts[REDLOCK_SCRIPTS];
 enum redlock_state { REDLOCK_UNASKED, REDLOCK_CONNECTING, REDLOCK_SENT, REDLOCK_ANSWERED, REDLOCK_FAILED };
 
 struct redlock_leg {
+    struct redis_call call;
+    struct redlock_round *round;
+    struct redis_question question;
     struct redis_command *command; /* NULL: this master is not asked */
-    struct redis_connection *connection;
     enum redlock_state state;
     bool sent;         /* it may have been done, whatever the state */
     bool marked;       /* it says that what is astray does not count */
@@ -83,19 +83,25 @@ struct redlock_leg {
 
 /* One question to several masters at once. */
 struct redlock_round {
+    struct hfi_op op;
     struct redlock_store *store;
     struct redlock_leg legs[REDLOCK_MASTERS_MOST];
-    struct redlock_lock *lock; /* whose late connections are used and filled; NULL: none */
+    struct redlock_lock *lock; /* behind whose requests it must arrive; NULL: none's */
+    bool renews;               /* it must not wait behind anything else */
     uint32_t must;             /* bit I: a master that is asked also while it is down, and whose answer matters */
     /* The masters that were down need not be waited for any more; NULL: a majority has answered. */
     bool (*decided)(const struct redlock_round *round);
+    bool (*enough)(const struct redlock_round *round);
+    hfi_time begun_ns, deadline_ns;
+    bool also_down, ended;
     hfi_time sent_ns; /* before the first was asked */
     hf_error trouble; /* of the last that failed */
     size_t failed;
 };
 
-/* Asks, and waits until `enough` says so, nobody is left to wait for, or the deadline comes. Answers that come later
- * are read and forgotten; what they answer to has then been done nevertheless. */
+/* Asks, and waits until `enough` says so (on any thread, with the loop's mutex), nobody is left to wait for, or the
+ * deadline comes. Answers that come later are read and forgotten; what they answer to has then been done nevertheless.
+ */
 void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct redlock_round *round),
                      hfi_time deadline_ns);
 bool hfi_redlock_all_answered(const struct redlock_round *round);
@@ -110,12 +116,8 @@ void hfi_redlock_end(struct redlock_round *round);
 /* Before connections are closed: waits a moment for answers that are still to come. To close one on which something
  * arrives resets it, and the master may throw away what it has not read yet: a release. */
 void hfi_redlock_drain(struct redlock_store *store);
-/* It was granted: its late connections are for everybody, or each lock that is held would keep some; the release uses
- * them if they are idle then. Not those of a master that owes so much that it has stopped: a release that could not be
- * sent behind the acquire would wait for a new connection. */
-void hfi_redlock_share(struct redlock_store *store, struct redlock_lock *lock);
-/* Nothing more will be asked for this lock. */
-void hfi_redlock_settle(struct redlock_store *store, struct redlock_lock *lock);
+/* That master is still to answer what it was asked for this lock, and what is sent next arrives behind it. */
+bool hfi_redlock_is_behind(struct redlock_store *store, const struct redlock_lock *lock, size_t index);
 /* A master that could not be reached is left alone for a while, as long as there is a majority without it. */
 void hfi_redlock_mark(struct redlock_store *store, struct redis_node *node, bool failed);
 bool hfi_redlock_is_down(struct redlock_store *store, const struct redis_node *node);

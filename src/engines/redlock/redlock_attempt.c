@@ -207,8 +207,7 @@ void hfi_redlock_give_back_left(struct redlock_store *store, struct redlock_lock
     struct redlock_words words;
     uint32_t left = lock->maybe;
     for (size_t i = 0; i < store->count; i++) {
-        struct redis_connection *late = lock->late[i];
-        if (store->masters[i] == lock->line || (late && hfi_redis_is_alive(late)) ||
+        if (store->masters[i] == lock->line || hfi_redlock_is_behind(store, lock, i) ||
             hfi_redlock_is_down(store, store->masters[i]))
             left &= ~(1u << i); /* our place; told; or not now */
     }
@@ -340,7 +339,6 @@ static hf_status take_majority(struct redlock_store *store, struct redlock_lock 
         return HF_BUSY;
     }
     hfi_redis_expect_no_more(&store->redis, &lock->redis, REDIS_HELD);
-    hfi_redlock_share(store, lock);
     lock->redis.queued = false;
     lock->score = 0;
     grant->token = lock->token = (uint64_t)token;

@@ -3,12 +3,18 @@
  * redlock_round.c: one question to several masters at once. Nothing here waits for one of them alone: connecting, TLS
  * and the log-in go on side by side, and a majority that has answered need not wait for the rest.
  *
- * A connection on which an answer is still to come is kept for the lock: what is sent on it next, a release say, then
- * arrives behind what was sent before, and not in front of it. If it breaks, what was sent is astray, and the next
- * request says so: see redlock_script.c. It is not reset: releases of other locks may be on their way, too.
+ * A round is an operation of the loop; its legs, one for each master, are others, which no thread runs. The threads of
+ * a client share a connection to each master: what they ask at the same time leaves in one write, and one of them reads
+ * the answers for all. Whoever does not wait for an answer any more leaves it to be thrown away when it comes.
+ *
+ * So what is sent for a lock arrives behind what was sent for it before, a release behind its acquire, as long as the
+ * connection is the same. If it is not, what was unanswered is astray, and the next request says so: see
+ * redlock_script.c. A connection is not given up because an answer is late, and not reset when it is: releases of other
+ * locks may be on their way, too.
  */
+#include "engines/redis/redis_wire.h"
+#include "loop/await.h"
 #include "redlock.h"
-#include <poll.h>
 #include <string.h>
 
 /* A master that failed is left alone for so long, and twice as long after each further failure. */
@@ -16,13 +22,25 @@
 #define DOWN_MOST (2 * HFI_SECOND)
 /* A master that was given less to answer in is not to be blamed if it did not. */
 #define FAIR_TIME (200 * HFI_MS)
-/* A connection that was idle for longer is looked at before it is used. */
-#define TRUSTED_FOR (200 * HFI_MS)
 /* One that is not up by then will never be. */
 #define CONNECT_MOST (5 * HFI_SECOND)
-#define SHARED_OWED_MOST 16u
+/* A master that owes so many answers which nobody waits for is left alone for a while; one that owes so many has
+ * stopped, and is sent nothing more: it would be kept here. */
+#define OWED_MOST 512u
+#define OWED_TOO_MUCH 4096u
 /* How long close() waits for those that are slower than the majority, unless the URL says what an answer may take. */
 #define DRAIN_MOST HFI_SECOND
+
+/* Each is the first in its struct. */
+static struct redlock_leg *leg_of(struct hfi_op *op)
+{
+    return (struct redlock_leg *)op;
+}
+
+static struct redlock_round *round_of(struct hfi_op *op)
+{
+    return (struct redlock_round *)op;
+}
 
 void hfi_redlock_mark(struct redlock_store *store, struct redis_node *node, bool failed)
 {
@@ -57,63 +75,73 @@ static void note_astray(struct redlock_lock *lock, size_t index)
         lock->astray |= 1u << index;
 }
 
-static void fail(struct redlock_round *round, size_t index)
+/* There is news of a leg. */
+static void tell(struct redlock_round *round)
 {
-    struct redlock_leg *leg = &round->legs[index];
+    if (round->op.withdraw)
+        hfi_op_wake(&round->op, HF_OK);
+}
+
+static size_t index_of(const struct redlock_leg *leg)
+{
+    return (size_t)(leg - leg->round->legs);
+}
+
+static void fail(struct redlock_leg *leg)
+{
+    struct redlock_round *round = leg->round;
     if (leg->sent)
-        note_astray(round->lock, index);
-    hfi_redis_disconnect(leg->connection);
-    leg->connection = NULL;
+        note_astray(round->lock, index_of(leg));
     leg->state = REDLOCK_FAILED;
     round->failed++;
-    hfi_redlock_mark(round->store, round->store->masters[index], true);
+    hfi_redlock_mark(round->store, round->store->masters[index_of(leg)], true);
 }
 
 /* --- one leg --- */
 
-static uint32_t script_bit(const struct redlock_store *store, const struct redis_command *command)
+static bool is_pending(const struct redlock_leg *leg)
 {
-    return 1u << (command->script - store->scripts);
+    return leg->state == REDLOCK_CONNECTING || leg->state == REDLOCK_SENT;
 }
 
-/* An idle connection that still stands, or the beginning of a new one. */
-static void start(struct redlock_round *round, size_t index)
+static uint32_t script_bit(const struct redlock_leg *leg)
 {
-    struct redis_store *redis = &round->store->redis;
+    return 1u << (leg->command->script - leg->round->store->scripts);
+}
+
+/* The answers that nobody waits for any more. */
+static uint64_t owed(const struct redis_wire *wire)
+{
+    return wire->said - wire->answered - wire->waiting;
+}
+
+static struct redis_wire **slot_for(const struct redlock_round *round, size_t index)
+{
     struct redis_node *node = round->store->masters[index];
-    struct redlock_leg *leg = &round->legs[index];
-    const hfi_time now = hfi_redis_now_ns();
-    leg->state = REDLOCK_CONNECTING;
-    if (round->lock && round->lock->late[index]) {
-        leg->connection = round->lock->late[index];
-        round->lock->late[index] = NULL;
-        if (hfi_redis_is_alive(leg->connection)) /* it may have been a long time */
-            return;
-        note_astray(round->lock, index);
-        hfi_redis_disconnect(leg->connection);
+    const struct redis_wire *wire = node->wire;
+    return round->renews && wire && wire->said != wire->answered ? &node->renewing : &node->wire;
+}
+
+/* It needs no more than to be sent, behind what it follows. With the loop's mutex. */
+static bool is_behind(const struct redlock_store *store, const struct redlock_lock *lock, size_t index)
+{
+    const struct redis_wire *wire = store->masters[index]->wire;
+    return lock && lock->late[index] && wire && wire->connection->number == lock->late[index];
+}
+
+static bool start_connecting(struct redlock_leg *leg)
+{
+    struct redis_wire *wire = *leg->call.slot;
+    if (wire && !wire->source.connected && hfi_loop_now_ns() - wire->used_ns >= CONNECT_MOST) {
+        hfi_redis_wire_leave(wire);
+        wire = NULL;
     }
-    if (round->lock && round->lock->shared[index]) {
-        leg->connection = hfi_redis_idle_one(redis, node, round->lock->shared[index]);
-        round->lock->shared[index] = 0;
-        if (leg->connection && leg->connection->phase == REDIS_READY && hfi_redis_is_alive(leg->connection))
-            return;
-        note_astray(round->lock, index); /* others may be using it */
-        hfi_redis_disconnect(leg->connection);
-    }
-    while ((leg->connection = hfi_redis_idle(redis, node)) != NULL) {
-        const hfi_time idle = now - leg->connection->used_ns;
-        const bool ready = leg->connection->phase == REDIS_READY;
-        if (ready ? idle < TRUSTED_FOR || hfi_redis_is_alive(leg->connection) : idle < CONNECT_MOST)
-            break;
-        hfi_redis_disconnect(leg->connection);
-    }
-    if (leg->connection)
-        return;
-    atomic_store(&round->store->loaded[index], 0); /* it may have been restarted */
-    if (hfi_redis_connect_begin(&leg->connection, &node->address, &redis->config.access, &round->trouble) != HF_OK)
-        fail(round, index);
-    else
-        leg->connection->used_ns = now;
+    /* What follows a question that nobody waits for must not be lost with its connection: a release, say. While others
+     * wait for answers, somebody reads anyway. */
+    if (wire && wire->source.connected && wire->waiting == 0 &&
+        is_behind(leg->round->store, leg->round->lock, index_of(leg)))
+        hfi_redis_wire_look(wire);
+    return hfi_redis_wire_start_ready(&leg->call);
 }
 
 /* Its last word says whether to leave one. */
@@ -129,88 +157,128 @@ static bool takes_mark(const struct redlock_store *store, const struct redis_com
 
 /* A script goes by its hash only to a master that is known to have it: what it answers may never be read, if the others
  * were faster, and a release that it could not run would be lost. */
-static bool send_command(struct redlock_round *round, size_t index)
+static void prepare_command(struct redlock_leg *leg, const struct redis_wire *wire)
 {
-    struct redlock_leg *leg = &round->legs[index];
+    struct redlock_lock *lock = leg->round->lock;
     struct redis_command *command = leg->command;
-    leg->marked = round->lock && round->lock->astray & 1u << index && takes_mark(round->store, command);
-    if (takes_mark(round->store, command))
+    const size_t index = index_of(leg);
+    const bool takes = takes_mark(leg->round->store, command);
+    if (lock && lock->late[index] && lock->late[index] != wire->connection->number)
+        note_astray(lock, index);
+    leg->marked = takes && lock && lock->astray & 1u << index;
+    if (takes)
         command->text[command->count - 1] = leg->marked ? "1" : "";
-    const bool whole = !(atomic_load(&round->store->loaded[index]) & script_bit(round->store, command));
+    const bool whole = !(wire->scripts & script_bit(leg));
     command->text[0] = whole ? "EVAL" : "EVALSHA";
     command->text[1] = whole ? command->script->text : command->script->hash;
+}
+
+static bool start_sending(struct redlock_leg *leg)
+{
+    struct redlock_round *round = leg->round;
+    const struct redis_wire *wire = *leg->call.slot;
+    if (leg->call.op.over || (wire && owed(wire) >= OWED_TOO_MUCH)) {
+        leg->call.op.woken = hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "a master has stopped answering");
+        return false;
+    }
+    if (wire)
+        prepare_command(leg, wire);
+    if (!hfi_redis_wire_start_call(&leg->call))
+        return false;
     leg->sent = true;
-    /* There is room for it, or the master has stopped. */
-    return hfi_redis_send(leg->connection, command, 1, hfi_redis_now_ns(), &round->trouble) == HF_OK;
+    leg->state = REDLOCK_SENT;
+    if (round->lock)
+        round->lock->late[index_of(leg)] = wire->connection->number;
+    tell(round);
+    return true;
 }
 
 /* The server was restarted, or its scripts flushed: nothing was done. */
-static void send_again(struct redlock_round *round, size_t index)
+static bool goes_again(struct redlock_leg *leg)
 {
-    struct redlock_leg *leg = &round->legs[index];
-    atomic_fetch_and(&round->store->loaded[index], ~script_bit(round->store, leg->command));
+    struct redis_wire *wire = *leg->call.slot;
+    if (leg->call.op.woken != HF_OK || leg->call.op.over || !hfi_redis_is_error(leg->reply, "NOSCRIPT"))
+        return false;
+    freeReplyObject(leg->reply);
+    leg->reply = NULL;
+    leg->call.got = 0;
     leg->sent = false;
-    if (!send_command(round, index))
-        fail(round, index);
+    if (wire)
+        wire->scripts &= ~script_bit(leg);
+    return true;
 }
 
-/* What has come from a master that was asked. */
-static void read_answer(struct redlock_round *round, size_t index)
+/* A master no more, or not yet: the address, a name say, may lead to another one by now. */
+static void leave_if_no_master(struct redlock_leg *leg)
 {
-    struct redlock_leg *leg = &round->legs[index];
-    redisReply *reply = NULL;
-    if (hfi_redis_fetch(leg->connection) != HF_OK || hfi_redis_fetched(leg->connection, &reply) != HF_OK) {
-        hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "a master closed the connection before it answered");
-        fail(round, index);
-    } else if (reply && hfi_redis_is_error(reply, "NOSCRIPT")) {
-        freeReplyObject(reply);
-        send_again(round, index);
-    } else if (reply && reply->type == REDIS_REPLY_ERROR) {
-        hfi_redis_refusal(reply, "", &round->trouble);
-        freeReplyObject(reply);
-        fail(round, index); /* a script may be refused half-way: `sent` stays */
-    } else if (reply) {
-        leg->reply = reply;
+    if (*leg->call.slot && (hfi_redis_is_replica(leg->reply) || hfi_redis_is_error(leg->reply, "LOADING")))
+        hfi_redis_wire_leave(*leg->call.slot);
+}
+
+/* What came of it, if that is open still. */
+static void conclude(struct redlock_leg *leg)
+{
+    struct redlock_round *round = leg->round;
+    const size_t index = index_of(leg);
+    if (!is_pending(leg))
+        return;
+    if (!leg->reply || leg->reply->type == REDIS_REPLY_ERROR) {
+        if (leg->reply) {
+            hfi_redis_refusal(leg->reply, "", &round->trouble);
+            leave_if_no_master(leg);
+            leg->sent = !hfi_redis_is_error(leg->reply, "NOSCRIPT"); /* it may be refused half-way */
+            freeReplyObject(leg->reply);
+            leg->reply = NULL;
+        }
+        fail(leg);
+    } else {
         leg->state = REDLOCK_ANSWERED;
         if (leg->marked)
             round->lock->astray &= ~(1u << index);
-        atomic_fetch_or(&round->store->loaded[index], script_bit(round->store, leg->command));
-        leg->connection->used_ns = hfi_redis_now_ns();
-        hfi_redis_give_back(&round->store->redis, round->store->masters[index], leg->connection);
-        leg->connection = NULL;
+        if (round->lock)
+            round->lock->late[index] = 0;
+        if (*leg->call.slot)
+            (*leg->call.slot)->scripts |= script_bit(leg);
         hfi_redlock_mark(round->store, round->store->masters[index], false);
     }
+    tell(round);
 }
 
-/* As far as it goes without waiting. */
-static void advance(struct redlock_round *round, size_t index)
+static int ask_master(struct hfi_op *op)
+{
+    struct redlock_leg *const leg = leg_of(op);
+    BEGIN(op->line);
+    AWAIT(start_connecting(leg));
+    if (op->woken == HF_OK) {
+        do
+            AWAIT(start_sending(leg));
+        while (goes_again(leg));
+    }
+    END;
+    conclude(leg);
+    return (int)op->woken;
+}
+
+static void start(struct redlock_round *round, size_t index)
 {
     struct redlock_leg *leg = &round->legs[index];
-    const struct redis_node *node = round->store->masters[index];
-    if (leg->state == REDLOCK_CONNECTING) {
-        hf_status status = HF_OK;
-        const enum redis_phase phase = leg->connection->phase;
-        if (phase != REDIS_READY)
-            status = hfi_redis_connect_step(leg->connection, &node->address, &round->store->redis.config.access,
-                                            &round->trouble);
-        if (leg->connection->phase != phase)
-            leg->connection->used_ns = hfi_redis_now_ns();
-        if (status == HF_TIMEOUT)
-            return;
-        leg->state = REDLOCK_SENT;
-        if (status != HF_OK || !send_command(round, index))
-            fail(round, index);
-        return; /* there can be no answer yet */
-    }
-    read_answer(round, index);
+    struct redis_store *redis = &round->store->redis;
+    leg->round = round;
+    leg->state = REDLOCK_CONNECTING;
+    leg->question = (struct redis_question){ .commands = leg->command, .count = 1, .sent_ns = round->sent_ns };
+    leg->call.op.run = ask_master;
+    leg->call.op.deadline_ns = leg->call.deadline_ns = HFI_NEVER; /* the round's counts */
+    leg->call.store = redis;
+    leg->call.node = round->store->masters[index];
+    leg->call.slot = slot_for(round, index);
+    leg->call.question = &leg->question;
+    leg->call.replies = &leg->reply;
+    leg->call.patient = true;
+    leg->call.trouble = &round->trouble;
+    hfi_op_begin(&redis->loop, &leg->call.op);
 }
 
 /* --- all of them --- */
-
-static bool is_pending(const struct redlock_leg *leg)
-{
-    return leg->state == REDLOCK_CONNECTING || leg->state == REDLOCK_SENT;
-}
 
 /* Those that are down only if `also_down`. */
 static void start_all(struct redlock_round *round, bool also_down)
@@ -222,17 +290,15 @@ static void start_all(struct redlock_round *round, bool also_down)
         down[i] = hfi_redlock_is_down(store, store->masters[i]);
         up += !down[i];
     }
-    /* The usher is the first of those that are up, and asked last: whom a release calls shall find the others free. */
-    for (size_t i = store->count; i-- > 0;) {
-        struct redlock_leg *leg = &round->legs[i];
-        if (!leg->command || leg->state != REDLOCK_UNASKED)
+    /* The usher is the first of those that are up, and told last, as the loop sends first what was said last: whom a
+     * release calls shall find the others free. */
+    for (size_t i = 0; i < store->count; i++) {
+        if (!round->legs[i].command || round->legs[i].state != REDLOCK_UNASKED)
             continue;
-        const bool behind = round->lock && round->lock->late[i]; /* it needs no more than to be sent */
-        if (down[i] && up >= store->quorum && !also_down && !behind && !(round->must & 1u << i))
+        if (down[i] && up >= store->quorum && !also_down && !is_behind(store, round->lock, i) &&
+            !(round->must & 1u << i))
             continue;
         start(round, i);
-        if (is_pending(leg))
-            advance(round, i);
     }
 }
 
@@ -247,12 +313,12 @@ static bool spares_some(const struct redlock_round *round)
 }
 
 /* There may be no majority without them: the others are down now. */
-static bool needs_the_rest(const struct redlock_round *round, hfi_time fair_ns)
+static bool needs_the_rest(const struct redlock_round *round)
 {
     size_t hopeful = 0;
     for (size_t i = 0; i < round->store->count; i++)
         hopeful += round->legs[i].state == REDLOCK_ANSWERED || is_pending(&round->legs[i]);
-    return spares_some(round) && (hopeful < round->store->quorum || hfi_redis_now_ns() >= fair_ns);
+    return hopeful < round->store->quorum && spares_some(round);
 }
 
 /* It is decided, and nobody is left to wait for but those that failed the last time. */
@@ -269,86 +335,129 @@ static bool waits_in_vain(const struct redlock_round *round)
     return hopeful == 0 && (round->decided ? round->decided(round) : answered >= store->quorum);
 }
 
-/* Sleeps until one of those that are pending has something. False: the deadline came, or nobody is pending. */
-static bool wait_for_any(struct redlock_round *round, hfi_time deadline_ns)
+bool hfi_redlock_all_answered(const struct redlock_round *round)
 {
-    struct pollfd fds[REDLOCK_MASTERS_MOST];
-    size_t index[REDLOCK_MASTERS_MOST];
-    nfds_t count = 0;
     for (size_t i = 0; i < round->store->count; i++) {
-        const struct redlock_leg *leg = &round->legs[i];
-        if (!is_pending(leg))
-            continue;
-        index[count] = i;
-        fds[count].fd = leg->connection->fd;
-        fds[count++].events = leg->state == REDLOCK_SENT ? POLLIN : leg->connection->wants;
-    }
-    const hfi_time left = deadline_ns - hfi_redis_now_ns();
-    if (count == 0 || left <= 0)
-        return false;
-    const struct timespec time = { .tv_sec = left / HFI_SECOND, .tv_nsec = left % HFI_SECOND };
-    if (ppoll(fds, count, &time, NULL) <= 0)
-        return true; /* interrupted, or the deadline, which is noticed next */
-    for (nfds_t i = 0; i < count; i++) {
-        if (fds[i].revents)
-            advance(round, index[i]);
+        if (is_pending(&round->legs[i]))
+            return false;
     }
     return true;
 }
 
-/* Connections that are still busy are kept for the next round. */
-static void leave_pending(struct redlock_round *round, bool too_late, hfi_time begun)
+static bool is_over(const struct redlock_round *round)
+{
+    return round->enough(round) || (hfi_redlock_all_answered(round) && !needs_the_rest(round)) || waits_in_vain(round);
+}
+
+/* --- its end --- */
+
+/* Also a majority that is faster each time must not hide that a master has stopped, or that it falls behind; nor may it
+ * be asked ever more then. */
+static bool is_to_blame(const struct redlock_leg *leg, hfi_time now)
+{
+    struct redis_wire *wire = leg->call.wire;
+    if (leg->state == REDLOCK_CONNECTING)
+        return now - wire->used_ns > FAIR_TIME;
+    if (wire->answered >= wire->judged_said) { /* all that was older */
+        wire->judged_said = wire->said;
+        wire->judged_ns = now;
+    }
+    return now - leg->round->begun_ns > FAIR_TIME || now - wire->judged_ns > FAIR_TIME || owed(wire) >= OWED_MOST;
+}
+
+static void leave_leg(struct redlock_leg *leg, bool too_late, hfi_time now)
+{
+    struct redlock_round *round = leg->round;
+    struct redis_node *node = round->store->masters[index_of(leg)];
+    bool blamed = leg->call.wire && is_to_blame(leg, now);
+    if ((blamed || too_late) && leg->call.wire && leg->state == REDLOCK_SENT) {
+        hfi_redis_wire_look(leg->call.wire); /* nobody is blamed for our not listening */
+        blamed = leg->call.wire && is_to_blame(leg, now);
+    }
+    if (leg->state == REDLOCK_SENT && !leg->call.op.withdraw) /* it has ended this very moment */
+        conclude(leg);
+    if (!is_pending(leg))
+        return;
+    if (too_late) {
+        hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "%.100s:%s did not answer in time", node->address.host,
+                 node->address.port);
+        round->failed++;
+    }
+    if (blamed)
+        hfi_redlock_mark(round->store, node, true);
+    leg->state = REDLOCK_FAILED;
+}
+
+/* What is still to come is not waited for. */
+static void leave_pending(struct redlock_round *round, bool too_late)
 {
     const hfi_time now = hfi_redis_now_ns();
     for (size_t i = 0; i < round->store->count; i++) {
         struct redlock_leg *leg = &round->legs[i];
-        struct redis_node *node = round->store->masters[i];
-        if (leg->state == REDLOCK_CONNECTING || (leg->state == REDLOCK_SENT && leg->connection->owed))
-            advance(round, i); /* with what came in the meantime: nobody is blamed for our not listening */
         if (!is_pending(leg))
             continue;
-        /* Also a majority that is faster each time must not hide that a master has stopped. */
-        const hfi_time silent_since = leg->state == REDLOCK_CONNECTING ? leg->connection->used_ns
-                                      : leg->connection->owed          ? leg->connection->owed_ns
-                                                                       : begun;
-        if (too_late) {
-            hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "%.100s:%s did not answer in time", node->address.host,
-                     node->address.port);
-            round->failed++;
-        }
-        const bool late = leg->state == REDLOCK_SENT;
-        if (late && leg->connection->owed++ == 0)
-            leg->connection->owed_ns = begun;
-        /* … nor may it be asked ever more: its connection would be given up, and with it the releases on their way. */
-        if (now - silent_since > FAIR_TIME || leg->connection->owed > SHARED_OWED_MOST)
-            hfi_redlock_mark(round->store, node, true);
-        leg->state = REDLOCK_FAILED;
-        if (late && round->lock)
-            round->lock->late[i] = leg->connection;
-        else
-            hfi_redis_give_back(&round->store->redis, node, leg->connection);
-        leg->connection = NULL;
+        leave_leg(leg, too_late, now);
+        hfi_op_interrupt(&leg->call.op);
     }
+}
+
+/* --- the round --- */
+
+static hf_status withdraw_from_waiting(struct hfi_op *op)
+{
+    (void)op;
+    return HF_UNAVAILABLE;
+}
+
+static bool start_waiting(struct redlock_round *round)
+{
+    hfi_op_park(&round->op, NULL, withdraw_from_waiting);
+    return true;
+}
+
+/* Those that are spared are asked after a while, if the others have not decided it by then. */
+static void limit(struct redlock_round *round)
+{
+    const hfi_time fair = round->begun_ns + FAIR_TIME;
+    hfi_op_limit(&round->op, spares_some(round) && fair < round->deadline_ns ? fair : round->deadline_ns);
+}
+
+static int ask(struct hfi_op *op)
+{
+    struct redlock_round *const round = round_of(op);
+    BEGIN(op->line);
+    start_all(round, round->also_down);
+    limit(round);
+    while (!is_over(round) && !op->over) {
+        if (needs_the_rest(round)) {
+            start_all(round, true);
+            limit(round);
+        } else {
+            AWAIT(start_waiting(round));
+        }
+    }
+    END;
+    const bool over = is_over(round);
+    round->ended = over || !spares_some(round) || hfi_redis_now_ns() >= round->deadline_ns;
+    if (round->ended)
+        leave_pending(round, !over);
+    return HF_OK;
 }
 
 void hfi_redlock_ask(struct redlock_round *round, bool (*enough)(const struct redlock_round *round),
                      hfi_time deadline_ns)
 {
-    const hfi_time begun = hfi_redis_now_ns();
+    round->begun_ns = hfi_redis_now_ns();
     if (round->sent_ns == 0) { /* else some have been asked before */
         round->sent_ns = round->store->redis.env->now_ns();
         hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "a master was out of reach a moment ago");
     }
-    const hfi_time fair = begun + FAIR_TIME < deadline_ns ? begun + FAIR_TIME : deadline_ns;
-    start_all(round, false);
-    bool more = true;
-    while (!enough(round) && more && !waits_in_vain(round)) {
-        if (needs_the_rest(round, fair))
-            start_all(round, true);
-        const bool spared = spares_some(round);
-        more = wait_for_any(round, spared ? fair : deadline_ns) || (spared && !hfi_redlock_all_answered(round));
-    }
-    leave_pending(round, !more, begun);
+    round->op.run = ask;
+    round->op.deadline_ns = round->deadline_ns = deadline_ns;
+    round->enough = enough;
+    round->also_down = round->ended = false;
+    for (; !round->ended; round->also_down = true)
+        hfi_loop_run(&round->store->redis.loop, &round->op);
 }
 
 static bool nobody_is_connecting(const struct redlock_round *round)
@@ -380,51 +489,37 @@ uint32_t hfi_redlock_untold(const struct redlock_round *round)
     return masters;
 }
 
-bool hfi_redlock_all_answered(const struct redlock_round *round)
+bool hfi_redlock_is_behind(struct redlock_store *store, const struct redlock_lock *lock, size_t index)
 {
-    for (size_t i = 0; i < round->store->count; i++) {
-        if (is_pending(&round->legs[i]))
-            return false;
-    }
-    return true;
+    hfi_loop_enter(&store->redis.loop);
+    const bool behind = is_behind(store, lock, index);
+    hfi_loop_leave(&store->redis.loop);
+    return behind;
 }
 
-void hfi_redlock_share(struct redlock_store *store, struct redlock_lock *lock)
+static bool never(const struct redlock_round *round)
 {
-    for (size_t i = 0; i < store->count; i++) {
-        struct redis_connection *late = lock->late[i];
-        if (!late || late->owed > SHARED_OWED_MOST)
-            continue;
-        lock->shared[i] = late->number;
-        lock->late[i] = NULL;
-        hfi_redis_give_back(&store->redis, store->masters[i], late);
-    }
-}
-
-void hfi_redlock_settle(struct redlock_store *store, struct redlock_lock *lock)
-{
-    for (size_t i = 0; i < store->count; i++) {
-        if (!lock->late[i])
-            continue;
-        note_astray(lock, i); /* if it is released once more, on another one */
-        hfi_redis_give_back(&store->redis, store->masters[i], lock->late[i]);
-        lock->late[i] = NULL;
-    }
+    (void)round;
+    return false;
 }
 
 void hfi_redlock_drain(struct redlock_store *store)
 {
     const hfi_time most = store->redis.config.timeout_ns ? store->redis.config.timeout_ns : DRAIN_MOST;
-    const hfi_time deadline = hfi_redis_now_ns() + most;
+    struct redlock_round round = { .store = store, .must = (1u << store->count) - 1, .decided = never };
+    struct redis_command command = { REDIS_ROOM(3) };
+    hfi_redis_add_script(&command, &store->scripts[REDLOCK_RENEW]);
+    hfi_redis_add(&command, "0");
+    hfi_loop_enter(&store->redis.loop);
     for (size_t i = 0; i < store->count; i++) {
         /* Also one that was slow a moment ago: it is those that have not read the release yet. */
-        for (struct redis_connection *one = store->masters[i]->idle; one; one = one->next) {
-            redisReply *reply = NULL;
-            while (one->owed && hfi_redis_ready_by(one->fd, POLLIN, deadline) && hfi_redis_fetch(one) == HF_OK &&
-                   hfi_redis_fetched(one, &reply) == HF_OK)
-                freeReplyObject(reply);
-        }
+        const struct redis_wire *wire = store->masters[i]->wire;
+        if (wire && wire->source.connected && wire->said != wire->answered)
+            round.legs[i].command = &command;
     }
+    hfi_loop_leave(&store->redis.loop);
+    hfi_redlock_ask(&round, hfi_redlock_all_answered, hfi_redis_now_ns() + most);
+    hfi_redlock_end(&round);
 }
 
 void hfi_redlock_end(struct redlock_round *round)

@@ -24,11 +24,13 @@
 
 /* clang-format off */
 
-/* Of ARGV[1], "client.serial." and the number of the attempt; and ours: that of the attempt that has it, if it is of
- * the same hold. Expects value. */
-#define OUR_NUMBERS                                                                                                    \
+/* Of ARGV[1], "client.serial." and the number of the attempt. */
+#define NUMBER                                                                                                         \
     "local base, number = string.match(ARGV[1], '^(.*%.)(%d+)$')\n"                                                    \
-    "number = tonumber(number)\n"                                                                                      \
+    "number = tonumber(number)\n"
+
+/* ours: that of the attempt that has it, if it is of the same hold. Expects value, base. */
+#define OURS                                                                                                           \
     "local ours = type(value) == 'string' and string.sub(value, 1, #base) == base\n"                                   \
     "  and tonumber(string.match(value, '^%d+', #base + 1))\n"
 
@@ -66,24 +68,31 @@
  * leave a mark: earlier attempts are void. Taken: { 1, now, the guess if it was stored, else a proposal, how many wait,
  * our score }. Else { 0, now, left ms, place, the holder, "s us host pid note" }.
  *
+ * As a rule nobody has it and nobody waits: what is not needed to see that is not looked at. TRY_FREE may set `taken`.
+ *
  * What an earlier attempt of the same hold left here, because its release was lost, is as good as free. Whoever does
  * not line up here gives up the place that it had: the call would go to somebody who listens to another usher now.
  *
  * Where it is done, whoever asks for it once keeps the place or the vote that it had: its release ends that. */
-#define ACQUIRE(OR_SAY_DONE)                                                                                           \
+#define ACQUIRE(TRY_FREE, OR_SAY_DONE)                                                                                 \
     LAST_GRANT CLOCK                                                                                                   \
     "local me, member = ARGV[1], ARGV[6] .. ' ' .. ARGV[2]\n"                                                          \
-    "local value = redis.pcall('get', KEYS[1])\n"                                                                      \
-    OUR_NUMBERS READ_MARKS                                                                                             \
-    "if number <= void or ours and ours > number then return { 0, now, -1, -1, '', '' } end\n"                         \
+    NUMBER READ_MARKS                                                                                                  \
+    "if number <= void then return { 0, now, -1, -1, '', '' } end\n"                                                   \
+    "local waiting = redis.call('zcard', KEYS[2])\n"                                                                   \
+    "local taken = false\n"                                                                                            \
+    TRY_FREE                                                                                                           \
+    "local value = not taken and redis.pcall('get', KEYS[1])\n"                                                        \
+    OURS                                                                                                               \
+    "if ours and ours > number then return { 0, now, -1, -1, '', '' } end\n"                                           \
     "if ARGV[7] == '1' then\n"                                                                                         \
     LEAVE_MARK_OF("number - 1")                                                                                        \
     "end\n"                                                                                                            \
     OR_SAY_DONE                                                                                                        \
     "local busy = value and not ours\n"                                                                                \
     "local place = -1\n"                                                                                               \
-    "local score = redis.call('zscore', KEYS[2], member)\n"                                                            \
-    "if ARGV[4] ~= '0' and (busy or ARGV[4] == '2' and redis.call('zcard', KEYS[2]) > 0) then\n"                       \
+    "local score = waiting > 0 and redis.call('zscore', KEYS[2], member)\n"                                            \
+    "if ARGV[4] ~= '0' and (busy or ARGV[4] == '2' and waiting > 0) then\n"                                            \
     "  local new = redis.call('zadd', KEYS[2], 'nx', now, member) == 1\n"                                              \
     "  redis.call('pexpire', KEYS[2], 86400000)\n"                                                                     \
     "  if new and not busy then\n"                                                                                     \
@@ -98,7 +107,7 @@
     "  if owner ~= text and owner ~= '!' .. text then info = '' end\n"                                                 \
     "  return { 0, now, redis.call('pttl', KEYS[1]), place, text, info }\n"                                            \
     "end\n"                                                                                                            \
-    "redis.call('set', KEYS[1], me, 'px', ARGV[3])\n"                                                                  \
+    "if not taken then redis.call('set', KEYS[1], me, 'px', ARGV[3]) end\n"                                            \
     "local guess = tonumber(ARGV[5])\n"                                                                                \
     "local token = last < now and now or last + 1\n"                                                                   \
     "local answer = token\n"                                                                                           \
@@ -111,11 +120,19 @@
     "  token = token - 1\n"                                                                                            \
     KEEP_TOKEN("'!' .. me")                                                                                            \
     "end\n"                                                                                                            \
-    "if score or place >= 0 then redis.call('zrem', KEYS[2], member) end\n"                                            \
-    "return { 1, now, answer, redis.call('zcard', KEYS[2]), score or '' }\n"
+    "if score or place >= 0 then\n"                                                                                    \
+    "  redis.call('zrem', KEYS[2], member)\n"                                                                          \
+    "  waiting = redis.call('zcard', KEYS[2])\n"                                                                       \
+    "end\n"                                                                                                            \
+    "return { 1, now, answer, waiting, score or '' }\n"
 
-static const char acquire[] = ACQUIRE("");
-static const char acquire_once[] = ACQUIRE(ANSWER_IF_DONE("KEYS[4]"));
+/* In one step, unless something comes before it: a place behind others, or a mark. */
+static const char acquire[] = ACQUIRE(
+    "if ARGV[4] ~= '2' and ARGV[7] ~= '1' then\n"
+    "  local set = redis.pcall('set', KEYS[1], me, 'px', ARGV[3], 'nx')\n"
+    "  taken = set and set.ok\n"
+    "end\n", "");
+static const char acquire_once[] = ACQUIRE("", ANSWER_IF_DONE("KEYS[4]"));
 
 /* ARGV owner, "host pid note", ttl, token. 1: stored. */
 static const char write_back[] =
@@ -130,9 +147,10 @@ static const char write_back[] =
  * attempt is void, unless it is here. { 1 if it was held, our place, 1 if it is free now }. Whoever saw us here in the
  * way waits for a call, also if we never had a majority. What an earlier attempt of the same hold left here, because
  * its own release was lost, goes too. */
-#define RELEASE(LEAVE_DONE, MARK)                                                                                      \
+#define RELEASE(UNDISTURBED, LEAVE_DONE, MARK)                                                                         \
     "local value = redis.pcall('get', KEYS[1])\n"                                                                      \
-    OUR_NUMBERS                                                                                                        \
+    UNDISTURBED                                                                                                        \
+    NUMBER OURS                                                                                                        \
     "if ours and ours > number then return { 0, -1, 0 } end\n"                                                         \
     LEAVE_DONE                                                                                                         \
     "local stay, place = ARGV[3] ~= '', -1\n"                                                                          \
@@ -159,12 +177,17 @@ static const char write_back[] =
     "if stay then place = redis.call('zrank', KEYS[2], ARGV[2]) end\n"                                                 \
     "return { ours == number and 1 or 0, place, free and 1 or 0 }\n"
 
-static const char release[] = RELEASE("", "ARGV[4]");
+/* As a rule it is held, and nobody waits. */
+static const char release[] = RELEASE(
+    "if value == ARGV[1] and ARGV[3] == '' and ARGV[4] ~= '1' and redis.call('exists', KEYS[2]) == 0 then\n"
+    "  redis.call('del', KEYS[1])\n"
+    "  return { 1, -1, 1 }\n"
+    "end\n", "", "ARGV[4]");
 
 /* ARGV[4] the token, [5] for how many ms it counts as done, [6] 1 to leave a mark. Repeated after its answer was lost,
  * it finds its own record; whoever does not hold it here, or was forgotten since, leaves none. The lock goes first: a
  * DEL is not refused for want of memory, and nor is what follows it. */
-static const char release_done[] = RELEASE(
+static const char release_done[] = RELEASE("",
     "local known, by = string.match(redis.call('get', KEYS[4]) or '', '^(%d+) (%S+)')\n"
     "if by == ARGV[1] then return { 1, -1, 0 } end\n"
     "if ours == number and (tonumber(known) or 0) < tonumber(ARGV[4]) then\n"
