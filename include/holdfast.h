@@ -227,8 +227,9 @@ HF_API hf_status hf_cancel(hf_client *client, const char *name);
  * perhaps before the end of the operation is told. Operations are not ordered among themselves: start an acquire when
  * the release before it has ended, if that matters.
  *
- * For now the library makes what operations want of a store on threads of its own: one for each exchange that is under
- * way, and, but for "mem:" and "redis:", one for each that waits in the store's queue. See holdfast(3). */
+ * On "redis:" with one server, in its own dialect, one thread of the library sees to all exchanges, and those that are
+ * started together are sent together. For now it makes those of other stores on threads of its own: one for each that
+ * is under way, and, but for "mem:" and "redis:", one for each that waits in the store's queue. See holdfast(3). */
 
 typedef struct hf_op hf_op;
 

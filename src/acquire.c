@@ -97,6 +97,13 @@ bool hfi_acquire_line_up(hf_op *op)
            line_up_alone(client, &op->want);
 }
 
+bool hfi_acquire_start(hf_op *op)
+{
+    hf_client *client = op->client;
+    return !client->tellings && !find_own(client, &op->want) && !must_line_up(client, &op->want) &&
+           hfi_operation_may_start(op) && hfi_contest_start(op);
+}
+
 /* `its_turn`: it comes out of a line. */
 static hf_status acquire_locked(hf_lock **out, hf_client *client, const struct hfi_want *want, bool its_turn,
                                 hf_error *err)
@@ -138,7 +145,7 @@ bool hfi_acquire_run(hf_op *op, hf_lock **lock, hf_status *status, hf_error *err
     *status = op->contest ? hfi_contest_go_on(lock, op->contest, err)
                           : acquire_locked(lock, client, &op->want, its_turn, err);
     hfi_client_leave(client);
-    return !op->in_line && *status != HFI_PARKED;
+    return *status != HFI_UNDER_WAY && *status != HFI_PARKED && !op->in_line;
 }
 
 static hf_status acquire(hf_lock **out, hf_client *client, const char *name, const hf_options *options, bool may_wait,

@@ -70,6 +70,7 @@ static hf_status open_store(hf_client *client, const struct hfi_url *split, cons
     hfi_pass_on(status, &trouble, err);
     client->url = opened.shown;
     client->caps = opened.caps;
+    client->starts = opened.starts;
     if (!opened.reserves)
         client->handoff_ns = 0;
     if (status == HF_OK && !client->url)
@@ -172,9 +173,12 @@ static void shut(hf_client *client)
         hfi_wait_cancel(wait);
     hfi_line_cancel_all(client);
     hfi_operations_cancel(client, NULL);
+    while (client->under_way > 0) /* they end by their deadlines; runners may have to go on with them */
+        pthread_cond_wait(&client->changed, &client->mutex);
     hfi_runners_stop(client);
     while (client->busy > 0)
         pthread_cond_wait(&client->changed, &client->mutex);
+    hfi_attendant_stop(client);
 }
 
 /* Pins all of them: while the mutex is let go they must stay in the list; and until its close() an engine may know of

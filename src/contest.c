@@ -107,7 +107,10 @@ struct hfi_contest {
     struct hfi_wait wait;
     struct hfi_trouble trouble;
     unsigned polls;
-    bool waits;        /* it was parked in a wait, which goes on */
+    bool waits;     /* it was parked in a wait, which goes on */
+    bool may_start; /* the question can be asked without a thread */
+    bool answered;  /* so it was, with this */
+    hf_status answer;
     bool heard;        /* the store has answered in this wait: somebody else has it */
     bool late;         /* its time was over before it came to ask: asks once, to say who has the lock */
     hfi_time asked_ns; /* when the last question was sent */
@@ -258,9 +261,9 @@ static hfi_time later(hfi_time a, hfi_time b)
     return a > b ? a : b;
 }
 
-static hf_status ask_once(struct hfi_contest *contest, hf_error *err)
+static void set_question(struct hfi_contest *contest)
 {
-    hf_client *client = contest->client;
+    const hf_client *client = contest->client;
     const hfi_time now = hfi_now_ns();
     contest->request.deadline_ns = now + client->timeout_ns;
     if (contest->want->may_wait && contest->want->deadline_ns < contest->request.deadline_ns)
@@ -273,6 +276,21 @@ static hf_status ask_once(struct hfi_contest *contest, hf_error *err)
     contest->grant.holder_left_ms = -1;
     contest->grant.done_ago_ms = -1;
     contest->grant.tokens = 1;
+}
+
+/* It may be gone afterwards. */
+static bool start_asking(struct hfi_contest *contest)
+{
+    contest->may_start = false;
+    return hfi_operation_start(contest->want->op, contest->hold->engine_lock, &contest->request, &contest->grant);
+}
+
+static hf_status ask_once(struct hfi_contest *contest, hf_error *err)
+{
+    hf_client *client = contest->client;
+    set_question(contest);
+    if (contest->may_start && start_asking(contest))
+        return HFI_UNDER_WAY;
     return client->engine->attempt(client->store, contest->hold->engine_lock, &contest->request, &contest->grant, err);
 }
 
@@ -299,13 +317,23 @@ static uint32_t tokens_to_reserve(hf_client *client, const struct hfi_want *want
 /* What was lost before is not what the next attempt may get. Mutex held. */
 static void prepare_to_ask(struct hfi_contest *contest)
 {
+    const hf_op *op = contest->want->op;
     contest->hold->lost = false;
     contest->request.reserve = tokens_to_reserve(contest->client, contest->want);
+    contest->may_start = op && hfi_operation_may_start(op);
+    if (!contest->may_start)
+        return;
+    contest->client->under_way++;
+    wait_put_waker(contest->client, &contest->wait); /* nobody sleeps meanwhile, and there may be many */
+    contest->request.waker = NULL;
 }
 
 static hf_status ask(struct hfi_contest *contest, hf_error *err)
 {
-    const hf_status status = ask_once(contest, err);
+    const hf_status status = contest->answered ? contest->answer : ask_once(contest, err);
+    if (status == HFI_UNDER_WAY)
+        return status;
+    contest->answered = false;
     if (status == HF_BUSY) {
         contest->trouble = (struct hfi_trouble){ 0 };
         contest->heard = true;
@@ -320,13 +348,14 @@ static hf_status ask(struct hfi_contest *contest, hf_error *err)
                     most_ms && most_ms < ttl_ms ? most_ms : ttl_ms);
 }
 
-/* HFI_PARKED: nothing is to be done until the operation's waker is woken, or that one's time comes; then it goes on. */
+/* HFI_PARKED: nothing is to be done until the operation's waker is woken, or that one's time comes; then it goes on.
+ * HFI_UNDER_WAY: until the store has answered; the contest may be gone. */
 static hf_status contend(struct hfi_contest *contest, hf_error *err)
 {
     for (;;) {
         hf_status status = contest->waits ? HF_BUSY : ask(contest, err);
-        if (status == HF_OK)
-            return HF_OK;
+        if (status == HF_OK || status == HFI_UNDER_WAY)
+            return status;
         if (status == HF_DONE)
             return say_done(contest, err);
         if (status == HF_BUSY) {
@@ -411,6 +440,8 @@ static hf_status pursue(hf_lock **out, struct hfi_contest *contest, hf_error *er
     pthread_mutex_unlock(&client->mutex);
     hf_status status = contend(contest, err);
     pthread_mutex_lock(&client->mutex);
+    if (status == HFI_UNDER_WAY)
+        return status;
     if (status != HFI_PARKED)
         return conclude(out, contest, status, err);
     wait_put_waker(client, &contest->wait);
@@ -423,29 +454,29 @@ static hf_status pursue(hf_lock **out, struct hfi_contest *contest, hf_error *er
 hf_status hfi_contest_go_on(hf_lock **out, struct hfi_contest *contest, hf_error *err)
 {
     hf_op *op = contest->want->op;
-    if (!contest->waits) /* else the wait goes on, and it asks after that */
-        prepare_to_ask(contest);
-    const hf_status status =
-        contest->wait.canceled ? conclude(out, contest, say_canceled(err), err) : pursue(out, contest, err);
-    if (status != HFI_PARKED) {
+    hf_status status;
+    contest->answered = op->answered;
+    contest->answer = op->answer;
+    if (op->answered && op->answer != HF_OK)
+        *err = op->error;
+    op->answered = false;
+    if (contest->wait.canceled) {
+        status = conclude(out, contest, say_canceled(err), err);
+    } else {
+        if (!contest->waits && !contest->answered) /* else the wait goes on, and it asks after that */
+            prepare_to_ask(contest);
+        status = pursue(out, contest, err);
+    }
+    if (status != HFI_PARKED && status != HFI_UNDER_WAY) {
         hfi_free(contest);
         op->contest = NULL;
     }
     return status;
 }
 
-/* Asks the store on behalf of a new hold; `late`: once, since its time is over. Mutex held; let go of in between. */
-hf_status hfi_contest_take(hf_lock **out, hf_client *client, const struct hfi_want *want, bool late, hf_error *err)
+static void begin(struct hfi_contest *contest, struct hfi_hold *hold, const struct hfi_want *want, bool late)
 {
-    /* Field by field: most of it is a text that nobody reads unless the lock is busy. */
-    struct hfi_contest own, *contest = want->op ? hfi_alloc(sizeof own) : &own;
-    struct hfi_hold *hold = contest ? hfi_hold_new(client, want) : NULL;
-    if (!hold) {
-        if (want->op)
-            hfi_free(contest);
-        hfi_line_call_first(client, want->name_hash, want->name);
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
-    }
+    hf_client *client = hold->client;
     hold->lease.terms = (struct hfi_terms){ .ttl_ms = want->options.ttl_ms,
                                             .max_hold_ms = want->options.max_hold_ms,
                                             .renew = want->options.renew == HF_RENEW_ON,
@@ -466,10 +497,49 @@ hf_status hfi_contest_take(hf_lock **out, hf_client *client, const struct hfi_wa
         hfi_wait_begin(client, &contest->wait, want, NULL);
     contest->trouble.failures = 0;
     contest->polls = 0;
-    contest->waits = contest->heard = false;
+    contest->waits = contest->heard = contest->may_start = contest->answered = false;
     contest->late = late;
-    if (!want->op)
-        return pursue(out, contest, err);
-    want->op->contest = contest;
-    return hfi_contest_go_on(out, contest, err);
+    if (want->op)
+        want->op->contest = contest;
+}
+
+/* Asks the store on behalf of a new hold; `late`: once, since its time is over. Mutex held; let go of in between. */
+hf_status hfi_contest_take(hf_lock **out, hf_client *client, const struct hfi_want *want, bool late, hf_error *err)
+{
+    /* Field by field: most of it is a text that nobody reads unless the lock is busy. */
+    struct hfi_contest own, *contest = want->op ? hfi_alloc(sizeof own) : &own;
+    struct hfi_hold *hold = contest ? hfi_hold_new(client, want) : NULL;
+    if (!hold) {
+        if (want->op)
+            hfi_free(contest);
+        hfi_line_call_first(client, want->name_hash, want->name);
+        return hfi_fail(err, HF_NOMEM, 0, "no memory for a lock");
+    }
+    begin(contest, hold, want, late);
+    return want->op ? hfi_contest_go_on(out, contest, err) : pursue(out, contest, err);
+}
+
+bool hfi_contest_start(hf_op *op)
+{
+    hf_client *client = op->client;
+    struct hfi_contest *contest = hfi_alloc(sizeof *contest);
+    struct hfi_hold *hold = contest ? hfi_hold_new(client, &op->want) : NULL;
+    if (!hold) {
+        hfi_free(contest);
+        return false;
+    }
+    begin(contest, hold, &op->want, false);
+    prepare_to_ask(contest);
+    pthread_mutex_unlock(&client->mutex);
+    set_question(contest);
+    const bool started = contest->may_start && start_asking(contest);
+    pthread_mutex_lock(&client->mutex);
+    if (!started)
+        hfi_operation_call(op);
+    return true;
+}
+
+bool hfi_contest_is_won(struct hfi_contest *contest)
+{
+    return !contest->wait.canceled && start_lease(contest);
 }

@@ -222,6 +222,7 @@ struct hf_client {
     unsigned generation;
     hfi_time timeout_ns;
     hfi_time handoff_ns; /* 0: there are no lines */
+    bool starts;         /* its engine starts exchanges without a thread */
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* a callback, a pinned use or a wait has ended */
@@ -258,6 +259,9 @@ struct hf_client {
     struct hfi_runner *ended_runner;  /* the last one: to be joined by the next that ends */
     pthread_cond_t work;              /* there is something to run, or the runners are to end */
     bool runners_stop;
+    pthread_t attendant; /* the thread that attends to exchanges without one */
+    bool attended;       /* it is there */
+    unsigned under_way;  /* such exchanges, or on the point of being started */
 
     /* the keeper */
     pthread_t keeper;
@@ -313,7 +317,12 @@ struct hf_op {
     struct hfi_waker parked;     /* of a wait in the store that no thread sleeps for */
     bool is_parked;              /* nobody runs it until that is woken */
     bool woken;                  /* it was, while it ran */
-    struct hfi_timer timer;      /* while it stands in a line, or is parked */
+    bool started;                /* a release: the store is asked, or is to be; the lock is no longer held */
+    bool answered;               /* the exchange is over, and it is to go on with `answer` */
+    hf_status answer;            /* `error` has the sentence, unless it has ended already */
+    struct hfi_exchange exchange;
+    struct hfi_request request; /* of a release */
+    struct hfi_timer timer;     /* while it stands in a line, or is parked */
     struct hfi_want want;
     hf_error error; /* how it ended */
     char texts[];   /* its name, its note, its owner's text */
@@ -375,9 +384,17 @@ void hfi_wait_end(hf_client *client, struct hfi_wait *wait);
 void hfi_wait_cancel(struct hfi_wait *wait);
 /* It is done by an operation that was cancelled meanwhile. */
 bool hfi_want_is_over(const struct hfi_want *want);
+/* The store is asked without a thread: the operation goes on when it has answered, on another one perhaps, and may be
+ * gone. */
+#define HFI_UNDER_WAY ((hf_status)-2)
 /* Asks the store on behalf of a new hold; `late`: once, since its time is over. Lets go of the mutex in between. An
- * operation may be HFI_PARKED: then it is to be gone on with. */
+ * operation may be HFI_PARKED or HFI_UNDER_WAY: then it is to be gone on with. */
 hf_status hfi_contest_take(hf_lock **out, hf_client *client, const struct hfi_want *want, bool late, hf_error *err);
+/* The same for an operation, on the thread of its caller: the store is asked, or a runner is to do so. It may be gone
+ * afterwards. False: no memory. */
+bool hfi_contest_start(hf_op *op);
+/* The store's answer, a grant, can be taken up, and nothing is to be waited for. */
+bool hfi_contest_is_won(struct hfi_contest *contest);
 hf_status hfi_contest_go_on(hf_lock **out, struct hfi_contest *contest, hf_error *err);
 
 uint64_t hfi_thread_number(void); /* needs no mutex */
@@ -419,6 +436,14 @@ void hfi_line_leave(hf_op *op);
 bool hfi_acquire_run(hf_op *op, hf_lock **lock, hf_status *status, hf_error *err);
 /* The same if all that it has to do is to stand in a line, which needs no thread: then it does. */
 bool hfi_acquire_line_up(hf_op *op);
+/* The same if all that it has to do is to ask the store, which is done: it may be gone afterwards. */
+bool hfi_acquire_start(hf_op *op);
+
+/* lock.c: the release of an operation, if the store must be asked, and nothing else is to be done or waited for. True:
+ * it is, or a runner is to do so; it may be gone afterwards. Lets go of the mutex in between. */
+bool hfi_release_start(hf_op *op);
+/* Goes on with it: asks, if that is still to be done, and ends it. */
+hf_status hfi_release_go_on(hf_op *op, hf_error *err);
 
 /* operation.c: all with the mutex held. */
 /* It stands in a line, and is to look whether it is its turn; or it is parked, and is to go on. */
@@ -427,6 +452,10 @@ void hfi_operation_call(hf_op *op);
 void hfi_operation_park(hf_op *op);
 /* It leaves the line that it stands in, and ends: HF_CANCELED, HF_TIMEOUT. The next one is not called. */
 void hfi_operation_give_up(hf_op *op, hf_status why);
+/* Before an exchange is started for it. False: none may be. */
+bool hfi_operation_may_start(const hf_op *op);
+/* Starts it, without the mutex; the operation may be gone afterwards. False: it could not be. */
+bool hfi_operation_start(hf_op *op, void *lock, const struct hfi_request *request, struct hfi_grant *grant);
 /* The lock was passed on to it, while it stood in a line. */
 void hfi_operation_pass(hf_op *op, hf_lock *lock);
 /* Goes on with it, on a runner's thread; lets go of the mutex in between. */
@@ -452,6 +481,9 @@ void hfi_runner_stops_to_wait(hf_client *client, const struct hfi_want *want);
 hfi_time hfi_runners_catch_up(hf_client *client, hfi_time now_ns);
 void hfi_runner_withdraw(hf_op *op);
 void hfi_runners_stop(hf_client *client); /* lets go of the mutex while it joins them */
+/* The thread that attends to exchanges which none waits for. */
+bool hfi_attendant_is_there(hf_client *client); /* or is started */
+void hfi_attendant_stop(hf_client *client);     /* lets go of the mutex while it joins it */
 
 /* event.c: with the mutex held. */
 void hfi_event_lost(hf_lock *lock, const char *why, void *event); /* the on_lost of locks whose losses are events */
@@ -466,6 +498,8 @@ void hfi_events_close(hf_client *client); /* lets go of the mutex in between */
 /* undo.c: releases a hold's engine lock; what cannot be finished now goes to the keeper. Mutex held; let go of in
  * between. */
 hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err);
+/* What became of a release that the engine was asked for without that. */
+void hfi_undo_answered(struct hfi_hold *hold, hf_status status);
 /* The same at once, but not on this thread if the store may keep it waiting. */
 void hfi_undo_soon(struct hfi_hold *hold);
 

@@ -61,6 +61,7 @@ struct hfi_opened {
     char *shown;   /* NULL, or an allocated URL to show instead of the user's */
     uint32_t caps; /* the engine's, for open() to change where the URL decides on them */
     bool reserves; /* a grant can have several tokens, see hfi_request.reserve */
+    bool starts;   /* exchanges can be started without a thread that waits for them, see hfi_engine.start */
 };
 
 #define HFI_TOKENS_MOST 64u
@@ -122,6 +123,16 @@ struct hfi_examination {
     void *arg;
 };
 
+/* An attempt() or a release() that no thread waits for. The core keeps it, and what it points to, until it is done. */
+struct hfi_exchange {
+    void *lock;
+    const struct hfi_request *request;
+    struct hfi_grant *grant; /* of an attempt(); NULL: it is a release() */
+    /* Called once, on any thread that is in the engine, without a mutex of the engine's that start() needs: what the
+     * blocking function would have returned, and with it the sentence if that is not HF_OK. Does not block. */
+    void (*done)(struct hfi_exchange *exchange, hf_status status, const hf_error *err);
+};
+
 struct hfi_engine {
     unsigned abi;        /* HFI_ENGINE_ABI */
     const char *name;    /* "redis" */
@@ -169,6 +180,15 @@ struct hfi_engine {
      * whoever has lost it leaves none. The last that is sent for an owner: an attempt that was not answered must find
      * nothing to take when it arrives. */
     hf_status (*release)(void *store, void *lock, const struct hfi_request *request, hf_error *err);
+
+    /* Begins what attempt() or release() does, and returns at once; what is begun by several calls should go to the
+     * store together. False: not this one, or not now; nothing was begun, and one of the two is called. True:
+     * exchange->done() is called, by the request's deadline, perhaps before this returns. attend() sees to that on a
+     * thread of its own, from before the first start() on, until dismiss() is called after the last is done: nobody
+     * else needs to be in the engine. NULL, all three, for engines without; used if open() has said opened->starts. */
+    bool (*start)(void *store, struct hfi_exchange *exchange);
+    void (*attend)(void *store);
+    void (*dismiss)(void *store);
 
     /* Calls `each` for every held lock whose name starts with `prefix`. NULL: no HF_CAP_INSPECT. */
     hf_status (*inspect)(void *store, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,

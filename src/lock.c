@@ -57,13 +57,12 @@ static void tell_late(hf_lock *handle, const char *why)
 }
 
 /* The last handle of a hold that is held gives it back, and says whether its work is done. */
-static hf_status let_go(struct hfi_hold *hold, bool done, hf_error *err)
+static void let_go(struct hfi_hold *hold, bool done)
 {
     hold->done = done;
     hold->state = HFI_HOLD_ENDED;
     hfi_hold_forget(hold);
     hfi_hold_schedule(hold);
-    return hfi_undo(hold, hold->client->timeout_ns, err);
 }
 
 static hf_status release(hf_lock *lock, bool done, hf_error *err)
@@ -91,9 +90,10 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
     const bool held = hold->state == HFI_HOLD_HELD, last = held && !hold->handles;
     if (last && hold->spare_tokens && !done)
         next = hfi_line_pass(hold, lock);
-    if (last && !next)
-        status = let_go(hold, done, &trouble);
-    else if (!held)
+    if (last && !next) {
+        let_go(hold, done);
+        status = hfi_undo(hold, client->timeout_ns, &trouble);
+    } else if (!held)
         status = hfi_fail(&trouble, HF_LOST, 0, "%s", hfi_hold_why(hold));
     if (last && status == HF_LOST && !client->closing)
         tell_late(lock, trouble.message);
@@ -105,6 +105,54 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
     if (next)
         hfi_line_wake(next);
     return hfi_pass_on(status, &trouble, err);
+}
+
+bool hfi_release_start(hf_op *op)
+{
+    hf_lock *lock = op->lock;
+    struct hfi_hold *hold = lock->hold;
+    hf_client *client = hold->client;
+    const bool last = hold->state == HFI_HOLD_HELD && hold->handles == lock && !lock->next;
+    if (op->kind != HFI_OP_RELEASE || !last || !hold->engaged || hold->lost || is_over(hold) || client->tellings ||
+        (hold->spare_tokens && client->turns) || !hfi_operation_may_start(op))
+        return false;
+    hfi_event_drop_loss(lock);
+    detach(hold, lock);
+    let_go(hold, false);
+    hold->pins++;
+    op->started = true;
+    op->request = hfi_hold_request(hold, hfi_now_ns() + client->timeout_ns);
+    client->under_way++;
+    pthread_mutex_unlock(&client->mutex);
+    const bool started = hfi_operation_start(op, hold->engine_lock, &op->request, NULL);
+    pthread_mutex_lock(&client->mutex);
+    if (!started)
+        hfi_operation_call(op);
+    return true;
+}
+
+hf_status hfi_release_go_on(hf_op *op, hf_error *err)
+{
+    hf_lock *lock = op->lock;
+    struct hfi_hold *hold = lock->hold;
+    hf_client *client = hold->client;
+    hf_status status = op->answer;
+    if (op->answered) {
+        if (status != HF_OK)
+            *err = op->error;
+    } else {
+        pthread_mutex_unlock(&client->mutex);
+        status = client->engine->release(client->store, hold->engine_lock, &op->request, err);
+        pthread_mutex_lock(&client->mutex);
+    }
+    op->lock = NULL;
+    hfi_hold_unpin(hold);
+    hfi_undo_answered(hold, status);
+    if (status == HF_LOST && !client->closing)
+        tell_late(lock, err->message);
+    hfi_handle_free(client, lock);
+    hfi_hold_settle(hold);
+    return status;
 }
 
 hf_status hf_release(hf_lock *lock, hf_error *err)

@@ -64,8 +64,9 @@ static void end(hf_op *op, hf_status status, hf_lock *lock, const hf_error *erro
         op->error = *error;
     op->error.status = status;
     atomic_store(&op->ended, 1);
-    syscall(SYS_futex, &op->ended, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-    if (!op->silent && op->waiters == 0)
+    if (op->waiters)
+        syscall(SYS_futex, &op->ended, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    else if (!op->silent)
         hfi_event_queue(op->client, &op->event);
 }
 
@@ -180,6 +181,8 @@ static hf_status run_release(hf_op *op, hf_error *err)
 {
     hf_client *client = op->client;
     hf_lock *lock = op->lock;
+    if (op->started)
+        return hfi_release_go_on(op, err);
     op->lock = NULL;
     pthread_mutex_unlock(&client->mutex);
     const hf_status status = op->kind == HFI_OP_RELEASE ? hf_release(lock, err) : hf_release_done(lock, err);
@@ -216,6 +219,74 @@ void hfi_operation_pass(hf_op *op, hf_lock *lock)
     end(op, HF_OK, lock, NULL);
     op->active = false;
     hfi_operation_settle(op);
+}
+
+/* --- exchanges that no thread waits for --- */
+
+/* So many at once: each takes some memory until it is answered. More of them are a runner's, who waits. */
+#define UNDER_WAY_MOST 1024
+
+bool hfi_operation_may_start(const hf_op *op)
+{
+    const hf_client *client = op->client;
+    return client->starts && client->attended && !client->closing && client->under_way < UNDER_WAY_MOST;
+}
+
+/* What is granted, or given back, is so now. All else may have to be waited for, or told: a runner goes on with it. */
+static bool is_as_it_should_be(const hf_op *op)
+{
+    if (op->answer != HF_OK || atomic_load(&op->ended) || op->client->closing)
+        return false;
+    return op->kind != HFI_OP_ACQUIRE || hfi_contest_is_won(op->contest);
+}
+
+static void end_exchange(hf_client *client)
+{
+    client->under_way--;
+    if (client->closing)
+        pthread_cond_broadcast(&client->changed);
+}
+
+/* By an engine, on any thread, and not with the mutex. */
+static void take_answer(struct hfi_exchange *exchange, hf_status status, const hf_error *err)
+{
+    hf_op *op = (hf_op *)(void *)((char *)exchange - offsetof(hf_op, exchange));
+    hf_client *client = op->client;
+    hfi_client_lock(client);
+    op->answered = true;
+    op->answer = status;
+    if (status != HF_OK && !atomic_load(&op->ended))
+        op->error = *err;
+    if (is_as_it_should_be(op))
+        hfi_operation_run(op);
+    else
+        hfi_operation_call(op);
+    end_exchange(client); /* last: until then hf_close() waits */
+    hfi_client_unlock(client);
+}
+
+bool hfi_operation_start(hf_op *op, void *lock, const struct hfi_request *request, struct hfi_grant *grant)
+{
+    hf_client *client = op->client;
+    op->exchange = (struct hfi_exchange){ .lock = lock, .request = request, .grant = grant, .done = take_answer };
+    if (client->engine->start(client->store, &op->exchange))
+        return true;
+    hfi_client_lock(client);
+    end_exchange(client);
+    hfi_client_unlock(client);
+    return false;
+}
+
+/* On the thread that starts it. True: it is done by now, or goes on by itself. */
+static bool start_here(hf_op *op)
+{
+    hf_client *client = op->client;
+    if (!client->starts || !hfi_attendant_is_there(client))
+        return false;
+    hfi_client_enter(client);
+    const bool started = op->kind == HFI_OP_ACQUIRE ? hfi_acquire_start(op) : hfi_release_start(op);
+    hfi_client_leave(client);
+    return started;
 }
 
 /* --- cancelling --- */
@@ -326,17 +397,21 @@ void hf_op_free(hf_op *op)
 
 /* --- starting --- */
 
-/* To its line, or to a runner. */
+/* To its line, to the store, or to a runner; after the second it may be gone. */
 static bool hand_over(hf_op *op)
 {
     if (!hfi_runner_is_there(op->client))
         return false;
     if (op->kind == HFI_OP_ACQUIRE && hfi_acquire_line_up(op))
         return true;
+    if (start_here(op))
+        return true;
     if (!hfi_runner_submit(op)) {
         hfi_runner_withdraw(op);
         return false;
     }
+    if (op->kind != HFI_OP_ACQUIRE)
+        hfi_event_drop_loss(op->lock);
     if (op->want.deadline_ns != HFI_NEVER && hfi_keeper_start(op->client, NULL)) /* else the runner alone sees to it */
         set_deadline(op, 0);
     return true;
@@ -351,6 +426,8 @@ static hf_status submit(hf_op **out, hf_op *op, hf_error *err)
     client->references++;
     op->active = true;
     op->kept = out != NULL;
+    if (out)
+        *out = op;
     if (client->closing)
         status = hfi_fail(err, HF_CANCELED, 0, "the client is being closed");
     else if (!hand_over(op))
@@ -358,11 +435,8 @@ static hf_status submit(hf_op **out, hf_op *op, hf_error *err)
     if (status != HF_OK) {
         op->active = op->kept = false;
         hfi_operation_settle(op);
-    } else {
-        if (op->kind != HFI_OP_ACQUIRE)
-            hfi_event_drop_loss(op->lock);
         if (out)
-            *out = op;
+            *out = NULL;
     }
     hfi_client_unlock(client);
     return status;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * runner.c: threads that make what operations want of the store, as engines block. One that has nothing to do stays for
+ * runner.c: threads that make what operations want of the store where that blocks. One that has nothing to do stays for
  * a while, the last one for good: what stands in a line may need it. An operation that waits in the store's queue takes
- * one for as long as it does, unless the engine lets it be parked.
+ * one for as long as it does, unless the engine lets it be parked. And the attendant, where the engine can make
+ * exchanges that no thread waits for.
  */
 #include "core.h"
 #include <errno.h>
@@ -168,4 +169,31 @@ void hfi_runners_stop(hf_client *client)
     pthread_mutex_unlock(&client->mutex);
     join(last);
     pthread_mutex_lock(&client->mutex);
+}
+
+/* --- exchanges that no thread waits for --- */
+
+static void *attend(void *argument)
+{
+    const hf_client *client = argument;
+    client->engine->attend(client->store);
+    return NULL;
+}
+
+bool hfi_attendant_is_there(hf_client *client)
+{
+    if (!client->attended && !client->closing)
+        client->attended = hfi_thread_start(&client->attendant, attend, client) == 0;
+    return client->attended;
+}
+
+void hfi_attendant_stop(hf_client *client)
+{
+    if (!client->attended)
+        return;
+    pthread_mutex_unlock(&client->mutex);
+    client->engine->dismiss(client->store);
+    pthread_join(client->attendant, NULL);
+    pthread_mutex_lock(&client->mutex);
+    client->attended = false;
 }

@@ -31,6 +31,22 @@ static bool is_unfinished(const hf_client *client, hf_status status)
     return status == HF_UNAVAILABLE || status == HF_UNKNOWN || status == HF_NOMEM || status == HF_DENIED;
 }
 
+void hfi_undo_answered(struct hfi_hold *hold, hf_status status)
+{
+    const hf_client *client = hold->client;
+    struct hfi_lease *lease = &hold->lease;
+    if (is_unfinished(client, status) && !client->closing && !(hold->undoing && hfi_now_ns() >= lease->deadline_ns)) {
+        lease->failures = hold->undoing ? lease->failures + 1 : 1;
+        finish_later(hold, hfi_now_ns() + hfi_backoff_ns(lease->failures, client->env.random()));
+    } else {
+        hold->engaged = false;
+        if (hold->undoing) {
+            hold->undoing = false;
+            hfi_hold_schedule(hold);
+        }
+    }
+}
+
 hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)
 {
     hf_client *client = hold->client;
@@ -43,18 +59,7 @@ hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err)
     const hf_status status = client->engine->release(client->store, hold->engine_lock, &request, err);
     pthread_mutex_lock(&client->mutex);
     hfi_hold_unpin(hold);
-
-    struct hfi_lease *lease = &hold->lease;
-    if (is_unfinished(client, status) && !client->closing && !(hold->undoing && hfi_now_ns() >= lease->deadline_ns)) {
-        lease->failures = hold->undoing ? lease->failures + 1 : 1;
-        finish_later(hold, hfi_now_ns() + hfi_backoff_ns(lease->failures, client->env.random()));
-    } else {
-        hold->engaged = false;
-        if (hold->undoing) {
-            hold->undoing = false;
-            hfi_hold_schedule(hold);
-        }
-    }
+    hfi_undo_answered(hold, status);
     return status;
 }
 

@@ -2,6 +2,7 @@
  *
  * loop.c: see loop.h.
  */
+#include "loop/await.h"
 #include "loop/sleep.h"
 #include <assert.h>
 #include <errno.h>
@@ -15,6 +16,9 @@
 #define BUFFER 16384
 /* A thread that sends for others looks after itself, or leaves it to one of them, after so many writes. */
 #define WRITES_MOST 16
+/* The attendant sleeps so long at most while there is something to do now and then: nobody needs to wake it for a new
+ * deadline that comes later. */
+#define ATTENDANCE HFI_SECOND
 /* It waits so long for room in a socket before it looks after itself. */
 #define ROOM_WAIT_MS 50
 
@@ -224,11 +228,21 @@ static bool can_be_read(const struct hfi_source *source)
     return source->connected && source->events == EPOLLIN;
 }
 
-/* Of sources that a thread reads epoll knows nothing. Takes effect for a thread that sits in epoll_wait(), too. */
+/* Of sources that a thread reads epoll knows nothing. What the attendant knows of one that nobody needs it for may stay
+ * as it is: threads that read it one after the other would undo it each time. */
+static uint32_t wanted_of(const struct hfi_loop *loop, const struct hfi_source *source)
+{
+    if (source->read)
+        return 0;
+    const bool attends = loop->driver && loop->driver == loop->attendant;
+    return attends && can_be_read(source) && !source->unattended ? source->armed : source->events;
+}
+
+/* Takes effect for a thread that sits in epoll_wait(), too. */
 static void arm(struct hfi_loop *loop)
 {
     for (struct hfi_source *source = loop->sources; source; source = source->next) {
-        const uint32_t wanted = source->read ? 0 : source->events;
+        const uint32_t wanted = wanted_of(loop, source);
         if (source->armed == wanted)
             continue;
         struct epoll_event event = { .events = wanted, .data.ptr = source };
@@ -238,10 +252,13 @@ static void arm(struct hfi_loop *loop)
     }
 }
 
-/* Somebody sees to it that the operation goes on. */
+/* Somebody sees to it that an operation goes on which a thread waits for. That thread reads by itself, if nobody else
+ * does but the attendant. */
 static bool is_covered(const struct hfi_loop *loop, const struct hfi_source *source)
 {
-    return source ? source->read || (loop->driver && source->armed) : loop->driver != NULL;
+    if (!source || !loop->driver)
+        return source ? source->read : loop->driver != NULL;
+    return source->read || (source->armed && (loop->driver != loop->attendant || !can_be_read(source)));
 }
 
 /* Whoever stops to read or to drive, for good or to do the other, sees to it that somebody does so for those who need
@@ -295,6 +312,7 @@ static void take_event(struct hfi_loop *loop, const struct epoll_event *event)
     struct hfi_source *source = event->data.ptr;
     if (!source) {
         eventfd_read(loop->bell, &rings);
+        loop->rung = false;
         return;
     }
     if (!is_there(loop, source) || source->read) /* an event before this one has closed it, or a thread reads it now */
@@ -315,16 +333,28 @@ static void take_event(struct hfi_loop *loop, const struct epoll_event *event)
         source->take(source, buffer, got);
 }
 
+/* By when the driver must look. */
+static hfi_time next_look(const struct hfi_loop *loop, const struct hfi_op *op)
+{
+    const struct hfi_timer *first = hfi_timers_first(&loop->timers);
+    const hfi_time at = first ? first->at_ns : HFI_NEVER;
+    const hfi_time most = op == loop->attendant && loop->busy ? hfi_loop_now_ns() + ATTENDANCE : HFI_NEVER;
+    return at < most ? at : most;
+}
+
 /* For `op`, and for all that await a source which nobody reads. */
-static void poll_all(struct hfi_loop *loop, struct hfi_op *op, hfi_time until_ns)
+static void poll_all(struct hfi_loop *loop, struct hfi_op *op)
 {
     struct epoll_event events[EVENTS];
-    arm(loop);
+    const hfi_time until = next_look(loop, op);
     loop->driver = op;
+    loop->looks_ns = until;
+    arm(loop);
     hfi_unlock_and_wake(loop);
-    const int count = epoll_wait(loop->epoll, events, EVENTS, milliseconds(until_ns));
+    const int count = epoll_wait(loop->epoll, events, EVENTS, milliseconds(until));
     pthread_mutex_lock(&loop->mutex);
     loop->driver = NULL;
+    loop->busy = count > 0;
     for (int i = 0; i < count; i++)
         take_event(loop, &events[i]);
 }
@@ -351,8 +381,7 @@ static void drive(struct hfi_loop *loop, struct hfi_op *op)
 {
     if (prepare(loop))
         return;
-    const struct hfi_timer *first = hfi_timers_first(&loop->timers);
-    poll_all(loop, op, first ? first->at_ns : HFI_NEVER);
+    poll_all(loop, op);
     hfi_op_go_on_all(loop);
 }
 
@@ -387,6 +416,8 @@ hf_status hfi_loop_run(struct hfi_loop *loop, struct hfi_op *op)
     pthread_mutex_lock(&loop->mutex);
     hfi_op_begin(loop, op);
     while (!op->finished) {
+        if (hfi_op_tell_finished(loop))
+            continue;
         if (loop->ready.first) {
             hfi_op_go_on_all(loop);
         } else if (is_covered(loop, op->source)) {
@@ -412,8 +443,71 @@ void hfi_loop_enter(struct hfi_loop *loop)
 
 void hfi_loop_leave(struct hfi_loop *loop)
 {
-    while (advance(loop, false))
-        ; /* until there is nothing left to send */
+    do {
+        while (advance(loop, false))
+            ; /* until there is nothing left to send */
+    } while (hfi_op_tell_finished(loop));
     hand_over(loop);
     hfi_unlock_and_wake(loop);
+}
+
+/* --- operations that no thread waits for --- */
+
+/* No other is under way to where this one's words go: they need not wait for company. */
+static bool is_alone(const struct hfi_source *source)
+{
+    return !source || (source->unattended == 1 && !source->read && !source->sleepers.first);
+}
+
+static void ring(struct hfi_loop *loop)
+{
+    if (!loop->driver || loop->rung) /* else whoever is about to drive looks before it sleeps */
+        return;
+    loop->rung = true;
+    eventfd_write(loop->bell, 1);
+}
+
+void hfi_loop_start(struct hfi_loop *loop, struct hfi_op *op)
+{
+    pthread_mutex_lock(&loop->mutex);
+    hfi_op_begin(loop, op);
+    if (op->deadline_ns < loop->looks_ns)
+        ring(loop);
+    if (op->finished || loop->ready.first || is_alone(op->source)) {
+        hfi_loop_leave(loop);
+        return;
+    }
+    ring(loop);
+    hand_over(loop);
+    hfi_unlock_and_wake(loop);
+}
+
+static hf_status withdraw_attendant(struct hfi_op *op)
+{
+    (void)op;
+    return HF_OK;
+}
+
+static int attend(struct hfi_op *op)
+{
+    struct hfi_loop *loop = op->loop;
+    loop->attendant = loop->dismissed ? NULL : op;
+    if (loop->attendant)
+        hfi_op_park(op, NULL, withdraw_attendant);
+    return loop->attendant ? HFI_AWAITING : HF_OK;
+}
+
+void hfi_loop_attend(struct hfi_loop *loop)
+{
+    struct hfi_op op = { .run = attend, .deadline_ns = HFI_NEVER };
+    hfi_loop_run(loop, &op);
+}
+
+void hfi_loop_dismiss(struct hfi_loop *loop)
+{
+    hfi_loop_enter(loop);
+    loop->dismissed = true;
+    if (loop->attendant)
+        hfi_op_interrupt(loop->attendant);
+    hfi_loop_leave(loop);
 }

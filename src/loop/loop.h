@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * loop.h: connections that threads share, driven by whoever waits. No thread of its own.
+ * loop.h: connections that threads share, driven by whoever waits.
  *
  * An operation awaits an answer from one source, or something that only the loop brings about: that a connection is
  * made, say. A thread that waits for it reads that source, and blocks in the read: a lone operation costs a send and a
  * recv, and nothing else. If another thread reads the source already, it sleeps: whoever reads does so for all. For
  * everything else one thread drives the loop, by epoll, over the sources that nobody reads. Whoever stops reading, or
  * driving, wakes the next one that needs it.
+ *
+ * An operation may be started without a thread that waits for it. For these one thread attends to the loop: it drives
+ * when nobody else does, and leaves the reading to threads that wait for answers of their own. Whoever reads an answer
+ * finishes the operation, for whomever it was. A single one is sent at once by the thread that starts it; those that
+ * are started while others are under way are sent together by the attendant, which is told of the first of them.
  *
  * One thread at a time sends to a source, without the mutex. What others want to send meanwhile it sends next, in one
  * write: nobody's request waits for anybody's answer, and those of threads that are in each other's way go together.
@@ -34,13 +39,14 @@ struct hfi_bytes {
 struct hfi_source {
     struct hfi_source *next, *next_dirty;
     int fd;
-    uint32_t events; /* EPOLLIN, EPOLLOUT */
-    uint32_t armed;  /* what epoll knows; one that a thread reads needs none */
-    bool connected;  /* it blocks, and may be read; until then step() is called when it is ready */
-    bool removed;    /* it goes as soon as no thread uses it */
-    bool dirty;      /* there is something to send */
-    bool sending;    /* a thread is at it, and goes on until there is nothing left */
-    bool read;       /* a thread sits in a read of it */
+    uint32_t events;     /* EPOLLIN, EPOLLOUT */
+    uint32_t armed;      /* what epoll knows; one that a thread reads needs none */
+    bool connected;      /* it blocks, and may be read; until then step() is called when it is ready */
+    bool removed;        /* it goes as soon as no thread uses it */
+    bool dirty;          /* there is something to send */
+    bool sending;        /* a thread is at it, and goes on until there is nothing left */
+    bool read;           /* a thread sits in a read of it */
+    unsigned unattended; /* operations that await it, and no thread waits for them */
     struct hfi_bytes out, spare;
     struct hfi_sleepers sleepers; /* threads whose operations await it */
     /* NULL, or puts more into `out`; false: it is of no use any more. */
@@ -59,10 +65,16 @@ struct hfi_loop {
     struct hfi_timers timers;
     size_t op_count;
     struct hfi_op_list ready;     /* operations that can go on */
+    struct hfi_op_list finished;  /* those whose done() is to be called, */
+    bool tells;                   /* which a thread is at */
     struct hfi_sleepers sleepers; /* threads whose operations await no source */
     struct hfi_sleeper *to_wake;
     struct hfi_op *driver;               /* its thread waits for all sources that nobody reads; NULL: none does */
-    int bell;                            /* an eventfd that wakes that thread: another one has finished its operation */
+    hfi_time looks_ns;                   /* when that thread looks by itself */
+    int bell;                            /* an eventfd that wakes it: another one has something for it to do */
+    bool rung;                           /* so it has been */
+    struct hfi_op *attendant;            /* of the thread in hfi_loop_attend(); NULL: there is none */
+    bool dismissed, busy;                /* it is to end; it has had something to do lately */
     void (*on_await)(struct hfi_op *op); /* for tests: an operation has come to an await */
 };
 
@@ -72,6 +84,11 @@ hfi_time hfi_loop_now_ns(void);
 
 /* Runs an operation until it is finished, on this thread, and for others meanwhile; without the mutex. */
 hf_status hfi_loop_run(struct hfi_loop *loop, struct hfi_op *op);
+/* Starts an operation that has a done(): it is finished by whoever attends to the loop, if not before. */
+void hfi_loop_start(struct hfi_loop *loop, struct hfi_op *op);
+/* Does what must be done for those that were started, on this thread, until the loop is dismissed. */
+void hfi_loop_attend(struct hfi_loop *loop);
+void hfi_loop_dismiss(struct hfi_loop *loop); /* once, and for all time */
 /* Around anything else that is done to sources; hfi_loop_leave() sends what there is to send, and wakes whom it
  * concerns. */
 void hfi_loop_enter(struct hfi_loop *loop);

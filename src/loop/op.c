@@ -34,6 +34,8 @@ void hfi_op_park(struct hfi_op *op, struct hfi_source *source, hf_status (*withd
 {
     assert(!op->withdraw && !op->finished && !op->over);
     op->withdraw = withdraw;
+    if (op->done && source)
+        source->unattended++;
     if (op->sleeper && op->source != source)
         hfi_sleeper_wake(op->loop, op->sleeper, HFI_MOVED);
     op->source = source;
@@ -41,9 +43,19 @@ void hfi_op_park(struct hfi_op *op, struct hfi_source *source, hf_status (*withd
         op->loop->on_await(op);
 }
 
+/* Before its source may be gone. */
+static void forget_source(struct hfi_op *op)
+{
+    if (!op->done || !op->source)
+        return;
+    op->source->unattended--;
+    op->source = NULL;
+}
+
 void hfi_op_wake(struct hfi_op *op, hf_status how)
 {
     assert(op->withdraw);
+    forget_source(op);
     op->withdraw = NULL;
     op->woken = how;
     hfi_op_list_add(&op->loop->ready, op);
@@ -54,8 +66,10 @@ void hfi_op_interrupt(struct hfi_op *op)
     if (op->finished || op->over)
         return;
     op->over = true;
-    if (op->withdraw) /* else its answer is there already */
-        hfi_op_wake(op, op->withdraw(op));
+    if (!op->withdraw) /* its answer is there already */
+        return;
+    forget_source(op);
+    hfi_op_wake(op, op->withdraw(op));
 }
 
 void hfi_op_limit(struct hfi_op *op, hfi_time deadline_ns)
@@ -71,7 +85,9 @@ static void complete(struct hfi_op *op, hf_status status)
     op->loop->op_count--;
     op->status = status;
     op->finished = true;
-    if (op->sleeper)
+    if (op->done)
+        hfi_op_list_add(&op->loop->finished, op);
+    else if (op->sleeper)
         hfi_sleeper_wake(op->loop, op->sleeper, HFI_FINISHED);
     else if (op->loop->driver == op)
         eventfd_write(op->loop->bell, 1);
@@ -97,6 +113,25 @@ void hfi_op_begin(struct hfi_loop *loop, struct hfi_op *op)
     loop->op_count++;
     hfi_timers_set(&loop->timers, &op->timer, op->deadline_ns);
     go_on(op);
+}
+
+bool hfi_op_tell_finished(struct hfi_loop *loop)
+{
+    struct hfi_op *op, *next;
+    if (!loop->finished.first || loop->tells)
+        return false;
+    loop->tells = true;
+    while ((op = loop->finished.first) != NULL) {
+        loop->finished = (struct hfi_op_list){ NULL, NULL };
+        hfi_unlock_and_wake(loop);
+        for (; op; op = next) {
+            next = op->next;
+            op->done(op);
+        }
+        pthread_mutex_lock(&loop->mutex);
+    }
+    loop->tells = false;
+    return true;
 }
 
 void hfi_op_go_on_all(struct hfi_loop *loop)

@@ -29,10 +29,14 @@ struct hfi_op {
     hfi_time deadline_ns;
     hf_status status; /* once it is finished */
     bool finished;
+    /* NULL: a thread waits for it. Else it was started, and this is called once it is finished, without the mutex, by
+     * whichever thread brought that about: it must not wait for anything, and may free the operation. */
+    void (*done)(struct hfi_op *op);
 
     /* what it awaits */
-    struct hfi_source *source;                /* an answer from it; NULL: something that only the loop brings about */
-    struct hfi_op *next, *prev;               /* in the list that it awaits its turn in, or of those that can go on */
+    struct hfi_source *source; /* an answer from it; NULL: something that only the loop brings about */
+    /* in the list that it awaits its turn in, of those that can go on, or of those that are finished */
+    struct hfi_op *next, *prev;
     struct hfi_timer timer;                   /* its deadline */
     struct hfi_sleeper *sleeper;              /* the thread that sleeps until it is done; NULL: none does */
     hf_status (*withdraw)(struct hfi_op *op); /* its time is over: how the await ends. NULL: it awaits nothing */

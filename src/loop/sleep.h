@@ -23,6 +23,9 @@ struct hfi_sleeper {
 /* All but hfi_sleep_for() with the mutex, and go on having it. */
 void hfi_op_go_on_all(struct hfi_loop *loop);     /* those that can */
 void hfi_op_interrupt_due(struct hfi_loop *loop); /* those whose time is */
+/* Calls done() of those that are finished, one thread at a time; lets go of the mutex meanwhile. True: there were some,
+ * and things may have changed. */
+bool hfi_op_tell_finished(struct hfi_loop *loop);
 /* Is woken when the mutex is let go of: it need not wait for that. */
 void hfi_sleeper_wake(struct hfi_loop *loop, struct hfi_sleeper *sleeper, enum hfi_waking why);
 void hfi_unlock_and_wake(struct hfi_loop *loop);

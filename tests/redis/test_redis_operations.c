@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_operations.c: many operations that wait in the queues of one server: one thread listens for all of them,
- * and there is always one that does.
+ * test_redis_operations.c: many operations on one server: those that wait in its queues have one thread that listens
+ * for all of them, and there is always one that does; those that ask it need none, and one that never answers is no
+ * reason to lose any.
  */
 #include "redis_support.h"
+#include "silent_relay.h"
 
 #include <dirent.h>
 #include <poll.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum { MANY = 1000, FEW = 6 };
 
@@ -24,7 +27,7 @@ static int count_entries(const char *directory)
 
 static const char *name_of(int i)
 {
-    static char name[32];
+    static _Thread_local char name[32];
     snprintf(name, sizeof name, "lock-%d", i);
     return name;
 }
@@ -60,8 +63,9 @@ TEST_LIMIT(a_thousand_locks_are_waited_for_by_few_threads, 120)
     hf_client *holder = open_client(), *client = open_client();
     const int threads = count_entries("/proc/self/task"), descriptors = count_entries("/proc/self/fd");
     hold_and_wait(server, holder, client, MANY, locks, ops);
-    /* Those that asked end when there is nothing to do; and each has slept with a descriptor of its own, at most. */
-    while (count_entries("/proc/self/task") > threads + 6)
+    /* Those that ran them end when there is nothing to do, but helpers stay that were called in a hurry; and each has
+     * slept with a descriptor of its own, at most. */
+    while (count_entries("/proc/self/task") > threads + 12)
         await_a_moment();
     CHECK(count_entries("/proc/self/fd") <= descriptors + 80);
     for (int i = 0; i < MANY; i++) {
@@ -132,4 +136,216 @@ TEST_LIMIT(threads_and_operations_listen_for_each_other, 60)
     hf_close(client);
     hf_close(holder);
     redis_server_stop(server);
+}
+
+/* --- exchanges that no thread waits for --- */
+
+static hf_op *start(hf_client *client, int i, const hf_options *options)
+{
+    hf_op *op = NULL;
+    hf_error err = { 0 };
+    REQUIRE_STATUS(HF_OK, hf_start_acquire(&op, client, name_of(i), options, NULL, &err), &err);
+    return op;
+}
+
+/* The first one starts the threads that there are in any case. */
+static void warm_up(hf_client *client)
+{
+    finish(start(client, 0, NULL));
+}
+
+TEST_LIMIT(a_thousand_exchanges_take_no_thread_and_no_connection_each, 60)
+{
+    static hf_op *ops[MANY];
+    struct redis_server *server = serve("");
+    hf_client *client = open_client();
+    hf_event event;
+    warm_up(client);
+    const int threads = count_entries("/proc/self/task"), descriptors = count_entries("/proc/self/fd");
+    redis_server_pause(server); /* whoever starts one must not wait for it */
+    for (int i = 0; i < MANY; i++)
+        ops[i] = start(client, i, NULL);
+    CHECK_INT(threads, count_entries("/proc/self/task"));
+    CHECK_INT(descriptors, count_entries("/proc/self/fd"));
+    redis_server_continue(server);
+    for (int i = 0; i < MANY; i++) {
+        while (!hf_op_wait(ops[i], 1000, &event, sizeof event))
+            ;
+        CHECK_STATUS(HF_OK, event.status, &event.error);
+        hf_op_free(ops[i]);
+        CHECK_INT(HF_OK, hf_start_release(NULL, event.lock, NULL, NULL)); /* nobody asks what becomes of it */
+    }
+    for (int i = 0; i < MANY; i++)
+        check_becomes_free(client, name_of(i));
+    hf_close(client);
+}
+
+TEST_LIMIT(what_is_granted_to_nobody_is_given_back, 60)
+{
+    hf_op *ops[FEW];
+    hf_event event;
+    struct redis_server *server = serve("");
+    hf_client *client = open_client(), *other = open_client();
+    const hf_options options = with_ttl(endless_ttl_ms());
+    warm_up(client);
+    redis_server_pause(server);
+    for (int i = 0; i < FEW; i++)
+        ops[i] = start(client, i, &options);
+    for (int i = 0; i < FEW; i++) {
+        if (i % 3 == 0)
+            hf_op_cancel(ops[i]);
+        else if (i % 3 == 1)
+            CHECK_INT(HF_OK, hf_cancel(client, name_of(i)));
+        if (i % 3 == 0 && CHECK_INT(1, hf_op_wait(ops[i], 0, &event, sizeof event))) /* at once */
+            CHECK_STATUS(HF_CANCELED, event.status, &event.error);
+        if (i % 3 != 1)
+            hf_op_free(ops[i]);
+    }
+    redis_server_continue(server);
+    for (int i = 1; i < FEW; i += 3) {
+        while (!hf_op_wait(ops[i], 1000, &event, sizeof event))
+            ;
+        CHECK_STATUS(HF_CANCELED, event.status, &event.error);
+        hf_op_free(ops[i]);
+    }
+    for (int i = 0; i < FEW; i++)
+        check_becomes_free(other, name_of(i));
+    hf_close(other);
+    hf_close(client);
+}
+
+/* The same owner asks again, and what was sent before arrives after that, or never. */
+TEST_LIMIT(an_acquire_whose_answer_is_lost_is_made_again, 60)
+{
+    struct redis_server *server = serve("");
+    struct relay *relay = relay_start(server->port);
+    hf_client *client = open_url("redis://127.0.0.1:%d?timeout=300", relay->port), *other = open_client();
+    hf_op *ops[FEW];
+    warm_up(client);
+    atomic_store(&relay->swallow_all, true);
+    while (atomic_load(&relay->swallow_all))
+        await_a_moment();
+    for (int i = 0; i < FEW; i++)
+        ops[i] = start(client, i, NULL);
+    for (int i = 0; i < FEW; i++)
+        finish(ops[i]);
+    warm_up(client);
+    redis_server_pause(server);
+    for (int i = 0; i < FEW; i++)
+        ops[i] = start(client, i, NULL);
+    pause_ms(400); /* they give up, and what they have sent is still to come */
+    redis_server_continue(server);
+    for (int i = 0; i < FEW; i++) {
+        finish(ops[i]);
+        check_becomes_free(other, name_of(i));
+    }
+    hf_close(other);
+    hf_close(client);
+    relay_stop(relay);
+}
+
+TEST_LIMIT(a_release_whose_answer_is_lost_is_made_again, 60)
+{
+    struct redis_server *server = serve("");
+    hf_client *client = open_url("%s?timeout=300", server->url), *other = open_client();
+    const hf_options options = with_ttl(endless_ttl_ms());
+    hf_lock *locks[FEW];
+    hf_event event;
+    hf_op *op = NULL;
+    warm_up(client);
+    for (int i = 0; i < FEW; i++)
+        locks[i] = must_acquire(client, name_of(i), &options);
+    redis_server_pause(server);
+    REQUIRE_INT(HF_OK, hf_start_release(&op, locks[0], NULL, NULL));
+    for (int i = 1; i < FEW; i++)
+        CHECK_INT(HF_OK, hf_start_release(NULL, locks[i], NULL, NULL));
+    while (!hf_op_wait(op, 1000, &event, sizeof event))
+        ;
+    CHECK_STATUS(HF_UNKNOWN, event.status, &event.error);
+    hf_op_free(op);
+    redis_server_continue(server);
+    for (int i = 0; i < FEW; i++)
+        check_becomes_free(other, name_of(i));
+    hf_close(other);
+    hf_close(client);
+}
+
+TEST_LIMIT(a_client_is_closed_with_exchanges_under_way, 60)
+{
+    struct redis_server *server = serve("");
+    hf_client *client = open_url("%s?timeout=300", server->url), *other = open_client();
+    hf_op *ops[FEW];
+    hf_event event;
+    const hf_options options = with_ttl(1000);
+    warm_up(client);
+    redis_server_pause(server);
+    for (int i = 0; i < FEW; i++)
+        ops[i] = start(client, i, &options);
+    const pid_t child = fork();
+    if (child == 0) { /* it has none of that, and leaves it alone */
+        hf_op_cancel(ops[0]);
+        hf_close(client);
+        _exit(0);
+    }
+    helper_join(child);
+    hf_close(client);
+    for (int i = 0; i < FEW; i++) {
+        CHECK_INT(1, hf_op_wait(ops[i], 0, &event, sizeof event));
+        CHECK_STATUS(HF_CANCELED, event.status, &event.error);
+        hf_op_free(ops[i]);
+    }
+    redis_server_continue(server);
+    for (int i = 0; i < FEW; i++)
+        check_becomes_free(other, name_of(i)); /* by its time at the latest: nobody is there to release it */
+    hf_close(other);
+}
+
+struct chaos {
+    hf_client *client;
+    struct redis_server *server;
+    _Atomic bool over;
+};
+
+static void operate(struct chaos *chaos, int i)
+{
+    hf_event event;
+    hf_op *op = start(chaos->client, i, NULL);
+    while (!hf_op_wait(op, 1000, &event, sizeof event))
+        ;
+    CHECK_STATUS(HF_OK, event.status, &event.error);
+    hf_op_free(op);
+    if (event.lock)
+        CHECK_INT(HF_OK, hf_start_release(NULL, event.lock, NULL, NULL));
+}
+
+/* Operations, threads that wait, and somebody who cuts their connection and has the server forget its scripts. */
+static void take_part(void *arg, uint32_t index)
+{
+    struct chaos *chaos = arg;
+    if (index == 0) {
+        for (int i = 0; i < 40; i++) {
+            redis_server_do(chaos->server, i % 2 ? "SCRIPT FLUSH" : "CLIENT KILL TYPE normal SKIPME yes");
+            await_a_moment();
+        }
+        atomic_store(&chaos->over, true);
+        return;
+    }
+    while (!atomic_load(&chaos->over)) {
+        if (index % 2) {
+            operate(chaos, (int)index / 4);
+            continue;
+        }
+        hf_lock *lock = must_acquire(chaos->client, name_of((int)index / 4), NULL);
+        hf_release(lock, NULL);
+    }
+}
+
+TEST_LIMIT(connections_that_break_cost_no_operation, 60)
+{
+    struct chaos chaos = { .server = serve("") };
+    chaos.client = open_client();
+    run_threads(9, take_part, &chaos);
+    for (int i = 0; i < 3; i++)
+        check_becomes_free(chaos.client, name_of(i));
+    hf_close(chaos.client);
 }

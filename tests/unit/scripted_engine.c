@@ -14,7 +14,8 @@ _Atomic uint64_t script_last_owner, script_forgotten;
 _Atomic int script_lost_at_once;
 _Atomic int64_t script_counted_ns;
 _Atomic int script_done;
-atomic_bool script_reserves, script_endless;
+atomic_bool script_reserves, script_endless, script_starts;
+_Atomic int script_refused, script_started;
 static _Atomic uint64_t token;
 
 /* Those that are held are in a list of the store's, as in engines whose locks share a session. */
@@ -23,10 +24,18 @@ struct scripted_lock {
     struct scripted_lock *next, *prev;
 };
 
+struct started {
+    struct started *next;
+    struct hfi_exchange *exchange;
+};
+
 struct scripted_store {
     const struct hfi_env *env;
     pthread_mutex_t mutex;
     struct scripted_lock *held;
+    struct started *first, *last; /* to be answered by whoever attends */
+    pthread_cond_t changed;
+    bool dismissed;
 };
 
 static void note_held(struct scripted_store *store, struct scripted_lock *lock, bool held)
@@ -81,10 +90,12 @@ static hf_status scripted_open(void *memory, const struct hfi_url *url, const st
     (void)url;
     (void)err;
     opened->reserves = atomic_load(&script_reserves);
+    opened->starts = atomic_load(&script_starts);
     if (atomic_load(&script_endless))
         opened->caps &= ~(uint32_t)HF_CAP_EXPIRY;
     store->env = env;
     pthread_mutex_init(&store->mutex, NULL);
+    pthread_cond_init(&store->changed, NULL);
     return HF_OK;
 }
 
@@ -93,6 +104,8 @@ static void scripted_close(void *memory)
     struct scripted_store *store = memory;
     while (store->held)
         note_held(store, store->held, false);
+    CHECK(!store->first);
+    pthread_cond_destroy(&store->changed);
     pthread_mutex_destroy(&store->mutex);
 }
 
@@ -153,6 +166,67 @@ static hf_status scripted_release(void *store, void *memory, const struct hfi_re
     return status;
 }
 
+/* --- exchanges that no thread waits for --- */
+
+static bool scripted_start(void *memory, struct hfi_exchange *exchange)
+{
+    struct scripted_store *store = memory;
+    if (atomic_load(&script_refused) > 0) {
+        atomic_fetch_sub(&script_refused, 1);
+        return false;
+    }
+    struct started *started = hfi_alloc(sizeof *started);
+    if (!started)
+        return false;
+    started->exchange = exchange;
+    atomic_fetch_add(&script_started, 1);
+    pthread_mutex_lock(&store->mutex);
+    *(store->first ? &store->last->next : &store->first) = started;
+    store->last = started;
+    pthread_cond_signal(&store->changed);
+    pthread_mutex_unlock(&store->mutex);
+    return true;
+}
+
+static void answer_started(struct scripted_store *store, struct hfi_exchange *exchange)
+{
+    hf_error err;
+    hf_status status;
+    if (exchange->grant)
+        status = scripted_attempt(store, exchange->lock, exchange->request, exchange->grant, &err);
+    else
+        status = scripted_release(store, exchange->lock, exchange->request, &err);
+    exchange->done(exchange, status, &err);
+}
+
+static void scripted_attend(void *memory)
+{
+    struct scripted_store *store = memory;
+    pthread_mutex_lock(&store->mutex);
+    while (!store->dismissed || store->first) {
+        struct started *started = store->first;
+        if (!started) {
+            pthread_cond_wait(&store->changed, &store->mutex);
+            continue;
+        }
+        store->first = started->next;
+        pthread_mutex_unlock(&store->mutex);
+        answer_started(store, started->exchange);
+        hfi_free(started);
+        pthread_mutex_lock(&store->mutex);
+    }
+    pthread_mutex_unlock(&store->mutex);
+}
+
+static void scripted_dismiss(void *memory)
+{
+    struct scripted_store *store = memory;
+    pthread_mutex_lock(&store->mutex);
+    store->dismissed = true;
+    pthread_cond_signal(&store->changed);
+    pthread_mutex_unlock(&store->mutex);
+}
+
 static const struct hfi_engine engine = {
     .abi = HFI_ENGINE_ABI,
     .name = "scripted",
@@ -166,6 +240,9 @@ static const struct hfi_engine engine = {
     .attempt = scripted_attempt,
     .renew = scripted_renew,
     .release = scripted_release,
+    .start = scripted_start,
+    .attend = scripted_attend,
+    .dismiss = scripted_dismiss,
 };
 
 hf_client *scripted_client(uint32_t timeout_ms)

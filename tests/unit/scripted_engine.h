@@ -42,6 +42,10 @@ extern atomic_bool script_reserves;
 /* Its locks last for as long as a connection, say: the same. */
 extern atomic_bool script_endless;
 
+/* Exchanges can be started without a thread that waits: the same. So many are refused; so many were started. */
+extern atomic_bool script_starts;
+extern _Atomic int script_refused, script_started;
+
 void script_set(struct script *script, int count, hf_status status, bool stalls);
 hf_client *scripted_client(uint32_t timeout_ms);
 hf_client *scripted_line_client(uint32_t timeout_ms, int64_t handoff_ms);

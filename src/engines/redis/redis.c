@@ -64,6 +64,7 @@ static hf_status redis_open(void *memory, const struct hfi_url *url, const struc
     const struct redis_dialect *dialect = store->config.dialect;
     opened->caps = (opened->caps & ~(HF_CAP_FAIR | HF_CAP_WAKE_ONE)) | dialect->caps;
     opened->reserves = dialect->reserves;
+    opened->starts = hfi_redis_can_start(store);
     store->by_channels = dialect->own_channels || store->sharded;
     hfi_redis_scripts_init(store->scripts, dialect, store->sharded);
     return HF_OK;
@@ -178,26 +179,50 @@ static hf_status take_answer(struct redis_store *store, struct redis_lock *lock,
     return status;
 }
 
-static hf_status ask(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
-                     bool line_up, struct hfi_grant *grant, hf_error *err)
+/* One question about a lock, and its answer. Stays where it is while it is asked. */
+struct inquiry {
+    const char *texts[WORDS_MOST], *wait_texts[4];
+    struct redis_command commands[2];
+    redisReply *replies[2];
+    struct redis_question question;
+    bool line_up;                  /* attempt: for a place in the queue */
+    struct hfi_exchange *exchange; /* if no thread waits for it */
+    struct words words;            /* last: see pack() */
+};
+
+static void begin_inquiry(struct inquiry *inquiry, const struct hfi_request *request)
 {
-    struct words words;
-    struct redis_command commands[2] = { { REDIS_ROOM(WORDS_MOST) }, { REDIS_ROOM(4) } };
-    redisReply *replies[2] = { NULL, NULL };
-    add_common(&commands[0], &words, store, request->once ? REDIS_ACQUIRE_ONCE : REDIS_ACQUIRE, request);
-    snprintf(words.ttl, sizeof words.ttl, "%u", request->ttl_ms);
-    hfi_redis_add(&commands[0], words.ttl);
-    hfi_redis_add(&commands[0], line_up ? "1" : "0");
-    if (request->reserve > 1) {
-        snprintf(words.reserve, sizeof words.reserve, "%u", request->reserve - 1);
-        hfi_redis_add(&commands[0], words.reserve);
-    }
-    const bool wait = hfi_redis_add_replication(&commands[1], words.replicas, words.patience, &store->config,
-                                                request->deadline_ns - store->env->now_ns());
-    struct redis_question question = {
-        .key = words.keys[0], .commands = commands, .count = wait ? 2 : 1, .deadline_ns = request->deadline_ns
+    inquiry->commands[0] = (struct redis_command){ .text = inquiry->texts, .room = WORDS_MOST };
+    inquiry->commands[1] = (struct redis_command){ .text = inquiry->wait_texts, .room = 4 };
+    inquiry->replies[0] = inquiry->replies[1] = NULL;
+    inquiry->question = (struct redis_question){
+        .key = inquiry->words.keys[0], .commands = inquiry->commands, .count = 1, .deadline_ns = request->deadline_ns
     };
-    hf_status status = hfi_redis_ask(store, &question, replies, err);
+}
+
+static void write_attempt(struct inquiry *inquiry, const struct redis_store *store, const struct hfi_request *request)
+{
+    struct words *words = &inquiry->words;
+    struct redis_command *command = inquiry->commands;
+    begin_inquiry(inquiry, request);
+    add_common(command, words, store, request->once ? REDIS_ACQUIRE_ONCE : REDIS_ACQUIRE, request);
+    snprintf(words->ttl, sizeof words->ttl, "%u", request->ttl_ms);
+    hfi_redis_add(command, words->ttl);
+    hfi_redis_add(command, inquiry->line_up ? "1" : "0");
+    if (request->reserve > 1) {
+        snprintf(words->reserve, sizeof words->reserve, "%u", request->reserve - 1);
+        hfi_redis_add(command, words->reserve);
+    }
+    if (hfi_redis_add_replication(&inquiry->commands[1], words->replicas, words->patience, &store->config,
+                                  request->deadline_ns - store->env->now_ns()))
+        inquiry->question.count = 2;
+}
+
+/* `status`: what became of the question. */
+static hf_status take_attempt(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
+                              struct inquiry *inquiry, hf_status status, struct hfi_grant *grant, hf_error *err)
+{
+    redisReply **replies = inquiry->replies;
     if (status == HF_UNKNOWN) {
         lock->unsure = lock->astray = true;
         lock->unanswered++;
@@ -209,7 +234,7 @@ static hf_status ask(struct redis_store *store, struct redis_lock *lock, const s
     if (alone)
         replies[0]->integer = -replies[0]->integer;
     if (!request->once || !hfi_redis_take_done(replies[0], request->name, grant, &status, err))
-        status = take_answer(store, lock, replies, &question, line_up, grant, err);
+        status = take_answer(store, lock, replies, &inquiry->question, inquiry->line_up, grant, err);
     grant->tokens = alone ? 1 : request->reserve;
     freeReplyObject(replies[0]);
     freeReplyObject(replies[1]);
@@ -240,13 +265,10 @@ static bool is_fresh(const struct redis_store *store, const struct redis_wait *w
     return grant->counted_from_ns + CLAIM_NS / 2 > now;
 }
 
-static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
-                               struct hfi_grant *grant, hf_error *err)
+/* True: it is granted without a question. Else, whether to ask for a place. */
+static bool begin_attempt(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
+                          struct hfi_grant *grant, bool *line_up)
 {
-    struct redis_store *store = memory;
-    struct redis_lock *lock = lock_memory;
-    if (hfi_redis_check_name(store, request->name, err) != HF_OK)
-        return HF_INVALID;
     pthread_mutex_lock(&store->mutex);
     /* Whoever gave it may have recorded that the work is done. */
     const bool fresh = lock->state == REDIS_GIVEN && !request->once && is_fresh(store, lock->wait, grant);
@@ -258,14 +280,29 @@ static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi
     if (fresh) {
         hfi_redis_expect_no_more(store, lock, REDIS_HELD);
         lock->queued = false;
-        return HF_OK;
+        return true;
     }
     grant->valid_ms = 0;
     if (request->queue && !node && store->config.kind == REDIS_ONE)
         node = store->nodes; /* where we may listen already */
     /* Whoever lines up without being able to hear would be taken for dead, and skipped. */
-    const bool line_up = request->queue && node && hfi_redis_expect(store, node, lock, request->owner);
-    const hf_status status = ask(store, lock, request, line_up, grant, err);
+    *line_up = request->queue && node && hfi_redis_expect(store, node, lock, request->owner);
+    return false;
+}
+
+static hf_status redis_attempt(void *memory, void *lock_memory, const struct hfi_request *request,
+                               struct hfi_grant *grant, hf_error *err)
+{
+    struct redis_store *store = memory;
+    struct redis_lock *lock = lock_memory;
+    struct inquiry inquiry;
+    if (hfi_redis_check_name(store, request->name, err) != HF_OK)
+        return HF_INVALID;
+    if (begin_attempt(store, lock, request, grant, &inquiry.line_up))
+        return HF_OK;
+    write_attempt(&inquiry, store, request);
+    hf_status status = hfi_redis_ask(store, &inquiry.question, inquiry.replies, err);
+    status = take_attempt(store, lock, request, &inquiry, status, grant, err);
     if (status == HF_DONE) { /* it may have been called, and leaves: another one of us is to be called */
         pthread_mutex_lock(&store->mutex);
         lock->state = REDIS_CALLED;
@@ -321,31 +358,35 @@ static void drop_latch(struct redis_store *store, struct redis_node *node, const
     hfi_redis_tell(store, node, &command);
 }
 
+static void write_release(struct inquiry *inquiry, const struct redis_store *store, const struct hfi_request *request,
+                          bool mark)
+{
+    struct words *words = &inquiry->words;
+    begin_inquiry(inquiry, request);
+    add_common(inquiry->commands, words, store, request->done_ms ? REDIS_RELEASE_DONE : REDIS_RELEASE, request);
+    if (request->done_ms) {
+        snprintf(words->done_ms, sizeof words->done_ms, "%" PRIu64, request->done_ms);
+        hfi_redis_add(inquiry->commands, words->done_ms);
+    }
+    if (mark)
+        hfi_redis_add(inquiry->commands, "1");
+}
+
 /* What is recorded as done must be as safe as a grant. */
 static hf_status release_by_script(struct redis_store *store, const struct hfi_request *request, bool mark,
                                    redisReply **reply, hf_error *err)
 {
-    struct words words;
-    struct redis_command command = { REDIS_ROOM(WORDS_MOST) };
+    struct inquiry inquiry;
     bool confirmed = true;
-    add_common(&command, &words, store, request->done_ms ? REDIS_RELEASE_DONE : REDIS_RELEASE, request);
-    if (request->done_ms) {
-        snprintf(words.done_ms, sizeof words.done_ms, "%" PRIu64, request->done_ms);
-        hfi_redis_add(&command, words.done_ms);
-    }
-    if (mark)
-        hfi_redis_add(&command, "1");
-    struct redis_question question = {
-        .key = words.keys[0], .commands = &command, .count = 1, .deadline_ns = request->deadline_ns
-    };
+    write_release(&inquiry, store, request, mark);
     hf_status status;
     if (request->done_ms)
-        status = hfi_redis_ask_confirmed(store, &question, reply, &confirmed, err);
+        status = hfi_redis_ask_confirmed(store, &inquiry.question, reply, &confirmed, err);
     else
-        status = hfi_redis_ask(store, &question, reply, err);
+        status = hfi_redis_ask(store, &inquiry.question, reply, err);
     if (status == HF_OK && store->config.dialect->leaves_latch && (*reply)->type == REDIS_REPLY_INTEGER &&
         (*reply)->integer == 1)
-        drop_latch(store, question.node, words.keys[3]);
+        drop_latch(store, inquiry.question.node, inquiry.words.keys[3]);
     if (status == HF_OK && !confirmed && (*reply)->type == REDIS_REPLY_INTEGER && (*reply)->integer == 1) {
         freeReplyObject(*reply);
         *reply = NULL;
@@ -354,8 +395,7 @@ static hf_status release_by_script(struct redis_store *store, const struct hfi_r
     return status;
 }
 
-/* What a release answered. */
-static hf_status take_release(const redisReply *reply, const struct hfi_request *request, bool was_held, hf_error *err)
+static hf_status read_release(const redisReply *reply, const struct hfi_request *request, bool was_held, hf_error *err)
 {
     if (request->done_ms && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2) {
         hf_error why = { .message = "" };
@@ -367,6 +407,19 @@ static hf_status take_release(const redisReply *reply, const struct hfi_request 
     if (reply->integer <= 0 && was_held)
         return hfi_fail(err, HF_LOST, 0, "the server no longer had it");
     return HF_OK;
+}
+
+/* What a release answered, whose reply is freed. */
+static hf_status take_release(struct redis_lock *lock, redisReply *reply, const struct hfi_request *request,
+                              bool was_held, hf_error *err)
+{
+    const hf_status status = read_release(reply, request, was_held, err);
+    freeReplyObject(reply);
+    if (status == HF_OK || status == HF_LOST) {
+        lock->state = REDIS_NEW;
+        lock->queued = lock->unsure = lock->astray = false;
+    }
+    return status;
 }
 
 static hf_status redis_release(void *memory, void *lock_memory, const struct hfi_request *request, hf_error *err)
@@ -390,13 +443,117 @@ static hf_status redis_release(void *memory, void *lock_memory, const struct hfi
         status = release_by_script(store, request, lock->astray, &reply, err);
     if (status != HF_OK)
         return status;
-    status = take_release(reply, request, was_held, err);
-    freeReplyObject(reply);
-    if (status == HF_OK || status == HF_LOST) {
-        lock->state = REDIS_NEW;
-        lock->queued = lock->unsure = lock->astray = false;
+    return take_release(lock, reply, request, was_held, err);
+}
+
+/* --- without a thread that waits --- */
+
+/* A copy that takes no more room than it must: there may be very many under way. NULL: no memory. */
+static struct inquiry *pack(const struct inquiry *inquiry, struct hfi_exchange *exchange)
+{
+    const struct redis_command *command = inquiry->commands;
+    size_t size = offsetof(struct inquiry, words);
+    for (int i = 2; i < command->count; i++) /* the script's name stays where it is */
+        size += strlen(command->text[i]) + 1;
+    struct inquiry *copy = hfi_alloc(size);
+    if (!copy)
+        return NULL;
+    memcpy(copy, inquiry, offsetof(struct inquiry, words));
+    char *room = (char *)copy + offsetof(struct inquiry, words);
+    for (int i = 2; i < command->count; i++) {
+        const size_t length = strlen(command->text[i]) + 1;
+        copy->texts[i] = memcpy(room, command->text[i], length);
+        room += length;
     }
-    return status;
+    copy->commands[0].text = copy->texts;
+    copy->question.commands = copy->commands;
+    copy->question.key = copy->texts[3]; /* behind their number */
+    copy->exchange = exchange;
+    return copy;
+}
+
+static bool send_packed(struct redis_store *store, const struct inquiry *inquiry, struct hfi_exchange *exchange,
+                        hfi_redis_answered_fn answered)
+{
+    struct inquiry *copy = pack(inquiry, exchange);
+    if (!copy)
+        return false;
+    copy->question.answered = answered;
+    const bool started = hfi_redis_ask_start(store, &copy->question, copy->replies);
+    if (!started)
+        hfi_free(copy);
+    return started;
+}
+
+static struct inquiry *inquiry_of(struct redis_question *question)
+{
+    return (struct inquiry *)(void *)((char *)question - offsetof(struct inquiry, question));
+}
+
+static void attempt_answered(struct redis_store *store, struct redis_question *question, hf_status status,
+                             const hf_error *err)
+{
+    struct inquiry *inquiry = inquiry_of(question);
+    struct hfi_exchange *exchange = inquiry->exchange;
+    hf_error trouble = *err;
+    status = take_attempt(store, exchange->lock, exchange->request, inquiry, status, exchange->grant, &trouble);
+    hfi_free(inquiry);
+    exchange->done(exchange, status, &trouble);
+}
+
+static void release_answered(struct redis_store *store, struct redis_question *question, hf_status status,
+                             const hf_error *err)
+{
+    struct inquiry *inquiry = inquiry_of(question);
+    struct hfi_exchange *exchange = inquiry->exchange;
+    hf_error trouble = *err;
+    (void)store;
+    if (status == HF_OK)
+        status = take_release(exchange->lock, inquiry->replies[0], exchange->request, true, &trouble);
+    hfi_free(inquiry);
+    exchange->done(exchange, status, &trouble);
+}
+
+static bool start_attempt(struct redis_store *store, struct hfi_exchange *exchange)
+{
+    const struct hfi_request *request = exchange->request;
+    struct inquiry inquiry;
+    if (request->once)
+        return false;
+    if (begin_attempt(store, exchange->lock, request, exchange->grant, &inquiry.line_up)) {
+        exchange->done(exchange, HF_OK, NULL);
+        return true;
+    }
+    write_attempt(&inquiry, store, request);
+    return send_packed(store, &inquiry, exchange, attempt_answered);
+}
+
+/* What is not known to be held may be a place in the queue, or anywhere: that is for release(). */
+static bool start_release(struct redis_store *store, struct hfi_exchange *exchange)
+{
+    const struct redis_lock *lock = exchange->lock;
+    struct inquiry inquiry;
+    if (lock->state != REDIS_HELD || exchange->request->done_ms)
+        return false;
+    write_release(&inquiry, store, exchange->request, lock->astray);
+    return send_packed(store, &inquiry, exchange, release_answered);
+}
+
+static bool redis_start(void *store, struct hfi_exchange *exchange)
+{
+    return exchange->grant ? start_attempt(store, exchange) : start_release(store, exchange);
+}
+
+static void redis_attend(void *memory)
+{
+    struct redis_store *store = memory;
+    hfi_loop_attend(&store->loop);
+}
+
+static void redis_dismiss(void *memory)
+{
+    struct redis_store *store = memory;
+    hfi_loop_dismiss(&store->loop);
 }
 
 extern const struct hfi_engine hfi_module_engine;
@@ -416,6 +573,9 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .wait = redis_wait,
     .renew = hfi_redis_renew,
     .release = redis_release,
+    .start = redis_start,
+    .attend = redis_attend,
+    .dismiss = redis_dismiss,
     .inspect = hfi_redis_inspect,
     .inspect_one = hfi_redis_inspect_one,
     .inspect_done = hfi_redis_inspect_done,

@@ -230,6 +230,12 @@ void hfi_redis_drop_node(struct redis_store *store, struct redis_node *node);
 
 /* --- redis_ask.c --- */
 
+struct redis_question;
+/* What became of a question that no thread waited for: as hfi_redis_ask() returns it, and in `err` if that is not
+ * HF_OK. Must not wait for anything. */
+typedef void (*hfi_redis_answered_fn)(struct redis_store *store, struct redis_question *question, hf_status status,
+                                      const hf_error *err);
+
 /* One exchange: commands in one write. */
 struct redis_question {
     const char *key; /* whoever has it is asked; NULL: `node` is */
@@ -239,6 +245,8 @@ struct redis_question {
     bool renews;             /* it must not wait behind anything else */
     struct redis_node *node; /* set: who was asked */
     hfi_time sent_ns;        /* set: when it was sent */
+    redisReply **replies;    /* of one that no thread waits for */
+    hfi_redis_answered_fn answered;
 };
 
 /* Asks on the connection that all share; or on one of its own if it must not wait for others, or others for it. Scripts
@@ -246,6 +254,11 @@ struct redis_question {
  * HF_OK all replies are there, errors among them, and each must be freed. HF_UNKNOWN: sent, but not answered. */
 hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *question, redisReply **replies,
                         hf_error *err);
+/* The same without waiting, where that is possible, see hfi_redis_can_start(): question->answered is called once, on
+ * any thread; the question and its replies are in use until then. False: it was not begun. */
+bool hfi_redis_ask_start(struct redis_store *store, struct redis_question *question, redisReply **replies);
+/* There is one server, nobody else to find or to wait for, and what it does not do at once it does not do. */
+bool hfi_redis_can_start(const struct redis_store *store);
 /* And forgets them: whoever asked may free what it finds there after a failure too. */
 void hfi_redis_free_replies(redisReply **replies, size_t count);
 /* The first connection to `node`. */

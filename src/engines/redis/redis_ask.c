@@ -207,14 +207,17 @@ static hf_status give_up(const struct redis_question *question, redisReply **rep
     return status;
 }
 
+static hfi_time deadline_of(const struct redis_store *store, const struct redis_question *question)
+{
+    const hfi_time most = store->config.timeout_ns ? store->env->now_ns() + store->config.timeout_ns : HFI_NEVER;
+    return question->deadline_ns < most ? question->deadline_ns : most;
+}
+
 hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *question, redisReply **replies, hf_error *err)
 {
-    const hfi_time begun = store->env->now_ns();
-    hfi_time deadline = question->deadline_ns;
+    const hfi_time deadline = deadline_of(store, question);
     struct redis_node *asked = NULL;
     int moves = 0, moments = 0;
-    if (store->config.timeout_ns && begun + store->config.timeout_ns < deadline)
-        deadline = begun + store->config.timeout_ns;
     /* What cannot be answered would cost its connection: of many at once, one each. */
     if (hfi_redis_now_ns() >= deadline)
         return hfi_fail(err, HF_UNAVAILABLE, 0, "there was no time left to ask the server");
@@ -251,6 +254,28 @@ hf_status hfi_redis_ask(struct redis_store *store, struct redis_question *questi
             poll(NULL, 0, MOMENT / HFI_MS);
         }
     }
+}
+
+bool hfi_redis_can_start(const struct redis_store *store)
+{
+    return store->config.kind == REDIS_ONE && store->config.dialect == &hfi_redis_native && !waits_for_replicas(store);
+}
+
+static void answered(struct redis_store *store, struct redis_question *question, hf_status status, const hf_error *err)
+{
+    struct redis_node *nobody;
+    if (status != HF_OK)
+        hfi_redis_drop_old(store, question->node);
+    judge(store, question->node, status, status == HF_OK ? question->replies[0] : NULL, &nobody, HFI_NEVER);
+    question->answered(store, question, status, err);
+}
+
+bool hfi_redis_ask_start(struct redis_store *store, struct redis_question *question, redisReply **replies)
+{
+    const hfi_time deadline = deadline_of(store, question);
+    question->node = store->nodes;
+    question->replies = replies;
+    return hfi_redis_now_ns() < deadline && hfi_redis_wire_start(store, question, replies, deadline, answered);
 }
 
 hf_status hfi_redis_only_read(hf_status status, hf_error *err)

@@ -473,19 +473,25 @@ static int ask(struct hfi_op *op)
 
 /* --- what others see --- */
 
+static hf_status conclude(struct redis_call *call)
+{
+    const hf_status status = call->op.status;
+    if (status != HF_OK)
+        hfi_redis_free_replies(call->replies, call->got);
+    if (status != HF_OK && call->trouble->status == HF_OK) /* it had no time to go again */
+        hfi_fail(call->trouble, status, 0, "the server did not answer in time");
+    return status;
+}
+
 static hf_status run(struct redis_call *call, hf_error *err)
 {
     hf_error trouble = { .status = HF_OK };
     call->trouble = &trouble;
     call->slot = &call->node->wire;
-    const hf_status status = hfi_loop_run(&call->store->loop, &call->op);
-    if (status == HF_OK)
-        return HF_OK;
-    if (call->trouble->status == HF_OK) /* it had no time to go again */
-        hfi_fail(call->trouble, status, 0, "the server did not answer in time");
-    if (err)
-        *err = *call->trouble;
-    return status;
+    hfi_loop_run(&call->store->loop, &call->op);
+    if (conclude(call) != HF_OK && err)
+        *err = trouble;
+    return call->op.status;
 }
 
 hf_status hfi_redis_wire_open(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err)
@@ -496,20 +502,22 @@ hf_status hfi_redis_wire_open(struct redis_store *store, struct redis_node *node
     return run(&call, err);
 }
 
+static struct redis_call call_for(struct redis_store *store, struct redis_question *question, redisReply **replies,
+                                  hfi_time deadline_ns)
+{
+    struct redis_call call = { .store = store, .node = question->node, .question = question, .replies = replies };
+    call.op.run = ask;
+    call.op.deadline_ns = call.deadline_ns = deadline_ns;
+    question->sent_ns = 0;
+    return call;
+}
+
 hf_status hfi_redis_wire_ask(struct redis_store *store, struct redis_question *question, bool asking,
                              redisReply **replies, hfi_time deadline_ns, hf_error *err)
 {
-    struct redis_call call = { .op = { .run = ask, .deadline_ns = deadline_ns },
-                               .store = store,
-                               .node = question->node,
-                               .question = question,
-                               .asking = asking,
-                               .replies = replies,
-                               .deadline_ns = deadline_ns };
-    question->sent_ns = 0;
+    struct redis_call call = call_for(store, question, replies, deadline_ns);
+    call.asking = asking;
     const hf_status status = run(&call, err);
-    if (status != HF_OK)
-        hfi_redis_free_replies(replies, call.got);
     for (size_t i = 0; i < call.known; i++) {
         if (question->commands[i].script) {
             question->commands[i].text[0] = "EVALSHA";
@@ -517,6 +525,36 @@ hf_status hfi_redis_wire_ask(struct redis_store *store, struct redis_question *q
         }
     }
     return status;
+}
+
+/* One that no thread waits for. */
+struct started {
+    struct redis_call call;
+    hfi_redis_answered_fn answered;
+    hf_error trouble;
+};
+
+static void done(struct hfi_op *op)
+{
+    struct started *started = (struct started *)(void *)op;
+    struct redis_call *call = &started->call;
+    started->answered(call->store, call->question, conclude(call), &started->trouble);
+    hfi_free(started);
+}
+
+bool hfi_redis_wire_start(struct redis_store *store, struct redis_question *question, redisReply **replies,
+                          hfi_time deadline_ns, hfi_redis_answered_fn answered)
+{
+    struct started *started = hfi_alloc(sizeof *started);
+    if (!started)
+        return false;
+    started->call = call_for(store, question, replies, deadline_ns);
+    started->call.op.done = done;
+    started->call.slot = &question->node->wire;
+    started->call.trouble = &started->trouble;
+    started->answered = answered;
+    hfi_loop_start(&store->loop, &started->call.op);
+    return true;
 }
 
 void hfi_redis_wire_tell(struct redis_store *store, struct redis_node *node, const struct redis_command *command)

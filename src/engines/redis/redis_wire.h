@@ -60,6 +60,10 @@ hf_status hfi_redis_wire_open(struct redis_store *store, struct redis_node *node
 /* As hfi_redis_ask(), of question->node, with ASKING before it if `asking`. */
 hf_status hfi_redis_wire_ask(struct redis_store *store, struct redis_question *question, bool asking,
                              redisReply **replies, hfi_time deadline_ns, hf_error *err);
+/* The same without waiting: `answered` is called once, on any thread, by hfi_loop_attend() if not before; the question
+ * and its replies are in use until then. False: no memory. */
+bool hfi_redis_wire_start(struct redis_store *store, struct redis_question *question, redisReply **replies,
+                          hfi_time deadline_ns, hfi_redis_answered_fn answered);
 /* Sends a command whose answer nobody waits for, if there is a connection. */
 void hfi_redis_wire_tell(struct redis_store *store, struct redis_node *node, const struct redis_command *command);
 /* Some answer is waited for on it. */
