@@ -228,8 +228,7 @@ HF_API hf_status hf_cancel(hf_client *client, const char *name);
  * the release before it has ended, if that matters.
  *
  * For now the library makes what operations want of a store on threads of its own: one for each exchange that is under
- * way, and one for each that waits in the store's queue, but for "mem:", "redis:", "postgres:" (by rows) and "etcd:".
- * See holdfast(3). */
+ * way, and, with some engines, one for each that waits in the store's queue. See holdfast(3). */
 
 typedef struct hf_op hf_op;
 

@@ -216,7 +216,7 @@ hf_status hfi_push_wait(struct hfi_push *push, struct hfi_waiter *waiter, const 
     hfi_time until = earlier(waiter->ask_again_ns, request->deadline_ns);
     bool in_time = true;
     wake_up(push, waiter); /* it may have been parked */
-    if (request->parked && push->listener && !is_over(push, waiter) && !hfi_waker_called_back(waker) &&
+    if (request->parked && waiter->push && push->listener && !is_over(push, waiter) && !hfi_waker_called_back(waker) &&
         push->env->now_ns() < until) {
         fall_asleep(push, waiter, request->parked, true);
         return hfi_waker_park(request->parked, until);
