@@ -37,6 +37,7 @@ struct member {
     _Atomic unsigned calls; /* of it */
     hfi_time deadline_ns;
     hf_status status; /* of its wait */
+    bool over;        /* which has ended */
     unsigned messages;
     pthread_t thread;
 };
@@ -142,6 +143,7 @@ static hf_status await_news(struct member *member)
                                          .deadline_ns = member->deadline_ns };
     pthread_mutex_lock(&member->store->mutex);
     member->status = hfi_push_wait(&member->store->push, &member->waiter, &request);
+    member->over = member->status != HFI_PARKED;
     pthread_mutex_unlock(&member->store->mutex);
     return member->status;
 }
@@ -152,13 +154,13 @@ static void *wait_in_thread(void *argument)
     return NULL;
 }
 
-/* Returns when it sleeps. */
+/* Returns when it sleeps, or has. */
 static void start(struct member *member)
 {
     REQUIRE_INT(0, pthread_create(&member->thread, NULL, wait_in_thread, member));
     for (bool asleep = false; !asleep; await_a_moment()) {
         pthread_mutex_lock(&member->store->mutex);
-        asleep = member->waiter.waker != NULL;
+        asleep = member->waiter.waker || member->over;
         pthread_mutex_unlock(&member->store->mutex);
     }
 }
