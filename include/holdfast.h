@@ -229,7 +229,7 @@ HF_API hf_status hf_cancel(hf_client *client, const char *name);
  *
  * On "redis:" with one server, in its own dialect, one thread of the library sees to all exchanges, and those that are
  * started together are sent together. For now it makes those of other stores on threads of its own: one for each that
- * is under way, and, but for "mem:" and "redis:", one for each that waits in the store's queue. See holdfast(3). */
+ * is under way, and, with some engines, one for each that waits in the store's queue. See holdfast(3). */
 
 typedef struct hf_op hf_op;
 

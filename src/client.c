@@ -212,7 +212,9 @@ void hf_close(hf_client *client)
     shut(client);
     hfi_keeper_stop(client);
     release_all(client);
+    pthread_mutex_unlock(&client->mutex); /* operations are woken with an engine's mutex: never the other way round */
     client->engine->close(client->store);
+    pthread_mutex_lock(&client->mutex);
     hfi_free(client->store);
     settle_all(client);
     hfi_events_close(client);

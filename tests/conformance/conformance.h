@@ -22,6 +22,8 @@ extern int64_t store_handoff_ms;
 /* Beside the store's capabilities, of the build: forks while other threads allocate. The sanitizers' allocators do
  * not. */
 #define CAN_FORK_BUSY (1u << 31)
+/* Of the engine: operations wait in the store without a thread each. */
+#define PARKS (1u << 30)
 
 /* A scenario of a promise, which needs HF_CAP_ bits (0: none) of the store. */
 #define PROMISE(name_, needs_) TEST_DEFINE(name_, 20, needs_, 0)

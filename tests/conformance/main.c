@@ -33,11 +33,23 @@ static const struct {
     { HF_CAP_INSPECT, "HF_CAP_INSPECT" },     { HF_CAP_DURABLE_TOKEN, "HF_CAP_DURABLE_TOKEN" },
     { HF_CAP_BREAK, "HF_CAP_BREAK" },         { HF_CAP_GUARD, "HF_CAP_GUARD" },
     { HF_CAP_ONCE, "HF_CAP_ONCE" },           { CAN_FORK_BUSY, "a build without sanitizers" },
+    { PARKS, "waits without threads" },
 };
+
+/* Unless the lock is bound to a connection, on which each wait for it must listen. */
+static bool store_parks(void)
+{
+    static const char *const schemes[] = { "redis", "postgres", "etcd" };
+    bool parks = false;
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
+        parks = parks || strncmp(store_url, schemes[i], strlen(schemes[i])) == 0;
+    return (parks && !(store_caps & HF_CAP_BOUND)) || strncmp(store_url, "mem:", 4) == 0;
+}
 
 static bool select_by_capabilities(const struct test *test, char *reason, size_t size)
 {
-    uint32_t missing = test->needs & ~(store_caps | (TEST_SANITIZED ? 0 : CAN_FORK_BUSY));
+    const uint32_t can = store_caps | (TEST_SANITIZED ? 0 : CAN_FORK_BUSY) | (store_parks() ? PARKS : 0);
+    uint32_t missing = test->needs & ~can;
     uint32_t excess = test->lacks & store_caps;
     size_t used = 0;
     for (size_t i = 0; i < sizeof cap_names / sizeof *cap_names && used < size; i++) {

@@ -4,6 +4,7 @@
  * hf_op_wait(), can be cancelled one by one, and leaves nothing behind.
  */
 #include "conformance.h"
+#include <dirent.h>
 #include <poll.h>
 #include <string.h>
 
@@ -140,8 +141,8 @@ PROMISE(ops_a_wait_ends_at_its_deadline_not_before, 0)
     hf_lock *lock = must_acquire(clients[0], name.text, NULL);
     for (int i = 0; i < 2; i++) {
         hf_options options = HF_OPTIONS_INIT;
-        options.wait_ms = 150;
-        const int64_t deadline_ns = test_now_ns() + 150000000LL;
+        options.wait_ms = 300; /* time enough for a store that is busy to answer once */
+        const int64_t deadline_ns = test_now_ns() + 300000000LL;
         const hf_event event = finish(must_start(clients[i], name.text, &options, &name));
         CHECK(test_now_ns() >= deadline_ns);
         CHECK_STATUS(HF_TIMEOUT, event.status, &event.error);
@@ -186,6 +187,50 @@ PROMISE(ops_one_thread_waits_for_many, 0)
     check_no_event(clients[1]);
     hf_close(clients[0]);
     hf_close(clients[1]);
+}
+
+static int count_threads(void)
+{
+    int count = -2; /* "." and ".." */
+    DIR *folder = opendir("/proc/self/task");
+    REQUIRE(folder != NULL);
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
+/* Each in the store's queue for a lock of its own, and as many again for one lock. */
+PROMISE_LIMIT(ops_one_thread_waits_for_very_many_without_a_thread_each, PARKS, 60)
+{
+    enum { LOCKS = 200, ASKING = 64, OTHERS = 64 };
+    static struct name names[LOCKS];
+    static hf_lock *locks[LOCKS];
+    static int ended[2 * LOCKS];
+    hf_client *holder = open_client(), *client = open_client();
+    const hf_options options = with_ttl(endless_ttl_ms());
+    const int before = count_threads();
+    for (unsigned i = 0; i < LOCKS; i++) {
+        names[i] = numbered_name("x", i);
+        locks[i] = must_acquire(holder, names[i].text, &options);
+        must_start_alone(client, names[i].text, &options, &ended[i]);
+    }
+    for (unsigned i = LOCKS; i < 2 * LOCKS; i++)
+        must_start_alone(client, names[0].text, &options, &ended[i]);
+    for (unsigned i = 0; i < LOCKS; i += LOCKS / 4)
+        await_waiters(holder, names[i].text, 1);
+    CHECK(count_threads() <= before + ASKING + OTHERS);
+    for (unsigned i = 0; i < LOCKS; i++)
+        must_release(locks[i]);
+    for (unsigned i = 0; i < 2 * LOCKS; i++) {
+        const hf_event event = next_event(client);
+        REQUIRE_STATUS(HF_OK, event.status, &event.error);
+        CHECK_INT(1, ++*(int *)event.tag);
+        CHECK_INT(HF_OK, hf_start_release(NULL, event.lock, NULL, NULL));
+    }
+    check_becomes_free(holder, names[0].text);
+    hf_close(client);
+    hf_close(holder);
 }
 
 PROMISE(ops_of_one_thread_exclude_each_other_unless_they_name_an_owner, 0)

@@ -226,7 +226,8 @@ static void give_back(struct engine *engine)
     const struct hfi_request request = request_of(engine, false);
     hf_error err = { 0 };
     fuzz_check_answer(hfi_module_engine.release(engine->store, &engine->lock, &request, &err), &err);
-    FUZZ_REQUIRE(engine->store->push.watched == NULL); /* nothing is left that points to a lock that may be freed now */
+    FUZZ_REQUIRE(engine->store->push.shared.first ==
+                 NULL); /* nothing is left that points to a lock that may be freed now */
 }
 
 /* Every part is what one connection says. */

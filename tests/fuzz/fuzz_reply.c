@@ -149,7 +149,7 @@ static void give_back(struct engine *engine)
     const struct hfi_request request = request_of(engine, false);
     hf_error err = { 0 };
     fuzz_check_answer(hfi_module_engine.release(engine->store, &engine->lock, &request, &err), &err);
-    FUZZ_REQUIRE(engine->store->nodes->push.waiting == NULL); /* nobody listens for a lock that may be freed now */
+    FUZZ_REQUIRE(engine->store->nodes->push.shared.first == NULL); /* nobody listens for a lock that may be freed now */
     FUZZ_REQUIRE(engine->lock.wait == NULL);
 }
 
@@ -204,7 +204,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     engine.store->config.replicas = choice & 0x40 ? 1 : 0;
     engine.store->config.fsync = choice & 0x80;
     hfi_redis_give_back(engine.store, engine.store->nodes, connection_with(replies, length, &others[0]));
-    engine.store->nodes->push.connection = connection_with(mark ? mark + 1 : replies, rest, &others[1]);
+    struct redis_push *push = &engine.store->nodes->push;
+    push->connection = connection_with(mark ? mark + 1 : replies, rest, &others[1]);
+    hfi_push_connected(&push->shared, push->connection->fd, hfi_now_ns());
     if (choice & 1)
         ask_and_wait(&engine, choice & 2);
     if (choice & 4)

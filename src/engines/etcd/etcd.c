@@ -137,6 +137,7 @@ static void line_up(struct etcd_store *store, struct etcd_lock *lock, struct etc
         hfi_etcd_watch(store, lock, view->before, view->before_length, 0, store->env->now_ns());
         view->before = NULL; /* the watch's now */
     }
+    hfi_etcd_plan_backstop(store, lock);
     pthread_mutex_unlock(&store->mutex);
 }
 
@@ -289,6 +290,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .summary = "machines that share an etcd cluster",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
             HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_ONCE,
+    .parks = true,
     .lingers = true,
     .store_size = sizeof(struct etcd_store),
     .lock_size = sizeof(struct etcd_lock),

@@ -21,6 +21,7 @@
 
 #include "engine.h"
 #include "engines/dial.h"
+#include "engines/push.h"
 #include "etcd.pb-c.h"
 #include "loop/loop.h"
 #include <nghttp2/nghttp2.h>
@@ -319,10 +320,9 @@ struct etcd_push {
     hfi_time try_again_ns;       /* when there is none */
     size_t next_node;
     int64_t last_watch;
-    bool on_duty;              /* some waiting thread listens for all */
-    bool refused;              /* a call was, for its token: the connection is of no use */
-    struct etcd_lock *watched; /* those that have, or want, a watch */
-    bool losses;               /* some lock is lost, and its holder is still to be told */
+    bool refused;           /* a call was, for its token: the connection is of no use */
+    struct hfi_push shared; /* by those that have, or want, a watch, by its number; some of them wait */
+    bool losses;            /* some lock is lost, and its holder is still to be told */
 };
 
 hf_status hfi_etcd_push_open(struct etcd_store *store, hf_error *err);
@@ -349,11 +349,14 @@ void hfi_etcd_take_push(void *memory);
 void hfi_etcd_watch(struct etcd_store *store, struct etcd_lock *lock, char *key, size_t length, int64_t from_revision,
                     hfi_time at_ns);
 void hfi_etcd_unwatch(struct etcd_store *store, struct etcd_lock *lock);
+/* When it is to ask by itself, after an answer. */
+void hfi_etcd_plan_backstop(const struct etcd_store *store, struct etcd_lock *lock);
 /* Sends what is due of watches; when the next is. */
 hfi_time hfi_etcd_watches_send(struct etcd_store *store, hfi_time now_ns);
+void hfi_etcd_watches_open(struct etcd_store *store);
 void hfi_etcd_watches_broken(struct etcd_store *store);
 void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *response);
-/* Without the mutex: sleeps until it is worth asking again. */
+/* As the engine's wait(), without the mutex. */
 hf_status hfi_etcd_await_turn(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request);
 
 /* --- etcd_look.c --- */
@@ -450,18 +453,15 @@ struct etcd_lock {
     int64_t done_lease;   /* of the mark that its release leaves; 0: none was asked for */
 
     /* what it watches: the key before its own while it waits, its own while it holds */
-    struct etcd_lock *next_watched, *prev_watched;
-    char *watched; /* NULL: nothing */
+    struct hfi_waiter waiter; /* its id: the watch's number, 0 if it was not asked for yet */
+    char *watched;            /* NULL: nothing */
     size_t watched_length;
-    int64_t watch;         /* its number; 0: not asked for yet */
     int64_t watch_from;    /* the revision to begin with; 0: from now on */
     hfi_time watch_at_ns;  /* when to ask for it */
     int64_t seen_revision; /* the store's when the key was seen to be there */
     int64_t heard_from;    /* what comes after this revision is heard; -1: not yet */
     bool called;           /* it is worth asking again */
     bool lost;             /* the key is gone, though it was held */
-    hfi_time ask_again_ns; /* the backstop */
-    struct hfi_waker *waker;
 };
 
 #endif

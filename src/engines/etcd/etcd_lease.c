@@ -69,8 +69,7 @@ void hfi_etcd_lease_mark_gone(struct etcd_store *store, struct etcd_lease *lease
             lock->called = true;
             lock->lost = lock->place == ETCD_HELD;
             store->push.losses = store->push.losses || lock->lost;
-            if (lock->waker)
-                hfi_waker_wake(lock->waker);
+            hfi_push_call(&store->push.shared, &lock->waiter);
         }
     }
     if (store->push.losses)

@@ -2,7 +2,7 @@
  *
  * etcd_push.c: one connection per client that stays open, with two streams: on one the server tells of keys that were
  * deleted, on the other the leases are kept alive. It never waits: it is pumped by the keeper, and by one of those who
- * wait, so that news goes from the socket to the thread it is for without a detour.
+ * wait, see push.h.
  *
  * A server looks at a stream's token again for each watch, and refuses what has become too old; what is watched already
  * it goes on telling. So a new token needs new streams.
@@ -38,6 +38,7 @@ hf_status hfi_etcd_push_open(struct etcd_store *store, hf_error *err)
     push->epoll = HFI_FD(epoll_create1(EPOLL_CLOEXEC));
     push->timer = HFI_FD(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
     push->armed_ns = HFI_NEVER;
+    hfi_etcd_watches_open(store);
     push->watch.path = "/etcdserverpb.Watch/Watch";
     push->keep.path = "/etcdserverpb.Lease/LeaseKeepAlive";
     struct epoll_event event = { .events = EPOLLIN };
@@ -312,6 +313,7 @@ void hfi_etcd_push_pump(struct etcd_store *store)
 void hfi_etcd_push_close(struct etcd_store *store)
 {
     disconnect(&store->push);
+    hfi_push_free(&store->push.shared);
     hfi_fd_close(store->push.timer);
     hfi_fd_close(store->push.epoll);
 }

@@ -22,16 +22,21 @@ static hfi_time earlier(hfi_time a, hfi_time b)
 
 /* --- with the mutex --- */
 
-static void call(struct etcd_lock *lock)
+static struct etcd_lock *lock_of(struct hfi_waiter *waiter)
 {
-    lock->called = true;
-    if (lock->waker)
-        hfi_waker_wake(lock->waker);
+    return HFI_WAITER_OF(struct etcd_lock, waiter, waiter);
 }
 
-static void plan_backstop(const struct etcd_store *store, struct etcd_lock *lock, hfi_time pause)
+static void call(const struct etcd_store *store, struct etcd_lock *lock)
 {
-    lock->ask_again_ns = store->env->now_ns() + pause + (hfi_time)(store->env->random() % (uint64_t)pause);
+    lock->called = true;
+    hfi_push_call(&store->push.shared, &lock->waiter);
+}
+
+void hfi_etcd_plan_backstop(const struct etcd_store *store, struct etcd_lock *lock)
+{
+    const hfi_time pause = lock->heard_from < 0 ? BACKSTOP_DEAF : BACKSTOP;
+    lock->waiter.ask_again_ns = store->env->now_ns() + pause + (hfi_time)(store->env->random() % (uint64_t)pause);
 }
 
 static void send_create(struct etcd_store *store, struct etcd_lock *lock)
@@ -39,23 +44,23 @@ static void send_create(struct etcd_store *store, struct etcd_lock *lock)
     Etcd__WatchRequest request = ETCD__WATCH_REQUEST__INIT;
     Etcd__WatchCreateRequest create = ETCD__WATCH_CREATE_REQUEST__INIT;
     Etcd__WatchCreateRequest__FilterType filter = ETCD__WATCH_CREATE_REQUEST__FILTER_TYPE__NOPUT;
-    lock->watch = ++store->push.last_watch;
+    hfi_push_address(&lock->waiter, (uint64_t)++store->push.last_watch);
     lock->heard_from = -1;
     create.key = (ProtobufCBinaryData){ .len = lock->watched_length, .data = (uint8_t *)lock->watched };
     create.start_revision = lock->watch_from;
     create.filters = &filter;
     create.n_filters = 1;
-    create.watch_id = lock->watch;
+    create.watch_id = store->push.last_watch;
     request.request_case = ETCD__WATCH_REQUEST__REQUEST_CREATE;
     request.create = &create;
     hfi_etcd_push_say(store, &store->push.watch, &request.base);
 }
 
-static void send_cancel(struct etcd_store *store, int64_t watch)
+static void send_cancel(struct etcd_store *store, uint64_t watch)
 {
     Etcd__WatchRequest request = ETCD__WATCH_REQUEST__INIT;
     Etcd__WatchCancelRequest cancel = ETCD__WATCH_CANCEL_REQUEST__INIT;
-    cancel.watch_id = watch;
+    cancel.watch_id = (int64_t)watch;
     request.request_case = ETCD__WATCH_REQUEST__REQUEST_CANCEL;
     request.cancel = &cancel;
     hfi_etcd_push_say(store, &store->push.watch, &request.base);
@@ -65,16 +70,13 @@ void hfi_etcd_unwatch(struct etcd_store *store, struct etcd_lock *lock)
 {
     if (!lock->watched)
         return;
-    *(lock->prev_watched ? &lock->prev_watched->next_watched : &store->push.watched) = lock->next_watched;
-    if (lock->next_watched)
-        lock->next_watched->prev_watched = lock->prev_watched;
-    if (lock->watch && store->push.state == ETCD_PUSH_READY) {
-        send_cancel(store, lock->watch);
+    if (lock->waiter.id && store->push.state == ETCD_PUSH_READY) {
+        send_cancel(store, lock->waiter.id);
         hfi_etcd_push_expect(store, store->env->now_ns()); /* whoever pumps next sends it */
     }
+    hfi_push_remove(&lock->waiter);
     hfi_free(lock->watched);
     lock->watched = NULL;
-    lock->watch = 0;
 }
 
 void hfi_etcd_watch(struct etcd_store *store, struct etcd_lock *lock, char *key, size_t length, int64_t from_revision,
@@ -86,19 +88,16 @@ void hfi_etcd_watch(struct etcd_store *store, struct etcd_lock *lock, char *key,
     lock->watch_from = from_revision;
     lock->watch_at_ns = at_ns;
     lock->heard_from = -1;
-    lock->prev_watched = NULL;
-    lock->next_watched = store->push.watched;
-    if (lock->next_watched)
-        lock->next_watched->prev_watched = lock;
-    store->push.watched = lock;
+    hfi_push_add(&store->push.shared, &lock->waiter, 0);
     hfi_etcd_push_expect(store, at_ns);
 }
 
 hfi_time hfi_etcd_watches_send(struct etcd_store *store, hfi_time now_ns)
 {
     hfi_time due = HFI_NEVER;
-    for (struct etcd_lock *lock = store->push.watched; lock; lock = lock->next_watched) {
-        if (lock->watch)
+    for (struct hfi_waiter *waiter = store->push.shared.first; waiter; waiter = waiter->next) {
+        struct etcd_lock *lock = lock_of(waiter);
+        if (waiter->id)
             continue;
         if (now_ns >= lock->watch_at_ns && store->push.state == ETCD_PUSH_READY)
             send_create(store, lock);
@@ -110,12 +109,11 @@ hfi_time hfi_etcd_watches_send(struct etcd_store *store, hfi_time now_ns)
 
 void hfi_etcd_watches_broken(struct etcd_store *store)
 {
-    for (struct etcd_lock *lock = store->push.watched; lock; lock = lock->next_watched) {
-        lock->watch = 0;
-        lock->heard_from = -1;
-        plan_backstop(store, lock, BACKSTOP_DEAF);
-        if (lock->waker) /* it sleeps for longer than that */
-            hfi_waker_wake(lock->waker);
+    for (struct hfi_waiter *waiter = store->push.shared.first; waiter; waiter = waiter->next) {
+        hfi_push_address(waiter, 0);
+        lock_of(waiter)->heard_from = -1;
+        hfi_etcd_plan_backstop(store, lock_of(waiter));
+        hfi_push_call(&store->push.shared, waiter); /* it sleeps for longer than that */
     }
 }
 
@@ -130,16 +128,15 @@ static bool is_deleted(const Etcd__WatchResponse *response)
 
 void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *response)
 {
-    struct etcd_lock *lock = store->push.watched;
+    struct hfi_waiter *waiter = hfi_push_find(&store->push.shared, (uint64_t)response->watch_id);
     /* Refused, without saying which: the token is too old, as a rule. A new connection has a new one. */
     if (response->canceled && response->created)
         store->push.refused = true;
-    while (lock && lock->watch != response->watch_id)
-        lock = lock->next_watched;
-    if (!lock) /* it has left */
+    if (!waiter) /* it has left */
         return;
+    struct etcd_lock *lock = lock_of(waiter);
     if (response->canceled) { /* not by us: what we asked for is history. From now on, then. */
-        lock->watch = 0;
+        hfi_push_address(waiter, 0);
         lock->watch_from = 0;
         lock->watch_at_ns = store->env->now_ns() + CANCELED_PAUSE;
         return;
@@ -147,9 +144,9 @@ void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *re
     store->push.failures = 0;
     if (response->created) {
         lock->heard_from = response->header ? response->header->revision : 0;
-        plan_backstop(store, lock, BACKSTOP);
+        hfi_etcd_plan_backstop(store, lock);
         if (lock->heard_from > lock->seen_revision && lock->place != ETCD_HELD)
-            call(lock);
+            call(store, lock);
         if (lock->place == ETCD_HELD && lock->token != lock->own_revision)
             hfi_etcd_errand_tell(store, lock);
     }
@@ -158,53 +155,32 @@ void hfi_etcd_watch_take(struct etcd_store *store, const Etcd__WatchResponse *re
     if (lock->place == ETCD_HELD)
         lock->lost = store->push.losses = true;
     else
-        call(lock);
+        call(store, lock);
 }
 
-/* Somebody must go on listening. */
-static void pass_duty_on(const struct etcd_push *push)
+/* --- waiting --- */
+
+static bool has_news(const struct hfi_waiter *waiter)
 {
-    const struct etcd_lock *lock = push->watched;
-    while (lock && !lock->waker)
-        lock = lock->next_watched;
-    if (lock)
-        hfi_waker_wake(lock->waker);
+    return HFI_WAITER_OF(struct etcd_lock, waiter, waiter)->called;
 }
 
-/* --- without it --- */
+static void hear(struct hfi_push *push)
+{
+    hfi_etcd_push_pump(HFI_WAITER_OF(struct etcd_store, push.shared, push));
+}
+
+void hfi_etcd_watches_open(struct etcd_store *store)
+{
+    hfi_push_init(&store->push.shared, store->env, &store->mutex, store->push.epoll, has_news, hear);
+}
 
 hf_status hfi_etcd_await_turn(struct etcd_store *store, struct etcd_lock *lock, const struct hfi_request *request)
 {
-    struct etcd_push *push = &store->push;
-    struct hfi_waker *waker = request->waker;
-    bool in_time = true;
-    hfi_time until = HFI_NEVER;
     pthread_mutex_lock(&store->mutex);
-    lock->waker = waker;
-    if (lock->heard_from < 0)
-        plan_backstop(store, lock, BACKSTOP_DEAF);
     hfi_etcd_push_pump(store);
-    while (in_time && !lock->called && !hfi_waker_called_back(waker)) {
-        const bool duty = !push->on_duty;
-        struct pollfd socket = { .fd = push->epoll, .events = POLLIN };
-        until = earlier(lock->ask_again_ns, request->deadline_ns);
-        push->on_duty = true;
-        pthread_mutex_unlock(&store->mutex);
-        in_time = hfi_waker_sleep(waker, &socket, duty ? 1 : 0, until);
-        pthread_mutex_lock(&store->mutex);
-        if (duty)
-            push->on_duty = false;
-        if (duty && socket.revents)
-            hfi_etcd_push_pump(store);
-        /* Whoever was on duty may have heard meanwhile that the watch has begun: then there is no need to ask yet. */
-        in_time = in_time || earlier(lock->ask_again_ns, request->deadline_ns) > until;
-    }
-    lock->waker = NULL;
-    if (!push->on_duty)
-        pass_duty_on(push);
-    /* Not by ask_again_ns: that may have moved since. */
-    const bool news = in_time || lock->called || until < request->deadline_ns;
+    const hf_status status = hfi_push_wait(&store->push.shared, &lock->waiter, request);
     pthread_mutex_unlock(&store->mutex);
     hfi_etcd_tell_losses(store);
-    return news ? HF_OK : HF_TIMEOUT;
+    return status;
 }

@@ -41,6 +41,7 @@ static hf_status postgres_open(void *memory, const struct hfi_url *url, const st
     store->watch = store->heart = -1;
     pthread_mutex_init(&store->mutex, NULL);
     store->pool.mutex = &store->mutex;
+    hfi_postgres_push_open(store);
     gethostname(store->host, sizeof store->host - 1);
     snprintf(store->pid, sizeof store->pid, "%d", (int)getpid());
     hf_status status = hfi_postgres_config_read(&store->config, url, &opened->shown, err);
@@ -118,6 +119,7 @@ HFI_API const struct hfi_engine hfi_module_engine = {
     .summary = "machines that share a PostgreSQL database",
     .caps = HF_CAP_EXPIRY | HF_CAP_FAIR | HF_CAP_WAKE_ONE | HF_CAP_PROCESSES | HF_CAP_MACHINES | HF_CAP_DURABLE_TOKEN |
             HF_CAP_INSPECT | HF_CAP_BREAK | HF_CAP_GUARD | HF_CAP_ONCE,
+    .parks = true,
     .store_size = sizeof(struct postgres_store),
     .lock_size = sizeof(struct postgres_lock),
     .open = postgres_open,

@@ -17,6 +17,7 @@
 #ifndef HFI_POSTGRES_H
 #define HFI_POSTGRES_H
 
+#include "engines/push.h"
 #include "engines/sql/sql_common.h"
 #include "postgres_connection.h"
 #include <pthread.h>
@@ -40,15 +41,12 @@ struct postgres_lock {
     bool wants_place;          /* the next attempt asks for one */
     bool unsure;               /* an answer was lost, and what was asked may be done later */
     _Atomic int64_t requests;  /* the number of the last one */
-    bool waiting;              /* is in the push connection's list */
-    uint64_t push_number;
-    hfi_time ask_again_ns;
-    hfi_time sent_ns;  /* a request, which was answered … */
-    int64_t server_us; /* … at this time of the server; -1 if it does not say */
+    struct hfi_waiter waiter;  /* on the push connection */
+    hfi_time sent_ns;          /* a request, which was answered … */
+    int64_t server_us;         /* … at this time of the server; -1 if it does not say */
     struct postgres_gift gift;
-    struct hfi_waker *waker;
-    struct postgres_lock *next; /* in the list of those who wait, or who are bound */
     /* bound strategies */
+    struct postgres_lock *next; /* in the list of those that are watched */
     struct postgres_connection *connection;
     bool blocking; /* a statement that waits was sent and not answered yet */
     bool got;      /* the server gave the lock to the connection */
@@ -60,10 +58,8 @@ struct postgres_lock {
 };
 
 struct postgres_push {
+    struct hfi_push shared; /* by all that wait */
     struct postgres_connection *connection;
-    uint64_t number;
-    bool on_duty;
-    struct postgres_lock *waiting;
 };
 
 /* Anybody may notify, also who may only read the tables: believed are those whose sessions may write them. */
@@ -120,6 +116,7 @@ hf_status hfi_postgres_guard(void *memory, const char *resource, uint64_t token,
 /* --- postgres_push.c --- */
 
 hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns, hf_error *err);
+void hfi_postgres_push_open(struct postgres_store *store);
 void hfi_postgres_push_close(struct postgres_store *store);
 /* False: nothing can be heard now. Else `backend` is the process that listens. */
 bool hfi_postgres_expect(struct postgres_store *store, struct postgres_lock *lock, struct hfi_owner owner,
@@ -130,8 +127,9 @@ void hfi_postgres_expect_no_more(struct postgres_store *store, struct postgres_l
 bool hfi_postgres_may_write(const struct postgres_store *store, int backend);
 /* Without it. */
 void hfi_postgres_learn_writers(struct postgres_store *store, const PGresult *result, hfi_time asked_ns);
-bool hfi_postgres_await_call(struct postgres_store *store, struct postgres_lock *lock, struct hfi_waker *waker,
-                             hfi_time deadline_ns);
+/* As the engine's wait(), for whoever has a place. */
+hf_status hfi_postgres_await_call(struct postgres_store *store, struct postgres_lock *lock,
+                                  const struct hfi_request *request);
 
 /* --- postgres_rows.c --- */
 

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * postgres_push.c: how a waiter hears that the lock was handed to it. One connection per client listens to a channel of
- * the client's own, on which the serial of the hold is sent that was served.
- *
- * One of the waiting threads is on duty: it listens for all of them, so that a notification goes from the socket to the
- * thread it is for without a detour; when it leaves, it wakes another one to take over.
+ * the client's own, on which the serial of the hold is sent that was served. Who reads it: see push.h.
  */
 #include "postgres.h"
 #include <stdio.h>
@@ -42,7 +39,7 @@ hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns
     pthread_mutex_lock(&store->mutex);
     if (status == HF_OK && !store->push.connection) { /* else another thread was faster */
         store->push.connection = connection;
-        store->push.number++;
+        hfi_push_connected(&store->push.shared, PQsocket(connection->pq), HFI_NEVER);
         connection = NULL;
     }
     pthread_mutex_unlock(&store->mutex);
@@ -50,77 +47,49 @@ hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns
     return status;
 }
 
-void hfi_postgres_push_close(struct postgres_store *store)
-{
-    hfi_postgres_disconnect(store->push.connection);
-    store->push.connection = NULL;
-}
-
 /* --- with the mutex --- */
-
-static void unlink_lock(struct postgres_push *push, struct postgres_lock *lock)
-{
-    struct postgres_lock **link = &push->waiting;
-    while (*link != lock)
-        link = &(*link)->next;
-    *link = lock->next;
-    lock->waiting = false;
-}
 
 /* "serial token microseconds": it was given the lock. "serial": the same, but it must ask for the token.
  * "serial second": the one before it was, and should be looked after. */
-static void call(const struct postgres_store *store, const struct postgres_lock *listener, const char *text, int sender)
+static void call(const struct postgres_store *store, const char *text, int sender)
 {
     char *rest;
     const uint64_t serial = strtoull(text, &rest, 10);
-    struct postgres_lock *lock = store->push.waiting;
-    while (lock && lock->owner.serial != serial)
-        lock = lock->next;
-    if (!lock) /* it has left: its release() has given the lock back, or is going to */
+    struct hfi_waiter *waiter = hfi_push_find(&store->push.shared, serial);
+    if (!waiter) /* it has left: its release() has given the lock back, or is going to */
         return;
+    struct postgres_lock *lock = HFI_WAITER_OF(struct postgres_lock, waiter, waiter);
     const hfi_time claim_over = store->env->now_ns() + HFI_POSTGRES_CLAIM_MS * HFI_MS + SECOND_PATIENCE;
     if (strcmp(rest, " second") != 0) {
         lock->state = POSTGRES_CALLED;
         lock->gift.token = strtoll(rest, &rest, 10);
         lock->gift.server_us = strtoll(rest, NULL, 10);
         lock->gift.sender = sender;
-    } else if (claim_over < lock->ask_again_ns) {
-        lock->ask_again_ns = claim_over;
+    } else if (claim_over < waiter->ask_again_ns) {
+        waiter->ask_again_ns = claim_over;
     }
-    if (lock->waker && lock != listener)
-        hfi_waker_wake(lock->waker);
+    hfi_push_call(&store->push.shared, waiter);
 }
 
-/* Whatever is missed from now on must be asked for. */
-static void lose_push(struct postgres_store *store)
+static bool has_news(const struct hfi_waiter *waiter)
 {
-    hfi_postgres_push_close(store);
-    for (struct postgres_lock *lock = store->push.waiting; lock; lock = lock->next) {
-        if (lock->waker)
-            hfi_waker_wake(lock->waker);
-    }
+    return HFI_WAITER_OF(struct postgres_lock, waiter, waiter)->state != POSTGRES_NEW;
 }
 
-static void hear(struct postgres_store *store, const struct postgres_lock *listener)
+static void hear(struct hfi_push *push)
 {
+    struct postgres_store *store = HFI_WAITER_OF(struct postgres_store, push.shared, push);
     PGconn *pq = store->push.connection->pq;
     const bool alive = PQconsumeInput(pq) == 1 && PQstatus(pq) == CONNECTION_OK;
     for (PGnotify *one; (one = PQnotifies(pq)) != NULL;) {
-        call(store, listener, one->extra, one->be_pid);
+        call(store, one->extra, one->be_pid);
         PQfreemem(one);
     }
-    if (!alive)
-        lose_push(store);
-}
-
-/* Somebody must go on listening. */
-static void pass_duty_on(const struct postgres_push *push)
-{
-    const struct postgres_lock *lock = push->waiting;
-    while (lock && !lock->waker)
-        lock = lock->next;
-    if (lock)
-        hfi_waker_wake(lock->waker);
+    if (alive)
+        return;
+    hfi_postgres_disconnect(store->push.connection);
+    store->push.connection = NULL;
+    hfi_push_broken(push);
 }
 
 bool hfi_postgres_may_write(const struct postgres_store *store, int backend)
@@ -135,6 +104,17 @@ bool hfi_postgres_may_write(const struct postgres_store *store, int backend)
 }
 
 /* --- without it --- */
+
+void hfi_postgres_push_open(struct postgres_store *store)
+{
+    hfi_push_init(&store->push.shared, store->env, &store->mutex, -1, has_news, hear);
+}
+
+void hfi_postgres_push_close(struct postgres_store *store)
+{
+    hfi_postgres_disconnect(store->push.connection);
+    hfi_push_free(&store->push.shared);
+}
 
 void hfi_postgres_learn_writers(struct postgres_store *store, const PGresult *result, hfi_time asked_ns)
 {
@@ -156,15 +136,9 @@ bool hfi_postgres_expect(struct postgres_store *store, struct postgres_lock *loc
     struct postgres_push *push = &store->push;
     const bool can_take_push = push->connection != NULL;
     if (can_take_push) {
-        lock->push_number = push->number;
-        lock->owner = owner;
         lock->state = POSTGRES_NEW;
         *backend = push->connection->backend;
-    }
-    if (can_take_push && !lock->waiting) {
-        lock->waiting = true;
-        lock->next = push->waiting;
-        push->waiting = lock;
+        hfi_push_add(&push->shared, &lock->waiter, owner.serial);
     }
     pthread_mutex_unlock(&store->mutex);
     return can_take_push;
@@ -173,40 +147,18 @@ bool hfi_postgres_expect(struct postgres_store *store, struct postgres_lock *loc
 void hfi_postgres_expect_no_more(struct postgres_store *store, struct postgres_lock *lock, enum postgres_state state)
 {
     pthread_mutex_lock(&store->mutex);
-    if (lock->waiting)
-        unlink_lock(&store->push, lock);
+    hfi_push_remove(&lock->waiter);
     lock->state = state;
     pthread_mutex_unlock(&store->mutex);
 }
 
-bool hfi_postgres_await_call(struct postgres_store *store, struct postgres_lock *lock, struct hfi_waker *waker,
-                             hfi_time deadline_ns)
+hf_status hfi_postgres_await_call(struct postgres_store *store, struct postgres_lock *lock,
+                                  const struct hfi_request *request)
 {
-    bool in_time = true;
-    struct postgres_push *push = &store->push;
     pthread_mutex_lock(&store->mutex);
-    lock->waker = waker;
-    while (in_time && lock->state == POSTGRES_NEW && push->connection && push->number == lock->push_number &&
-           !hfi_waker_called_back(waker)) {
-        const bool duty = !push->on_duty;
-        const uint64_t number = push->number;
-        const hfi_time until = lock->ask_again_ns < deadline_ns ? lock->ask_again_ns : deadline_ns;
-        struct pollfd socket = { .fd = PQsocket(push->connection->pq), .events = POLLIN };
-        push->on_duty = true;
-        pthread_mutex_unlock(&store->mutex);
-        in_time = hfi_waker_sleep(waker, &socket, duty ? 1 : 0, until);
-        pthread_mutex_lock(&store->mutex);
-        if (duty)
-            push->on_duty = false;
-        if (duty && socket.revents && push->connection && push->number == number)
-            hear(store, lock);
-    }
-    lock->waker = NULL;
-    if (!push->on_duty)
-        pass_duty_on(push);
-    const bool news = in_time || lock->state == POSTGRES_CALLED || lock->ask_again_ns < deadline_ns;
-    if (!push->connection) /* listen anew, and then line up anew */
+    const hf_status status = hfi_push_wait(&store->push.shared, &lock->waiter, request);
+    if (!store->push.connection) /* listen anew, and then line up anew */
         lock->queued = false;
     pthread_mutex_unlock(&store->mutex);
-    return news;
+    return status;
 }

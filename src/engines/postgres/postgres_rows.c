@@ -45,11 +45,12 @@ static bool is_true(const PGresult *result, int column)
 static void set_backstop(struct postgres_store *store, struct postgres_lock *lock, int64_t left_ms)
 {
     const int64_t left = left_ms < 0 ? 0 : left_ms < BACKSTOP_MOST ? left_ms : BACKSTOP_MOST;
-    const hfi_time spread = (hfi_time)(store->env->random() % (uint64_t)BACKSTOP_SPREAD);
-    const hfi_time at = store->env->now_ns() + left * HFI_MS + BACKSTOP_FIRST + spread;
+    const hfi_time pause = store->deaf ? POLL_PAUSE / 2 : left * HFI_MS + BACKSTOP_FIRST;
+    const hfi_time spread = store->deaf ? POLL_PAUSE / 2 : BACKSTOP_SPREAD;
+    const hfi_time at = store->env->now_ns() + pause + (hfi_time)(store->env->random() % (uint64_t)spread);
     pthread_mutex_lock(&store->mutex);
-    if (at < lock->ask_again_ns) /* it may have been told, since it is in line, to look after the first */
-        lock->ask_again_ns = at;
+    if (at < lock->waiter.ask_again_ns) /* it may have been told, since it is in line, to look after the first */
+        lock->waiter.ask_again_ns = at;
     pthread_mutex_unlock(&store->mutex);
 }
 
@@ -192,7 +193,7 @@ hf_status hfi_postgres_row_attempt(struct postgres_store *store, struct postgres
     /* Whoever gave it may have said in the same step that it is done. */
     const bool given = called && !request->once && is_fresh(store, lock, grant);
     const bool knows = hfi_postgres_may_write(store, called ? lock->gift.sender : 0);
-    lock->ask_again_ns = HFI_NEVER;
+    lock->waiter.ask_again_ns = HFI_NEVER;
     pthread_mutex_unlock(&store->mutex);
     if (given) {
         take_up(store, lock, grant);
@@ -248,19 +249,21 @@ static hfi_time earlier(hfi_time a, hfi_time b)
     return a < b ? a : b;
 }
 
-static hf_status poll_later(const struct postgres_store *store, const struct hfi_request *request)
+static hf_status poll_later(const struct postgres_store *store, const struct postgres_lock *lock,
+                            const struct hfi_request *request)
 {
-    const hfi_time pause = POLL_PAUSE / 2 + (hfi_time)(store->env->random() % (uint64_t)(POLL_PAUSE / 2));
-    const hfi_time at = store->env->now_ns() + pause;
-    hfi_waker_sleep(request->waker, NULL, 0, earlier(at, request->deadline_ns));
-    return at < request->deadline_ns ? HF_OK : HF_TIMEOUT;
+    const hfi_time until = earlier(lock->waiter.ask_again_ns, request->deadline_ns);
+    if (request->parked && store->env->now_ns() < until)
+        return hfi_waker_park(request->parked, until);
+    hfi_waker_sleep(request->waker, NULL, 0, until);
+    return until < request->deadline_ns ? HF_OK : HF_TIMEOUT;
 }
 
 hf_status hfi_postgres_row_wait(struct postgres_store *store, struct postgres_lock *lock,
                                 const struct hfi_request *request, hf_error *err)
 {
     if (store->deaf)
-        return poll_later(store, request);
+        return poll_later(store, lock, request);
     if (!lock->queued) {
         const hfi_time limit = earlier(store->env->now_ns() + store->env->timeout_ns, request->deadline_ns);
         const hf_status status = hfi_postgres_listen(store, limit, err);
@@ -268,7 +271,7 @@ hf_status hfi_postgres_row_wait(struct postgres_store *store, struct postgres_lo
         /* A wait that was too short for that is over, and nothing else. */
         return status == HF_UNAVAILABLE && store->env->now_ns() >= request->deadline_ns ? HF_TIMEOUT : status;
     }
-    return hfi_postgres_await_call(store, lock, request->waker, request->deadline_ns) ? HF_OK : HF_TIMEOUT;
+    return hfi_postgres_await_call(store, lock, request);
 }
 
 /* --- who broke it --- */

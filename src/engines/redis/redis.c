@@ -317,7 +317,7 @@ static hf_status prepare_to_wait(struct redis_store *store, struct redis_lock *l
 {
     const hfi_time deadline = earlier(store->env->now_ns() + store->env->timeout_ns, request->deadline_ns);
     struct redis_node *const asked = hfi_redis_node_of(lock);
-    const uint64_t asked_under = asked ? lock->wait->push_number : 0;
+    const uint64_t asked_under = asked ? lock->wait->waiter.number : 0;
     struct redis_node *node;
     redis_keys keys;
     store->config.dialect->keys(keys, store, request->name, request->owner);
@@ -327,7 +327,7 @@ static hf_status prepare_to_wait(struct redis_store *store, struct redis_lock *l
     if (status == HF_OK)
         hfi_redis_expect(store, node, lock, request->owner); /* the next attempt asks this one for a place */
     if (status == HF_OK && asked == node &&
-        lock->wait->push_number == asked_under) /* it gives no place: not in a loop */
+        lock->wait->waiter.number == asked_under) /* it gives no place: not in a loop */
         hfi_waker_sleep(request->waker, NULL, 0, earlier(store->env->now_ns() + NO_PLACE_PAUSE, deadline));
     return status;
 }
@@ -338,13 +338,7 @@ static hf_status redis_wait(void *memory, void *lock_memory, const struct hfi_re
     struct redis_lock *lock = lock_memory;
     if (!lock->queued)
         return prepare_to_wait(store, lock, request, err);
-    const hfi_time ask_again_ns = lock->wait->ask_again_ns;
-    const bool ask_again = ask_again_ns < request->deadline_ns;
-    const hfi_time until = ask_again ? ask_again_ns : request->deadline_ns;
-    if (request->parked && hfi_redis_leave_to_listener(store, lock, request, until))
-        return hfi_waker_park(request->parked, until);
-    const bool news = hfi_redis_listen(store, lock, request, until);
-    return news || ask_again ? HF_OK : HF_TIMEOUT;
+    return hfi_redis_listen(store, lock, request);
 }
 
 /* --- giving back --- */

@@ -18,6 +18,7 @@
 
 #include "engine.h"
 #include "engines/dial.h"
+#include "engines/push.h"
 #include "loop/loop.h"
 #include <hiredis/hiredis.h>
 #include <openssl/ssl.h>
@@ -177,24 +178,20 @@ struct redis_channel {
 
 /* The connection on which a server tells that it is worth asking again. */
 struct redis_push {
+    struct hfi_push shared;              /* by all that wait */
     struct redis_connection *connection; /* NULL: nobody listens */
-    uint64_t number;                     /* grows with every new connection: what came in between was missed */
     hfi_time heard_ns;                   /* when the server last said something */
     hfi_time pinged_ns;                  /* when it was asked to, since; 0: it was not */
+    hfi_time silence;                    /* for so long it may say nothing: the least of those who wait */
     unsigned unsubscribed;               /* confirmations still to come of channels that we gave up */
     struct redis_channel *channels;      /* with by_channels */
-    bool on_duty;                        /* some waiting thread listens for all */
-    struct hfi_waker *listener;          /* its waker */
-    hfi_time silence;                    /* the shortest of those that leave it to that thread; 0: none does */
-    struct redis_lock *waiting;          /* those that a message may come for, in order of arrival */
-    struct redis_lock *last_waiting;
-    unsigned sleeping; /* threads of these that sleep */
-    hf_error refusal;  /* why a channel was refused */
+    hf_error refusal;                    /* why a channel was refused */
 };
 
 /* A server. Lives as long as its store. */
 struct redis_node {
     struct redis_node *next;
+    struct redis_store *store;
     struct redis_address address;
     struct redis_connection *idle;
     size_t idle_count;
@@ -207,6 +204,12 @@ struct redis_node {
     unsigned failures;
     hfi_time try_again_ns;
 };
+
+/* Whose push connection it is. */
+static inline struct redis_node *hfi_redis_node_of_push(struct hfi_push *push)
+{
+    return (struct redis_node *)(void *)((char *)push - offsetof(struct redis_node, push.shared));
+}
 
 /* The node at `address`, found or made; NULL: no memory. */
 struct redis_node *hfi_redis_node(struct redis_store *store, const struct redis_address *address);
@@ -440,9 +443,8 @@ enum redis_state {
 
 /* What a lock needs while it waits. */
 struct redis_wait {
-    uint64_t serial;       /* of its owner */
-    uint64_t push_number;  /* of the push connection that it lined up under */
-    hfi_time ask_again_ns; /* the backstop */
+    struct hfi_waiter waiter; /* of its node */
+    struct redis_lock *lock;
     /* what ties the server's clock to ours: a request that was sent at sent_ns was answered with server_us */
     hfi_time sent_ns;
     int64_t server_us;
@@ -450,13 +452,11 @@ struct redis_wait {
     uint64_t token;
     uint32_t tokens; /* from that on */
     int64_t given_us;
-    struct redis_node *node; /* in whose push.waiting it is; NULL: in none */
-    struct hfi_waker *waker; /* while its thread sleeps, or it is parked */
-    bool parked;             /* it is no thread's */
-    struct redis_lock *next, *prev;
     struct redis_channel *channel; /* with by_channels */
+    hfi_time silence;              /* for so long the server may say nothing */
     unsigned polls;
-    bool refused; /* its channel was, by the server */
+    bool subscribes; /* all that it waits for is that its channel is confirmed */
+    bool refused;    /* which it was not */
 };
 
 /* There may be very many that are held. */
@@ -470,10 +470,11 @@ struct redis_lock {
     struct redis_wait *wait;     /* NULL unless a message may come for it; hfi_redis_expect_no_more() frees it */
 };
 
-/* In whose push.waiting it is; NULL: in none. */
+/* From which it may be told something; NULL: from none. */
 static inline struct redis_node *hfi_redis_node_of(const struct redis_lock *lock)
 {
-    return lock->wait ? lock->wait->node : NULL;
+    struct hfi_push *push = lock->wait ? lock->wait->waiter.push : NULL;
+    return push ? hfi_redis_node_of_push(push) : NULL;
 }
 
 void hfi_redis_scripts_init(struct redis_script scripts[REDIS_SCRIPTS], const struct redis_dialect *dialect,
@@ -512,21 +513,17 @@ hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node
  * before the answer. False: nobody listens, so no place must be asked for. */
 bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                       struct hfi_owner owner);
-void hfi_redis_forget_channels(struct redis_push *push);
+void hfi_redis_push_init(struct redis_store *store, struct redis_node *node);
+void hfi_redis_push_free(struct redis_node *node);
 /* `node` is not what it was: whoever waits for a message from it must ask. */
 void hfi_redis_lose_push(struct redis_store *store, struct redis_node *node);
 /* Whoever waits for a message from `node` is to ask, though nothing was missed. */
 void hfi_redis_call_all(struct redis_store *store, struct redis_node *node);
 /* No message is of interest any more; sets the lock's state. */
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state);
-/* Sleeps until there is news for `lock`, the push connection broke, the waker was woken (true), or the deadline came
- * (false). A push connection that says nothing has to show that it is alive. */
-bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
-                      hfi_time deadline_ns);
-/* True: another thread listens for it until `until_ns`, and wakes request->parked when there is news, or when it is to
- * listen itself. */
-bool hfi_redis_leave_to_listener(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
-                                 hfi_time until_ns);
+/* As the engine's wait(), for whoever stands in the queue. A push connection that says nothing has to show that it is
+ * alive. */
+hf_status hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request);
 
 /* --- redis_look.c --- */
 

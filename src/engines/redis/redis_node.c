@@ -22,8 +22,10 @@ struct redis_node *hfi_redis_node(struct redis_store *store, const struct redis_
         link = &(*link)->next;
     if (!*link) {
         *link = hfi_alloc(sizeof **link);
-        if (*link)
+        if (*link) {
             (*link)->address = *address;
+            hfi_redis_push_init(store, *link);
+        }
     }
     struct redis_node *node = *link;
     pthread_mutex_unlock(&store->mutex);
@@ -42,8 +44,7 @@ void hfi_redis_nodes_free(struct redis_store *store)
 {
     for (struct redis_node *node = store->nodes, *next; node; node = next) {
         next = node->next;
-        hfi_redis_disconnect(node->push.connection);
-        hfi_redis_forget_channels(&node->push);
+        hfi_redis_push_free(node);
         if (node->wire || node->renewing)
             hfi_redis_wire_break(store, node);
         disconnect_all(node->idle);

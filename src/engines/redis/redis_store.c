@@ -35,7 +35,7 @@ void hfi_redis_backstop(const struct redis_store *store, struct redis_wait *wait
     } else {
         wait->polls = 0;
     }
-    wait->ask_again_ns = store->env->now_ns() + pause + (hfi_time)(store->env->random() % (uint64_t)spread);
+    wait->waiter.ask_again_ns = store->env->now_ns() + pause + (hfi_time)(store->env->random() % (uint64_t)spread);
 }
 
 /* "hf:{KEY}:x" and "hf::KEY:x", whichever letter; and Redisson's latch. */

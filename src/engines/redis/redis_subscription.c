@@ -2,10 +2,7 @@
  *
  * redis_subscription.c: how a waiter hears that the lock was handed to it, or that it is worth asking again. One
  * connection per client and server subscribes to the client's own channel; or, where the dialect or a cluster's sharded
- * publishing asks for it, to one channel for each lock that is waited for.
- *
- * One of the waiting threads is on duty: it listens for all of them, so that a message goes from the socket to the
- * thread it is for without a detour; when it leaves, it wakes another one to take over.
+ * publishing asks for it, to one channel for each lock that is waited for. Who reads it: see push.h.
  *
  * A connection can die without a word while the server goes on taking us for its listener, and hands locks to nobody.
  * So one that was silent for as long as a holder would be before it renews is sent a PING, and given up if nothing
@@ -22,6 +19,26 @@
 #define SILENCE_MOST (10 * HFI_SECOND)
 /* As long again for the answer, but not less: together no more than the time-to-live and the claim time. */
 #define PONG_LEAST (HFI_REDIS_CLAIM_MS * HFI_MS)
+
+/* --- silence; with the mutex --- */
+
+/* When a push connection that is silent has to be looked after. */
+static hfi_time due(const struct redis_push *push)
+{
+    const hfi_time patience = push->silence < PONG_LEAST ? PONG_LEAST : push->silence;
+    return push->pinged_ns ? push->pinged_ns + patience : push->heard_ns + push->silence;
+}
+
+/* Nobody has to wait for longer in vain than who waits with this time-to-live. */
+static void limit_silence(struct redis_node *node, struct redis_lock *lock, uint32_t ttl_ms)
+{
+    const hfi_time third = ttl_ms * HFI_MS / 3;
+    lock->wait->silence = third < SILENCE_LEAST ? SILENCE_LEAST : third < SILENCE_MOST ? third : SILENCE_MOST;
+    if (lock->wait->silence >= node->push.silence)
+        return;
+    node->push.silence = lock->wait->silence;
+    hfi_push_look_at(&node->push.shared, due(&node->push));
+}
 
 /* --- subscribing --- */
 
@@ -87,10 +104,10 @@ static hf_status open_push(struct redis_store *store, struct redis_node *node, h
     if (status == HF_OK && !node->push.connection) { /* else another thread was faster */
         node->push.connection = connection;
         node->demoted = false;
-        node->push.number++;
         node->push.heard_ns = store->env->now_ns();
         node->push.pinged_ns = 0;
         node->push.unsubscribed = 0;
+        hfi_push_connected(&node->push.shared, connection->fd, due(&node->push));
         connection = NULL;
     }
     pthread_mutex_unlock(&store->mutex);
@@ -158,35 +175,24 @@ static void leave_channel(const struct redis_store *store, struct redis_push *pu
 
 static bool get_wait(struct redis_lock *lock)
 {
-    if (!lock->wait)
-        lock->wait = hfi_alloc(sizeof *lock->wait);
+    if (!lock->wait && (lock->wait = hfi_alloc(sizeof *lock->wait)) != NULL)
+        lock->wait->lock = lock;
     return lock->wait;
 }
 
-static void link_lock(struct redis_node *node, struct redis_lock *lock, struct hfi_owner owner)
+/* The lock that waits there. */
+static struct redis_lock *lock_of(const struct hfi_waiter *waiter)
 {
-    lock->wait->serial = owner.serial;
-    lock->wait->node = node;
-    lock->wait->push_number = node->push.number;
-    struct redis_push *push = &node->push;
-    lock->wait->next = NULL;
-    lock->wait->prev = push->last_waiting;
-    *(push->last_waiting ? &push->last_waiting->wait->next : &push->waiting) = lock;
-    push->last_waiting = lock;
+    return HFI_WAITER_OF(struct redis_wait, waiter, waiter)->lock;
 }
 
-static void unlink_lock(const struct redis_store *store, struct redis_lock *lock)
+static void stop_waiting(const struct redis_store *store, struct redis_lock *lock)
 {
-    struct redis_push *push = &lock->wait->node->push;
-    struct redis_wait *wait = lock->wait;
-    *(wait->prev ? &wait->prev->wait->next : &push->waiting) = wait->next;
-    *(wait->next ? &wait->next->wait->prev : &push->last_waiting) = wait->prev;
-    if (!push->waiting)
-        push->silence = 0;
-    lock->wait->node = NULL;
+    struct redis_node *node = hfi_redis_node_of(lock);
     if (lock->wait->channel)
-        leave_channel(store, push, lock->wait->channel);
+        leave_channel(store, &node->push, lock->wait->channel);
     lock->wait->channel = NULL;
+    hfi_push_remove(&lock->wait->waiter);
 }
 
 static void lose_push(struct redis_node *node);
@@ -199,9 +205,9 @@ static hf_status subscribe_lock(const struct redis_store *store, struct redis_no
     char channel[HFI_REDIS_KEY_MAX];
     if (!get_wait(lock))
         return hfi_fail(err, HF_NOMEM, 0, "no memory to wait with");
-    if (lock->wait->node && lock->wait->node != node)
-        unlink_lock(store, lock);
-    if (lock->wait->channel && lock->wait->push_number == node->push.number)
+    if (hfi_redis_node_of(lock) && hfi_redis_node_of(lock) != node)
+        stop_waiting(store, lock);
+    if (lock->wait->channel && lock->wait->waiter.number == node->push.shared.number)
         return HF_OK;
     dialect->keys(keys, store, request->name, request->owner);
     dialect->channel(channel, keys, store->env->client);
@@ -211,14 +217,9 @@ static hf_status subscribe_lock(const struct redis_store *store, struct redis_no
         return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection to listen to broke");
     }
     lock->wait->refused = false;
-    lock->wait->push_number = node->push.number;
-    if (!lock->wait->node)
-        link_lock(node, lock, request->owner);
+    hfi_push_add(&node->push.shared, &lock->wait->waiter, request->owner.serial);
     return HF_OK;
 }
-
-static bool listen_for(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
-                       hfi_time deadline_ns, bool confirmation);
 
 hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                               const struct hfi_request *request, hfi_time deadline_ns, hf_error *err)
@@ -228,13 +229,15 @@ hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node
         return status;
     pthread_mutex_lock(&store->mutex);
     status = subscribe_lock(store, node, lock, request, err);
-    const bool confirmed = status == HF_OK && lock->wait->channel->confirmed;
-    pthread_mutex_unlock(&store->mutex);
-    if (status != HF_OK || confirmed)
-        return status;
-    listen_for(store, lock, request, deadline_ns, true); /* until the server has confirmed it */
-    pthread_mutex_lock(&store->mutex);
-    if (lock->wait->refused) {
+    if (status == HF_OK && !lock->wait->channel->confirmed) { /* by the server */
+        const struct hfi_request confirmation = { .waker = request->waker, .deadline_ns = deadline_ns };
+        lock->wait->subscribes = true;
+        lock->wait->waiter.ask_again_ns = HFI_NEVER;
+        limit_silence(node, lock, request->ttl_ms);
+        hfi_push_wait(&node->push.shared, &lock->wait->waiter, &confirmation);
+        lock->wait->subscribes = false;
+    }
+    if (status == HF_OK && lock->wait->refused) {
         if (err)
             *err = node->push.refusal;
         status = node->push.refusal.status;
@@ -245,11 +248,10 @@ hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node
 
 /* --- messages; with the mutex --- */
 
-static void tell(struct redis_lock *lock, const struct redis_lock *listener, enum redis_state state)
+static void tell(struct redis_lock *lock, enum redis_state state)
 {
     lock->state = state;
-    if (lock->wait->waker && lock != listener)
-        hfi_waker_wake(lock->wait->waker);
+    hfi_push_call(lock->wait->waiter.push, &lock->wait->waiter);
 }
 
 /* Digits, and behind them a blank or the end. */
@@ -264,20 +266,18 @@ static bool read_number(const char **text, uint64_t *out)
 
 /* "serial token s us" for one of our waiting locks: a gift; and how many tokens are its own, if it is more than one.
  * Where there are no gifts, "serial": it is worth asking. */
-static void take_message(const struct redis_store *store, const struct redis_node *node,
-                         const struct redis_lock *listener, const char *text)
+static void take_message(const struct redis_node *node, const char *text)
 {
-    const bool gifts = store->config.dialect->gifts;
+    const bool gifts = node->store->config.dialect->gifts;
     uint64_t serial, token, seconds, microseconds, tokens = 1;
     if (!read_number(&text, &serial))
         return;
-    struct redis_lock *lock = node->push.waiting;
-    while (lock && lock->wait->serial != serial)
-        lock = lock->wait->next;
-    if (!lock) /* it has left: its release() has given the lock back, or is going to */
+    const struct hfi_waiter *waiter = hfi_push_find(&node->push.shared, serial);
+    if (!waiter) /* it has left: its release() has given the lock back, or is going to */
         return;
+    struct redis_lock *lock = lock_of(waiter);
     if (!gifts && !*text && lock->state == REDIS_NEW)
-        tell(lock, listener, REDIS_CALLED);
+        tell(lock, REDIS_CALLED);
     if (!gifts || !read_number(&text, &token) || !read_number(&text, &seconds) || !read_number(&text, &microseconds))
         return;
     if (*text && (!read_number(&text, &tokens) || tokens == 0 || tokens > HFI_TOKENS_MOST))
@@ -287,35 +287,35 @@ static void take_message(const struct redis_store *store, const struct redis_nod
     lock->wait->token = token;
     lock->wait->tokens = (uint32_t)tokens;
     lock->wait->given_us = (int64_t)(seconds * 1000000 + microseconds);
-    tell(lock, listener, REDIS_GIVEN);
+    tell(lock, REDIS_GIVEN);
 }
 
 /* On a channel that others share: "0" is for one of us, whichever, and anything else for all. */
-static void take_shared(const struct redis_node *node, const struct redis_lock *listener, const char *channel,
-                        const char *text)
+static void take_shared(const struct redis_node *node, const char *channel, const char *text)
 {
     const bool one = strcmp(text, "0") == 0;
-    for (struct redis_lock *lock = node->push.waiting; lock; lock = lock->wait->next) {
+    for (const struct hfi_waiter *waiter = node->push.shared.first; waiter; waiter = waiter->next) {
+        struct redis_lock *lock = lock_of(waiter);
         if (lock->state != REDIS_NEW || !lock->wait->channel || strcmp(lock->wait->channel->name, channel) != 0)
             continue;
-        tell(lock, listener, REDIS_CALLED);
+        tell(lock, REDIS_CALLED);
         if (one)
             return;
     }
 }
 
-static void take_confirmation(struct redis_node *node, const struct redis_lock *listener, const char *name)
+static void take_confirmation(struct redis_node *node, const char *name)
 {
     struct redis_channel *channel = *find_channel(&node->push, name);
     if (channel)
         channel->confirmed = true;
-    for (struct redis_lock *lock = node->push.waiting; lock; lock = lock->wait->next) {
-        if (channel && lock->wait->channel == channel && lock->wait->waker && lock != listener)
-            hfi_waker_wake(lock->wait->waker);
+    for (const struct hfi_waiter *waiter = node->push.shared.first; waiter; waiter = waiter->next) {
+        if (channel && lock_of(waiter)->wait->channel == channel)
+            hfi_push_call(&node->push.shared, waiter);
     }
 }
 
-void hfi_redis_forget_channels(struct redis_push *push)
+static void forget_channels(struct redis_push *push)
 {
     for (struct redis_channel *next; push->channels; push->channels = next) {
         next = push->channels->next;
@@ -323,17 +323,14 @@ void hfi_redis_forget_channels(struct redis_push *push)
     }
 }
 
-/* Whatever is missed from now on must be asked for. */
 static void lose_push(struct redis_node *node)
 {
     hfi_redis_disconnect(node->push.connection);
     node->push.connection = NULL;
-    hfi_redis_forget_channels(&node->push);
-    for (struct redis_lock *lock = node->push.waiting; lock; lock = lock->wait->next) {
-        lock->wait->channel = NULL;
-        if (lock->wait->waker)
-            hfi_waker_wake(lock->wait->waker);
-    }
+    forget_channels(&node->push);
+    for (const struct hfi_waiter *waiter = node->push.shared.first; waiter; waiter = waiter->next)
+        lock_of(waiter)->wait->channel = NULL;
+    hfi_push_broken(&node->push.shared);
 }
 
 void hfi_redis_lose_push(struct redis_store *store, struct redis_node *node)
@@ -346,12 +343,9 @@ void hfi_redis_lose_push(struct redis_store *store, struct redis_node *node)
 void hfi_redis_call_all(struct redis_store *store, struct redis_node *node)
 {
     pthread_mutex_lock(&store->mutex);
-    for (struct redis_lock *lock = node->push.waiting; lock; lock = lock->wait->next) {
-        if (lock->state != REDIS_NEW)
-            continue;
-        lock->state = REDIS_CALLED;
-        if (lock->wait->waker)
-            hfi_waker_wake(lock->wait->waker);
+    for (const struct hfi_waiter *waiter = node->push.shared.first; waiter; waiter = waiter->next) {
+        if (lock_of(waiter)->state == REDIS_NEW)
+            tell(lock_of(waiter), REDIS_CALLED);
     }
     pthread_mutex_unlock(&store->mutex);
 }
@@ -363,25 +357,27 @@ static void take_refusal(struct redis_node *node, const redisReply *reply)
         hfi_fail(refusal, HF_UNAVAILABLE, 0, "the lock was moved to another server of the cluster");
     else
         hfi_redis_refusal(reply, "", refusal);
-    for (struct redis_lock *lock = node->push.waiting; lock; lock = lock->wait->next)
-        lock->wait->refused = lock->wait->channel && !lock->wait->channel->confirmed;
+    for (const struct hfi_waiter *waiter = node->push.shared.first; waiter; waiter = waiter->next) {
+        struct redis_wait *wait = lock_of(waiter)->wait;
+        wait->refused = wait->channel && !wait->channel->confirmed;
+    }
 }
 
 /* False: the push connection is of no use any more. */
-static bool take(const struct redis_store *store, struct redis_node *node, const struct redis_lock *listener,
-                 const redisReply *reply)
+static bool take(struct redis_node *node, const redisReply *reply)
 {
+    const struct redis_store *store = node->store;
     if (reply->type == REDIS_REPLY_ERROR && store->by_channels) {
         take_refusal(node, reply);
         return false;
     }
     if (hfi_redis_is_about(reply, "message") && reply->element[2]->type == REDIS_REPLY_STRING) {
         if (store->config.dialect->own_channels)
-            take_shared(node, listener, reply->element[1]->str, reply->element[2]->str);
+            take_shared(node, reply->element[1]->str, reply->element[2]->str);
         else
-            take_message(store, node, listener, reply->element[2]->str);
+            take_message(node, reply->element[2]->str);
     } else if (hfi_redis_is_about(reply, "subscribe")) {
-        take_confirmation(node, listener, reply->element[1]->str);
+        take_confirmation(node, reply->element[1]->str);
     } else if (hfi_redis_is_about(reply, "unsubscribe") && store->by_channels) {
         if (node->push.unsubscribed == 0) /* not by us: the slot has moved */
             return false;
@@ -390,37 +386,98 @@ static bool take(const struct redis_store *store, struct redis_node *node, const
     return true;
 }
 
-/* Takes what has come, in one read as a rule. `listener` is awake. */
-static void hear(const struct redis_store *store, struct redis_node *node, const struct redis_lock *listener)
+/* Takes what has come, in one read as a rule. */
+static void take_all(struct redis_node *node)
 {
     redisReply *reply = NULL;
     bool useful = true;
     hf_status status = hfi_redis_fetch(node->push.connection);
     while (useful && status == HF_OK && (status = hfi_redis_fetched(node->push.connection, &reply)) == HF_OK && reply) {
-        node->push.heard_ns = store->env->now_ns();
+        node->push.heard_ns = node->store->env->now_ns();
         node->push.pinged_ns = 0;
-        useful = take(store, node, listener, reply);
+        useful = take(node, reply);
         freeReplyObject(reply);
     }
     if (status != HF_OK || !useful)
         lose_push(node);
 }
 
+/* --- a connection that says nothing; with the mutex --- */
+
+/* Those with the least patience may have left. */
+static hfi_time least_silence(const struct redis_push *push)
+{
+    hfi_time least = SILENCE_MOST;
+    for (const struct hfi_waiter *waiter = push->shared.first; waiter; waiter = waiter->next) {
+        const hfi_time silence = lock_of(waiter)->wait->silence;
+        least = silence && silence < least ? silence : least;
+    }
+    return least;
+}
+
+/* A server that has said nothing for too long is asked to, and given up when it does not answer. */
+static void look_after_push(struct redis_node *node)
+{
+    struct redis_push *push = &node->push;
+    const hfi_time now = node->store->env->now_ns();
+    if (now >= due(push) && !push->pinged_ns)
+        push->silence = least_silence(push);
+    if (now >= due(push) && push->pinged_ns) {
+        lose_push(node);
+    } else if (now >= due(push)) {
+        push->pinged_ns = now;
+        if (!say(push->connection, "PING", NULL))
+            lose_push(node);
+    }
+}
+
+static void hear(struct hfi_push *shared)
+{
+    struct redis_node *node = hfi_redis_node_of_push(shared);
+    take_all(node); /* before the server is blamed: it may be us who slept */
+    if (node->push.connection)
+        look_after_push(node);
+    if (node->push.connection)
+        hfi_push_look_at(shared, due(&node->push));
+}
+
 /* --- waiting --- */
+
+static bool has_news(const struct hfi_waiter *waiter)
+{
+    const struct redis_wait *wait = HFI_WAITER_OF(struct redis_wait, waiter, waiter);
+    if (hfi_redis_node_of_push(waiter->push)->store->by_channels && !wait->channel)
+        return true;
+    if (wait->subscribes)
+        return wait->channel->confirmed;
+    return wait->lock->state == REDIS_CALLED || wait->lock->state == REDIS_GIVEN;
+}
+
+void hfi_redis_push_init(struct redis_store *store, struct redis_node *node)
+{
+    node->store = store;
+    node->push.silence = SILENCE_MOST;
+    hfi_push_init(&node->push.shared, store->env, &store->mutex, -1, has_news, hear);
+}
+
+void hfi_redis_push_free(struct redis_node *node)
+{
+    hfi_redis_disconnect(node->push.connection);
+    forget_channels(&node->push);
+    hfi_push_free(&node->push.shared);
+}
 
 bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                       struct hfi_owner owner)
 {
     pthread_mutex_lock(&store->mutex);
-    if (hfi_redis_node_of(lock) && lock->wait->node != node)
-        unlink_lock(store, lock);
+    if (hfi_redis_node_of(lock) && hfi_redis_node_of(lock) != node)
+        stop_waiting(store, lock);
     bool can_take_push = node->push.connection && get_wait(lock);
     if (store->by_channels)
         can_take_push = can_take_push && lock->wait->channel && lock->wait->channel->confirmed;
-    else if (lock->wait)
-        lock->wait->push_number = node->push.number;
-    if (can_take_push && !lock->wait->node)
-        link_lock(node, lock, owner);
+    if (can_take_push && !(store->by_channels && lock->wait->waiter.push))
+        hfi_push_add(&node->push.shared, &lock->wait->waiter, owner.serial);
     pthread_mutex_unlock(&store->mutex);
     return can_take_push;
 }
@@ -428,162 +485,41 @@ bool hfi_redis_expect(struct redis_store *store, struct redis_node *node, struct
 /* With the mutex. The channel may be gone with its last user. */
 static void pass_call_on(const struct redis_node *node, const struct redis_channel *channel)
 {
-    struct redis_lock *lock = node->push.waiting;
-    while (lock && (lock->wait->channel != channel || lock->state != REDIS_NEW))
-        lock = lock->wait->next;
-    if (!lock)
-        return;
-    lock->state = REDIS_CALLED;
-    if (lock->wait->waker)
-        hfi_waker_wake(lock->wait->waker);
-}
-
-/* Somebody must go on listening: a thread that sleeps, rather than an operation, which needs one first. */
-static void pass_duty_on(const struct redis_node *node)
-{
-    const bool threads = node->push.sleeping > 0;
-    const struct redis_lock *lock = node->push.waiting;
-    while (lock && (!lock->wait->waker || (threads && lock->wait->parked)))
-        lock = lock->wait->next;
-    if (lock)
-        hfi_waker_wake(lock->wait->waker);
+    const struct hfi_waiter *waiter = node->push.shared.first;
+    while (waiter && (lock_of(waiter)->wait->channel != channel || lock_of(waiter)->state != REDIS_NEW))
+        waiter = waiter->next;
+    if (waiter)
+        tell(lock_of(waiter), REDIS_CALLED);
 }
 
 void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock, enum redis_state state)
 {
     pthread_mutex_lock(&store->mutex);
-    struct redis_node *node = hfi_redis_node_of(lock);
-    const bool parked = node && lock->wait->waker; /* it may have been called to listen, and does not come */
+    const struct redis_node *node = hfi_redis_node_of(lock);
     /* Called, and gone before it could ask: the call is for another one of us. */
     const struct redis_channel *channel =
         node && lock->state == REDIS_CALLED && state == REDIS_NEW && store->config.dialect->own_channels
             ? lock->wait->channel
             : NULL;
     if (node)
-        unlink_lock(store, lock);
+        stop_waiting(store, lock);
     hfi_free(lock->wait);
     lock->wait = NULL;
     lock->state = state;
     if (channel)
         pass_call_on(node, channel);
-    if (parked && !node->push.on_duty)
-        pass_duty_on(node);
     pthread_mutex_unlock(&store->mutex);
 }
 
-/* With the mutex. Whether there is still something to wait for. */
-static bool no_news(const struct redis_store *store, const struct redis_lock *lock, const struct redis_node *node)
+hf_status hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request)
 {
-    return (lock->state == REDIS_NEW || lock->state == REDIS_HELD) && node->push.connection &&
-           node->push.number == lock->wait->push_number && (lock->wait->channel || !store->by_channels);
-}
-
-static hfi_time silence_of(const struct hfi_request *request)
-{
-    const hfi_time third = request->ttl_ms * HFI_MS / 3;
-    return third < SILENCE_LEAST ? SILENCE_LEAST : third < SILENCE_MOST ? third : SILENCE_MOST;
-}
-
-/* Its own, or of those that leave it to the listener. */
-static hfi_time shortest_silence(const struct redis_push *push, const struct hfi_request *request)
-{
-    const hfi_time own = silence_of(request);
-    return push->silence && push->silence < own ? push->silence : own;
-}
-
-/* When a push connection that is silent has to be looked after. */
-static hfi_time due(const struct redis_push *push, hfi_time silence)
-{
-    return push->pinged_ns ? push->pinged_ns + (silence < PONG_LEAST ? PONG_LEAST : silence) : push->heard_ns + silence;
-}
-
-/* With the mutex. Any waiter does this, on duty or not, by its own measure. */
-static void look_after_push(const struct redis_store *store, struct redis_node *node, const struct redis_lock *listener,
-                            hfi_time silence)
-{
-    struct redis_push *push = &node->push;
-    const hfi_time now = store->env->now_ns();
-    if (!push->connection || now < due(push, silence))
-        return;
-    hear(store, node, listener); /* it may be us who slept */
-    if (!push->connection || now < due(push, silence))
-        return;
-    if (push->pinged_ns || !say(push->connection, "PING", NULL))
-        lose_push(node);
-    else
-        push->pinged_ns = now;
-}
-
-static hfi_time earlier(hfi_time a, hfi_time b)
-{
-    return a < b ? a : b;
-}
-
-/* `confirmation`: only for that of its channel, which another thread may have heard already. */
-static bool listen_for(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
-                       hfi_time deadline_ns, bool confirmation)
-{
-    struct hfi_waker *const waker = request->waker;
-    bool in_time = true;
+    hf_status status = HF_OK;
     pthread_mutex_lock(&store->mutex);
     struct redis_node *node = hfi_redis_node_of(lock);
     if (node) {
-        lock->wait->waker = waker;
-        lock->wait->parked = false;
-        node->push.sleeping++;
-    }
-    while (in_time && node && !hfi_waker_called_back(waker) &&
-           (confirmation ? lock->wait->channel && !lock->wait->channel->confirmed : no_news(store, lock, node))) {
-        const bool duty = !node->push.on_duty;
-        const uint64_t number = node->push.number;
-        const hfi_time silence = shortest_silence(&node->push, request), look = due(&node->push, silence);
-        struct pollfd push = { .fd = node->push.connection->fd, .events = POLLIN };
-        node->push.on_duty = true;
-        if (duty)
-            node->push.listener = waker;
-        pthread_mutex_unlock(&store->mutex);
-        in_time = hfi_waker_sleep(waker, &push, duty ? 1 : 0, earlier(look, deadline_ns)) || look < deadline_ns;
-        pthread_mutex_lock(&store->mutex);
-        if (duty)
-            node->push.on_duty = false;
-        if (duty && push.revents && node->push.connection && node->push.number == number)
-            hear(store, node, lock);
-        if (node->push.number == number)
-            look_after_push(store, node, lock, silence);
-    }
-    if (node) {
-        lock->wait->waker = NULL;
-        node->push.sleeping--;
-    }
-    if (node && !node->push.on_duty)
-        pass_duty_on(node);
-    const bool news = lock->state == REDIS_GIVEN || lock->state == REDIS_CALLED;
-    pthread_mutex_unlock(&store->mutex);
-    return in_time || news;
-}
-
-bool hfi_redis_listen(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
-                      hfi_time deadline_ns)
-{
-    return listen_for(store, lock, request, deadline_ns, false);
-}
-
-bool hfi_redis_leave_to_listener(struct redis_store *store, struct redis_lock *lock, const struct hfi_request *request,
-                                 hfi_time until_ns)
-{
-    pthread_mutex_lock(&store->mutex);
-    struct redis_node *node = hfi_redis_node_of(lock);
-    const bool leaves = node && node->push.on_duty && no_news(store, lock, node) &&
-                        !hfi_waker_called_back(request->waker) && store->env->now_ns() < until_ns;
-    if (leaves) {
-        const hfi_time silence = silence_of(request);
-        lock->wait->waker = request->parked;
-        lock->wait->parked = true;
-        if (!node->push.silence || silence < node->push.silence) {
-            node->push.silence = silence;
-            hfi_waker_wake(node->push.listener); /* which may look less often */
-        }
+        limit_silence(node, lock, request->ttl_ms);
+        status = hfi_push_wait(&node->push.shared, &lock->wait->waiter, request);
     }
     pthread_mutex_unlock(&store->mutex);
-    return leaves;
+    return status;
 }

@@ -154,7 +154,7 @@ static hf_status prepare_to_wait(struct redlock_store *store, struct redlock_loc
     const struct hfi_env *env = store->redis.env;
     const hfi_time deadline = earlier(env->now_ns() + env->timeout_ns, request->deadline_ns);
     struct redis_node *const asked = hfi_redis_node_of(&lock->redis);
-    const uint64_t asked_under = asked ? lock->redis.wait->push_number : 0;
+    const uint64_t asked_under = asked ? lock->redis.wait->waiter.number : 0;
     const size_t usher = hfi_redlock_usher(store);
     if (usher == store->count) { /* all of them failed a moment ago */
         hfi_waker_sleep(request->waker, NULL, 0, earlier(env->now_ns() + NO_PLACE_PAUSE, deadline));
@@ -169,7 +169,8 @@ static hf_status prepare_to_wait(struct redlock_store *store, struct redlock_loc
         hfi_redlock_mark(store, node, true);
     if (status == HF_UNAVAILABLE) /* the next usher, or the end of the wait */
         return env->now_ns() >= request->deadline_ns ? HF_TIMEOUT : HF_OK;
-    if (status == HF_OK && asked == node && lock->redis.wait->push_number == asked_under) /* no place: not in a loop */
+    if (status == HF_OK && asked == node &&
+        lock->redis.wait->waiter.number == asked_under) /* no place: not in a loop */
         hfi_waker_sleep(request->waker, NULL, 0, earlier(env->now_ns() + NO_PLACE_PAUSE, deadline));
     return status;
 }
@@ -210,11 +211,13 @@ static hf_status redlock_wait(void *memory, void *lock_memory, const struct hfi_
     if (!lock->redis.queued)
         return prepare_to_wait(store, lock, request, err);
     const struct hfi_env *env = store->redis.env;
-    const hfi_time until = earlier(lock->redis.wait->ask_again_ns, request->deadline_ns);
+    const hfi_time until = earlier(lock->redis.wait->waiter.ask_again_ns, request->deadline_ns);
     bool news = false;
     while (!news && env->now_ns() < until) {
         const hfi_time look = env->now_ns() + LOOK_AFTER;
-        news = hfi_redis_listen(&store->redis, &lock->redis, request, earlier(look, until));
+        struct hfi_request listening = *request;
+        listening.deadline_ns = earlier(look, until);
+        news = hfi_redis_listen(&store->redis, &lock->redis, &listening) == HF_OK;
         if (!news && look < until) {
             look_after_usher(store, hfi_redis_node_of(&lock->redis), until);
             hfi_redlock_give_back_left(store, lock, request);

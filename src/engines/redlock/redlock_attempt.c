@@ -264,7 +264,7 @@ static void ask_soon(const struct redlock_store *store, struct redlock_lock *loc
     pause = pause < SPLIT_PAUSE_MOST ? pause : SPLIT_PAUSE_MOST;
     lock->splits = lock->splits < most ? lock->splits + 1 : most;
     if (lock->redis.wait)
-        lock->redis.wait->ask_again_ns = now + (hfi_time)(env->random() % (2 * (uint64_t)pause));
+        lock->redis.wait->waiter.ask_again_ns = now + (hfi_time)(env->random() % (2 * (uint64_t)pause));
 }
 
 /* Who has a majority, for people and for knowing when to ask again. */
@@ -295,7 +295,7 @@ static void take_busy(struct redlock_store *store, struct redlock_lock *lock, co
     grant->holder_left_ms = left_ms >= 0 ? left_ms : -1;
     lock->redis.queued = tally->place >= 0 && tally->usher < store->count &&
                          hfi_redis_node_of(&lock->redis) == store->masters[tally->usher];
-    lock->line = lock->redis.queued ? lock->redis.wait->node : NULL;
+    lock->line = lock->redis.queued ? hfi_redis_node_of(&lock->redis) : NULL;
     /* Nobody has it; or somebody who has let go of it at the usher, which will call nobody for that any more: the first
      * in line goes on asking. */
     const bool split = left_ms == -2 || tally->free;
