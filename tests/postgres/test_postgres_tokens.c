@@ -38,7 +38,7 @@ static void crash(struct postgres_server *server, int64_t clock_ms)
 
 struct crowd {
     _Atomic uint64_t last[NAMES];
-    _Atomic int grants, reversed;
+    _Atomic int open, grants, reversed;
     _Atomic bool over;
 };
 
@@ -55,6 +55,7 @@ static void *take_again_and_again(void *arg)
     static const char *const names[NAMES] = { "one", "other" };
     struct crowd *crowd = arg;
     hf_client *client = open_patient_client();
+    atomic_fetch_add(&crowd->open, 1);
     for (size_t i = 0; !atomic_load(&crowd->over); i++) {
         hf_lock *lock = NULL;
         const uint64_t before = atomic_load(&crowd->last[i % NAMES]);
@@ -76,6 +77,8 @@ TEST_LIMIT(tokens_grow_though_the_server_is_killed_among_many_grants, 120)
     pthread_t threads[THREADS];
     for (size_t i = 0; i < THREADS; i++)
         REQUIRE_INT(0, pthread_create(&threads[i], NULL, take_again_and_again, &crowd));
+    while (atomic_load(&crowd.open) < THREADS) /* which needs a server */
+        await_a_moment();
     for (int i = 1; i <= CRASHES; i++) {
         const int enough = atomic_load(&crowd.grants) + GRANTS;
         while (atomic_load(&crowd.grants) < enough)
@@ -132,6 +135,34 @@ TEST_LIMIT(tokens_grow_beside_the_version_before, 60)
 }
 
 /* The mark is made again, where it had to be after a crash; also by who had to wait for the lock. */
+/* What was granted without waiting for the disk is forgotten, and another strategy is the next. */
+static void check_after_advisory(const char *strategy)
+{
+    struct postgres_server *server = start_lazy();
+    char url[300];
+    hf_client *client = open_client();
+    uint64_t last = take_once(client, "x");
+    for (int i = 0; i < 5; i++)
+        check_grows(&last, take_once(client, "x"));
+    crash(server, -3600000);
+    hf_close(client);
+    snprintf(url, sizeof url, "%s?strategy=%s", server->url, strategy);
+    REQUIRE_STATUS(HF_OK, hf_open(&client, url, NULL, NULL), NULL);
+    check_grows(&last, take_once(client, "x"));
+    check_grows(&last, take_once(client, "x"));
+    hf_close(client);
+}
+
+TEST_LIMIT(tokens_of_for_update_are_above_what_advisory_gave_before_a_crash, 60)
+{
+    check_after_advisory("for-update");
+}
+
+TEST_LIMIT(tokens_of_insert_are_above_what_advisory_gave_before_a_crash, 60)
+{
+    check_after_advisory("insert");
+}
+
 TEST_LIMIT(tokens_grow_though_the_marks_are_removed, 60)
 {
     hf_options options = HF_OPTIONS_INIT;

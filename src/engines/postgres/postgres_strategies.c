@@ -208,10 +208,12 @@ static const char row_inspect_one[] = ROW_INSPECT(IS_IT);
 static const char insert_take[] = INSERT_TAKE("");
 static const char insert_take_once[] = INSERT_TAKE(UNLESS_DONE);
 
+/* Above all that advisory locks were given and a crash may have forgotten, see postgres_tokens.c. */
+#define ABOVE_CEILING "coalesce((SELECT m.token + 1 FROM {G} m WHERE m.name = ''), 0)"
 #define INSERT_COUNT                                                                                                   \
     "WITH fresh AS (SELECT FROM {L} WHERE name = $1 AND token = 0 AND client IS NOT NULL),"                            \
-    " counted AS (UPDATE {G} g SET token = greatest(g.token + 1, " MICROSECONDS ") FROM fresh WHERE g.name = $1"       \
-    " RETURNING g.token)"
+    " counted AS (UPDATE {G} g SET token = greatest(g.token + 1, " MICROSECONDS ", " ABOVE_CEILING                     \
+    ") FROM fresh WHERE g.name = $1 RETURNING g.token)"
 #define INSERT_GIVE_TOKEN "UPDATE {L} l SET token = counted.token FROM counted WHERE l.name = $1"
 
 static const char insert_count[] = INSERT_COUNT " " INSERT_GIVE_TOKEN;
@@ -250,7 +252,7 @@ static const char insert_evict[] = "DELETE FROM {L} l WHERE l.name = $1" EVICTED
 
 #define GRANT_COLUMNS "name, token, client, serial, backend, since, host, pid, note"
 #define GRANT_UPDATE                                                                                                   \
-    " ON CONFLICT (name) DO UPDATE SET token = greatest(g.token + 1, " MICROSECONDS "), client = excluded.client,"     \
+    " ON CONFLICT (name) DO UPDATE SET token = greatest(g.token + 1, excluded.token), client = excluded.client,"       \
     " serial = excluded.serial, backend = excluded.backend, since = excluded.since, host = excluded.host,"             \
     " pid = excluded.pid, note = excluded.note RETURNING token"
 #define ADVISORY_OF(name)                                                                                              \
@@ -265,7 +267,8 @@ static const char insert_evict[] = "DELETE FROM {L} l WHERE l.name = $1" EVICTED
 
 #define GRANTED(token) "$1, " token ", $2, $3, $4, " NOW ", $5, $6, $7"
 
-static const char grant[] = "INSERT INTO {G} AS g (" GRANT_COLUMNS ") VALUES (" GRANTED(MICROSECONDS) ")" GRANT_UPDATE;
+static const char grant[] = "INSERT INTO {G} AS g (" GRANT_COLUMNS
+                            ") VALUES (" GRANTED("greatest(" MICROSECONDS ", " ABOVE_CEILING ")") ")" GRANT_UPDATE;
 
 #define CLEAR                                                                                                          \
     "UPDATE {G} SET client = NULL, serial = NULL, backend = NULL WHERE name = $1 AND client = $2 AND serial = $3"
