@@ -165,9 +165,15 @@ static bool has_news(const struct hfi_waiter *waiter)
     return HFI_WAITER_OF(struct etcd_lock, waiter, waiter)->called;
 }
 
+/* A thread that waits for one lock may be the one that reads of the loss of another. */
 static void hear(struct hfi_push *push)
 {
-    hfi_etcd_push_pump(HFI_WAITER_OF(struct etcd_store, push.shared, push));
+    struct etcd_store *store = HFI_WAITER_OF(struct etcd_store, push.shared, push);
+    hfi_etcd_push_pump(store);
+    if (!store->push.losses)
+        return;
+    store->push.losses = false;
+    store->env->recheck(store->env->core, 0);
 }
 
 void hfi_etcd_watches_open(struct etcd_store *store)
