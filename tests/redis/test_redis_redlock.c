@@ -5,9 +5,12 @@
  */
 #include "redlock_support.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* ------------------------------------------------------------------------------------------------------------- URLs */
 
@@ -37,6 +40,32 @@ TEST(opening_needs_a_majority)
     hf_close(open_client());
     redis_server_kill(group->server[2]);
     refuse_url(HF_UNAVAILABLE, "1 of 3", "%s", group->url);
+}
+
+/* Of this process, to that port; those of the test itself last for hours. */
+static int connections_that_notice_silence(int port)
+{
+    int count = 0;
+    for (int fd = 3; fd < 256; fd++) {
+        struct sockaddr_in peer = { .sin_family = AF_UNSPEC };
+        socklen_t size = sizeof peer, option_size = sizeof(int);
+        int most_ms = 0;
+        if (getpeername(fd, (struct sockaddr *)&peer, &size) == 0 && peer.sin_family == AF_INET &&
+            ntohs(peer.sin_port) == port && getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &most_ms, &option_size) == 0)
+            count += most_ms > 0 && most_ms <= 15000;
+    }
+    return count;
+}
+
+/* A network can forget a connection without a word, and no other is made while there is one. */
+TEST(connections_to_masters_do_not_outlast_a_network_that_swallows_everything)
+{
+    struct redis_group *group = start_masters(3, NULL);
+    hf_client *client = open_client();
+    must_release(must_acquire(client, NAME, NULL));
+    for (int i = 0; i < 3; i++)
+        CHECK(connections_that_notice_silence(group->server[i]->port) > 0);
+    hf_close(client);
 }
 
 TEST(a_prefix_and_a_database)

@@ -48,6 +48,7 @@ struct redis_access {
     int database;
     bool master;         /* a server that is no master is refused */
     bool alone;          /* there is no other server to go to */
+    int silence_ms;      /* see dial.h; 0 where a connection that does not answer is left anyway */
     hfi_time connect_ns; /* at most, for one connection; 0: the request's own deadline */
 };
 

@@ -26,6 +26,7 @@ hf_status hfi_redis_connect_begin(struct redis_connection **out, const struct re
     connection->fd = -1;
     connection->wants = POLLIN | POLLOUT;
     connection->dial.alone = access->alone;
+    connection->dial.silence_ms = access->silence_ms;
     hf_status status = HF_OK;
     if (!hfi_redis_create_reader(connection))
         status = hfi_fail(err, HF_NOMEM, 0, "no memory for a connection");

@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* redlock: leaves no connection for want of an answer, as releases may be on it. */
+#define REDLOCK_SILENCE_MS 10000
+
 /* --- options --- */
 
 static hf_status read_dialect(struct redis_config *config, const char *value, hf_error *err)
@@ -305,6 +308,7 @@ static hf_status check(struct redis_config *config, hf_error *err)
         return hfi_fail(err, HF_INVALID, 0, "a cluster has only the database 0");
     config->access.master = config->kind == REDIS_SENTINEL;
     config->access.alone = config->kind == REDIS_ONE;
+    config->access.silence_ms = config->kind == REDIS_REDLOCK ? REDLOCK_SILENCE_MS : 0;
     config->sentinel.connect_ns = config->access.connect_ns;
     return config->kind == REDIS_REDLOCK ? check_redlock(config, err) : HF_OK;
 }
