@@ -289,8 +289,13 @@ static hf_status ask_once(struct hfi_contest *contest, hf_error *err)
 {
     hf_client *client = contest->client;
     set_question(contest);
-    if (contest->may_start && start_asking(contest))
-        return HFI_UNDER_WAY;
+    if (contest->may_start) {
+        if (start_asking(contest))
+            return HFI_UNDER_WAY;
+        hfi_client_lock(client);
+        hfi_operation_end_exchange(client);
+        hfi_client_unlock(client);
+    }
     return client->engine->attempt(client->store, contest->hold->engine_lock, &contest->request, &contest->grant, err);
 }
 
@@ -532,10 +537,12 @@ bool hfi_contest_start(hf_op *op)
     prepare_to_ask(contest);
     pthread_mutex_unlock(&client->mutex);
     set_question(contest);
-    const bool started = contest->may_start && start_asking(contest);
+    const bool counts = contest->may_start, started = counts && start_asking(contest);
     pthread_mutex_lock(&client->mutex);
     if (!started)
         hfi_operation_call(op);
+    if (counts && !started) /* after that: hf_close() stops the runners when nothing is under way any more */
+        hfi_operation_end_exchange(client);
     return true;
 }
 

@@ -126,8 +126,10 @@ bool hfi_release_start(hf_op *op)
     pthread_mutex_unlock(&client->mutex);
     const bool started = hfi_operation_start(op, hold->engine_lock, &op->request, NULL);
     pthread_mutex_lock(&client->mutex);
-    if (!started)
+    if (!started) {
         hfi_operation_call(op);
+        hfi_operation_end_exchange(client); /* after that: hf_close() stops the runners when nothing is under way */
+    }
     return true;
 }
 

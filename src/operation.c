@@ -240,7 +240,7 @@ static bool is_as_it_should_be(const hf_op *op)
     return op->kind != HFI_OP_ACQUIRE || hfi_contest_is_won(op->contest);
 }
 
-static void end_exchange(hf_client *client)
+void hfi_operation_end_exchange(hf_client *client)
 {
     client->under_way--;
     if (client->closing)
@@ -261,20 +261,14 @@ static void take_answer(struct hfi_exchange *exchange, hf_status status, const h
         hfi_operation_run(op);
     else
         hfi_operation_call(op);
-    end_exchange(client); /* last: until then hf_close() waits */
+    hfi_operation_end_exchange(client); /* last: until then hf_close() waits */
     hfi_client_unlock(client);
 }
 
 bool hfi_operation_start(hf_op *op, void *lock, const struct hfi_request *request, struct hfi_grant *grant)
 {
-    hf_client *client = op->client;
     op->exchange = (struct hfi_exchange){ .lock = lock, .request = request, .grant = grant, .done = take_answer };
-    if (client->engine->start(client->store, &op->exchange))
-        return true;
-    hfi_client_lock(client);
-    end_exchange(client);
-    hfi_client_unlock(client);
-    return false;
+    return op->client->engine->start(op->client->store, &op->exchange);
 }
 
 /* On the thread that starts it. True: it is done by now, or goes on by itself. */
