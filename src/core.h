@@ -454,8 +454,8 @@ void hfi_operation_park(hf_op *op);
 void hfi_operation_give_up(hf_op *op, hf_status why);
 /* Before an exchange is started for it. False: none may be. */
 bool hfi_operation_may_start(const hf_op *op);
-/* Starts it, without the mutex; the operation may be gone afterwards. False: it could not be, and is no longer under way
- * once hfi_operation_end_exchange() is called, after whatever else is to become of it. */
+/* Starts it, without the mutex; the operation may be gone afterwards. False: it could not be, and is under way until
+ * hfi_operation_end_exchange(), which comes after whatever else is to become of it. */
 bool hfi_operation_start(hf_op *op, void *lock, const struct hfi_request *request, struct hfi_grant *grant);
 void hfi_operation_end_exchange(hf_client *client);
 /* The lock was passed on to it, while it stood in a line. */

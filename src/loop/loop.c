@@ -229,8 +229,8 @@ static bool can_be_read(const struct hfi_source *source)
 }
 
 /* Of sources that a thread reads epoll knows nothing. What the attendant knows of one that nobody needs it for may stay
- * as it is: threads that read it one after the other would undo it each time. But not that it waits for room, once there
- * is some. */
+ * as it is: threads that read it one after the other would undo it each time. But not that it waits for room, when
+ * there is some. */
 static uint32_t wanted_of(const struct hfi_loop *loop, const struct hfi_source *source)
 {
     if (source->read)
