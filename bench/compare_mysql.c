@@ -129,8 +129,8 @@ static void make_bare_tables(const struct mysql_config *config)
 {
     static const char *const texts[] = {
         "CREATE SEQUENCE IF NOT EXISTS bare_sequence",
-        "CREATE TABLE IF NOT EXISTS bare_memory (name VARBINARY(255) NOT NULL, note VARCHAR(120), token BIGINT UNSIGNED"
-        " NOT NULL AUTO_INCREMENT PRIMARY KEY, UNIQUE KEY (name)) ENGINE=MEMORY",
+        ("CREATE TABLE IF NOT EXISTS bare_memory (name VARBINARY(255) NOT NULL UNIQUE, note VARCHAR(120),"
+         " token BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE=MEMORY"),
         "CREATE TABLE IF NOT EXISTS bare_row (id INT PRIMARY KEY, token BIGINT) ENGINE=InnoDB",
     };
     MYSQL *client = connect_bare(config);
@@ -173,6 +173,10 @@ static void compare_with_bare(const char *url, size_t rounds)
 
 int main(int argc, char **argv)
 {
+    if (argc > 2 && strcmp(argv[1], "--bare") == 0) {
+        compare_with_bare(argv[2], argc > 3 ? (size_t)strtoul(argv[3], NULL, 10) : 2000);
+        return 0;
+    }
     const size_t rounds = argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 2000;
     double *ours = calloc(rounds, sizeof *ours), *theirs = calloc(rounds, sizeof *theirs), trips[HANDOFFS],
            handoffs[HANDOFFS];
@@ -180,10 +184,6 @@ int main(int argc, char **argv)
     struct raw raw;
     hf_client *client = NULL, *other = NULL;
     hf_error err = { 0 };
-    if (argc > 2 && strcmp(argv[1], "--bare") == 0) {
-        compare_with_bare(argv[2], argc > 3 ? (size_t)strtoul(argv[3], NULL, 10) : 2000);
-        return 0;
-    }
     demand(argc >= 2 && strncmp(argv[1], "mysql:", 6) == 0 && ours && theirs && rounds > 0,
            "usage: compare_mysql [--bare] mysql://USER@HOST:PORT/DATABASE [ROUNDS]");
     demand(hfi_mysql_config_read(&config, &(struct hfi_url){ "mysql", argv[1] + 6 }, &err) == HF_OK, err.message);

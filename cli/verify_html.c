@@ -315,7 +315,7 @@ static void put_figures(const struct verify_run *run, FILE *out)
 /* From a little before the hold that was there first to a little after what came in its way. */
 static void close_up(const struct verify_run *run, FILE *out, const struct verify_violation *violation)
 {
-    int64_t from_ns = violation->at_ns, to_ns = violation->at_ns;
+    int64_t from_ns = violation->at_ns, to_ns = from_ns;
     const size_t records[2] = { violation->one, violation->other };
 
     for (int i = 0; i < 2; i++) {

@@ -512,7 +512,9 @@ static void begin(struct hfi_contest *contest, struct hfi_hold *hold, const stru
 hf_status hfi_contest_take(hf_lock **out, hf_client *client, const struct hfi_want *want, bool late, hf_error *err)
 {
     /* Field by field: most of it is a text that nobody reads unless the lock is busy. */
-    struct hfi_contest own, *contest = want->op ? hfi_alloc(sizeof own) : &own;
+    struct hfi_contest own, *contest = &own;
+    if (want->op)
+        contest = hfi_alloc(sizeof own);
     struct hfi_hold *hold = contest ? hfi_hold_new(client, want) : NULL;
     if (!hold) {
         if (want->op)

@@ -488,7 +488,7 @@ bool hfi_attendant_is_there(hf_client *client); /* or is started */
 void hfi_attendant_stop(hf_client *client);     /* lets go of the mutex while it joins it */
 
 /* event.c: with the mutex held. */
-void hfi_event_lost(hf_lock *lock, const char *why, void *event); /* the on_lost of locks whose losses are events */
+void hfi_event_lost(hf_lock *lock, const char *why, void *argument); /* the on_lost of locks whose losses are events */
 void hfi_event_queue(hf_client *client, struct hfi_event *event);
 void hfi_event_unqueue(hf_client *client, struct hfi_event *event);
 /* The lock is being released: no event tells of its loss from now on. */

@@ -15,13 +15,18 @@
 #define TTL_MS 30000
 #define NAME "the-lock"
 
+struct at {
+    struct redis_server *server;
+    hf_client *client;
+};
+
 /* Sets it, looks, and sets it back. */
-static void try_setting(struct redis_server *server, hf_client *client, const char *setting, const char *bad,
-                        const char *good, hf_finding_level level, const char *what, const char *words)
+static void try_setting(struct at at, const char *setting, const char *bad, const char *good, hf_finding_level level,
+                        const char *what, const char *words)
 {
-    redis_server_do(server, "CONFIG SET %s %s", setting, bad);
-    must_find(find_with(client, TTL_MS), level, what, words);
-    redis_server_do(server, "CONFIG SET %s %s", setting, good);
+    redis_server_do(at.server, "CONFIG SET %s %s", setting, bad);
+    must_find(find_with(at.client, TTL_MS), level, what, words);
+    redis_server_do(at.server, "CONFIG SET %s %s", setting, good);
 }
 
 /* Waits until the master counts so many replicas that are in step with it. */
@@ -72,9 +77,11 @@ TEST(what_a_restart_forgets_is_found)
 {
     struct redis_server *server = serve(DURABLE);
     hf_client *client = open_client();
-    try_setting(server, client, "appendfsync", "everysec", "always", HF_FINDING_RISK, "persistence", "everysec");
-    try_setting(server, client, "appendfsync", "no", "always", HF_FINDING_RISK, "persistence", "half minute");
-    try_setting(server, client, "no-appendfsync-on-rewrite", "yes", "no", HF_FINDING_RISK, "persistence",
+    try_setting((struct at){ server, client }, "appendfsync", "everysec", "always", HF_FINDING_RISK, "persistence",
+                "everysec");
+    try_setting((struct at){ server, client }, "appendfsync", "no", "always", HF_FINDING_RISK, "persistence",
+                "half minute");
+    try_setting((struct at){ server, client }, "no-appendfsync-on-rewrite", "yes", "no", HF_FINDING_RISK, "persistence",
                 "no-appendfsync-on-rewrite is yes");
     redis_server_do(server, "CONFIG SET appendonly no");
     must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "persistence", "every lock");
@@ -107,12 +114,12 @@ TEST(a_memory_that_is_short_is_found)
 {
     struct redis_server *server = serve(DURABLE);
     hf_client *client = open_client();
-    try_setting(server, client, "maxmemory-policy", "volatile-ttl", "noeviction", HF_FINDING_NOTE, "eviction",
-                "volatile-ttl");
+    try_setting((struct at){ server, client }, "maxmemory-policy", "volatile-ttl", "noeviction", HF_FINDING_NOTE,
+                "eviction", "volatile-ttl");
     redis_server_do(server, "CONFIG SET maxmemory 1gb");
     must_find_nothing(find_with(client, TTL_MS));
-    try_setting(server, client, "maxmemory-policy", "allkeys-lru", "noeviction", HF_FINDING_RISK, "eviction",
-                "allkeys-lru");
+    try_setting((struct at){ server, client }, "maxmemory-policy", "allkeys-lru", "noeviction", HF_FINDING_RISK,
+                "eviction", "allkeys-lru");
     char used[16000];
     redis_server_text(server, used, sizeof used, "INFO memory");
     long long bytes = 0;
@@ -128,11 +135,12 @@ TEST(a_server_that_is_no_master_of_its_own_is_found)
 {
     struct redis_server *server = serve(DURABLE);
     hf_client *client = open_client();
-    try_setting(server, client, "replica-read-only", "no", "yes", HF_FINDING_RISK, "replica-read-only",
+    try_setting((struct at){ server, client }, "replica-read-only", "no", "yes", HF_FINDING_RISK, "replica-read-only",
                 "replica-read-only is no");
     redis_server_do(server, "REPLICAOF 127.0.0.1 1");
     must_find(find_with(client, TTL_MS), HF_FINDING_BROKEN, "role", "grants no locks");
-    try_setting(server, client, "replica-read-only", "no", "yes", HF_FINDING_BROKEN, "role", "exclude nobody");
+    try_setting((struct at){ server, client }, "replica-read-only", "no", "yes", HF_FINDING_BROKEN, "role",
+                "exclude nobody");
     hf_close(client);
 
     server = serve(DURABLE " --cluster-enabled yes");
@@ -152,11 +160,12 @@ TEST(replicas_that_the_url_does_not_count_on_or_cannot_are_found)
     must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "replicas", "replicas=1 in the URL");
     must_find_nothing(find_with(one, TTL_MS));
     must_find(find_with(two, TTL_MS), HF_FINDING_BROKEN, "replicas", "1 of 1 replicas are online");
-    try_setting(server, one, "min-replicas-to-write", "2", "0", HF_FINDING_BROKEN, "min-replicas-to-write",
-                "and 1 are online");
+    try_setting((struct at){ server, one }, "min-replicas-to-write", "2", "0", HF_FINDING_BROKEN,
+                "min-replicas-to-write", "and 1 are online");
     redis_server_do(server, "CONFIG SET min-replicas-to-write 1");
     must_find_nothing(find_with(one, TTL_MS));
-    try_setting(server, one, "min-replicas-max-lag", "60", "10", HF_FINDING_RISK, "min-replicas-max-lag", "60 s");
+    try_setting((struct at){ server, one }, "min-replicas-max-lag", "60", "10", HF_FINDING_RISK, "min-replicas-max-lag",
+                "60 s");
     hf_close(two);
     hf_close(one);
     hf_close(client);
@@ -169,9 +178,11 @@ TEST(connections_that_are_cut_off_are_found)
     redis_server_do(server, "CONFIG SET client-output-buffer-limit %s", "pubsub 10000 5000 10");
     must_find(find_with(client, TTL_MS), HF_FINDING_RISK, "buffers", "pubsub 10000 5000 10");
     redis_server_do(server, "CONFIG SET client-output-buffer-limit %s", "pubsub 33554432 8388608 60");
-    try_setting(server, client, "timeout", "5", "0", HF_FINDING_RISK, "timeout", "timeout is 5 s");
-    try_setting(server, client, "tcp-keepalive", "0", "300", HF_FINDING_RISK, "tcp-keepalive", "tcp-keepalive is 0");
-    try_setting(server, client, "maxclients", "2", "1000", HF_FINDING_RISK, "connections", "2 of 2 are taken");
+    try_setting((struct at){ server, client }, "timeout", "5", "0", HF_FINDING_RISK, "timeout", "timeout is 5 s");
+    try_setting((struct at){ server, client }, "tcp-keepalive", "0", "300", HF_FINDING_RISK, "tcp-keepalive",
+                "tcp-keepalive is 0");
+    try_setting((struct at){ server, client }, "maxclients", "2", "1000", HF_FINDING_RISK, "connections",
+                "2 of 2 are taken");
     must_find_nothing(find_with(client, TTL_MS));
     hf_close(client);
 }

@@ -352,7 +352,8 @@ TEST(a_paused_holder_is_overtaken_where_that_is_claimed)
     begin(LEASES);
     strike(VERIFY_PAUSED, 0, 500, 5000);
     lose(0, 0, 499, 1)->until_ns = at(1499);
-    record[0].over_ns = record[0].told_ns = at(5001);
+    record[0].told_ns = at(5001);
+    record[0].over_ns = at(5001);
     record[0].releasing_ns = at(5002);
     record[0].released_ns = at(5003);
     hold(1, 1500, 10000, 2)->asked_ns = at(400);

@@ -485,27 +485,30 @@ static hf_status conclude(struct redis_call *call)
 
 static hf_status run(struct redis_call *call, hf_error *err)
 {
-    hf_error trouble = { .status = HF_OK };
-    call->trouble = &trouble;
-    call->slot = &call->node->wire;
     hfi_loop_run(&call->store->loop, &call->op);
     if (conclude(call) != HF_OK && err)
-        *err = trouble;
+        *err = *call->trouble;
     return call->op.status;
 }
 
 hf_status hfi_redis_wire_open(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err)
 {
-    struct redis_call call = {
-        .op = { .run = ask, .deadline_ns = deadline_ns }, .store = store, .node = node, .deadline_ns = deadline_ns
-    };
+    hf_error trouble = { .status = HF_OK };
+    struct redis_call call = { .op = { .run = ask, .deadline_ns = deadline_ns },
+                               .store = store,
+                               .node = node,
+                               .slot = &node->wire,
+                               .deadline_ns = deadline_ns,
+                               .trouble = &trouble };
     return run(&call, err);
 }
 
 static struct redis_call call_for(struct redis_store *store, struct redis_question *question, redisReply **replies,
-                                  hfi_time deadline_ns)
+                                  hfi_time deadline_ns, hf_error *trouble)
 {
     struct redis_call call = { .store = store, .node = question->node, .question = question, .replies = replies };
+    call.slot = &question->node->wire;
+    call.trouble = trouble;
     call.op.run = ask;
     call.op.deadline_ns = call.deadline_ns = deadline_ns;
     question->sent_ns = 0;
@@ -515,7 +518,8 @@ static struct redis_call call_for(struct redis_store *store, struct redis_questi
 hf_status hfi_redis_wire_ask(struct redis_store *store, struct redis_question *question, bool asking,
                              redisReply **replies, hfi_time deadline_ns, hf_error *err)
 {
-    struct redis_call call = call_for(store, question, replies, deadline_ns);
+    hf_error trouble = { .status = HF_OK };
+    struct redis_call call = call_for(store, question, replies, deadline_ns, &trouble);
     call.asking = asking;
     const hf_status status = run(&call, err);
     for (size_t i = 0; i < call.known; i++) {
@@ -548,10 +552,8 @@ bool hfi_redis_wire_start(struct redis_store *store, struct redis_question *ques
     struct started *started = hfi_alloc(sizeof *started);
     if (!started)
         return false;
-    started->call = call_for(store, question, replies, deadline_ns);
+    started->call = call_for(store, question, replies, deadline_ns, &started->trouble);
     started->call.op.done = done;
-    started->call.slot = &question->node->wire;
-    started->call.trouble = &started->trouble;
     started->answered = answered;
     hfi_loop_start(&store->loop, &started->call.op);
     return true;

@@ -188,7 +188,7 @@ static bool start_sending(struct redlock_leg *leg)
     leg->sent = true;
     leg->state = REDLOCK_SENT;
     if (round->lock)
-        round->lock->late[index_of(leg)] = wire->connection->number;
+        round->lock->late[index_of(leg)] = leg->call.wire->connection->number;
     tell(round);
     return true;
 }
@@ -284,7 +284,7 @@ static void start(struct redlock_round *round, size_t index)
 static void start_all(struct redlock_round *round, bool also_down)
 {
     struct redlock_store *store = round->store;
-    bool down[REDLOCK_MASTERS_MOST];
+    bool down[REDLOCK_MASTERS_MOST] = { false };
     size_t up = 0;
     for (size_t i = 0; i < store->count; i++) {
         down[i] = hfi_redlock_is_down(store, store->masters[i]);
