@@ -206,7 +206,7 @@ TEST(a_clock_that_differs_from_ours_is_found)
 
 static struct findings *examine_as(struct redis_server *server, const char *options, const char *rules)
 {
-    char command[900];
+    char command[1000];
     snprintf(command, sizeof command, "ACL SETUSER bob reset on >pw %s", rules);
     freeReplyObject(redis_server_command(server, command));
     hf_client *client = open_url("redis://bob:pw@127.0.0.1:%d%s", server->port, options);
