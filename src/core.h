@@ -419,9 +419,9 @@ void hfi_line_break_up(hf_client *client, uint32_t name_hash, const char *name);
 void hfi_line_call_owner(struct hfi_hold *hold, const struct hfi_want *want);
 void hfi_line_cancel(hf_client *client, const char *name);
 void hfi_line_cancel_all(hf_client *client);
-/* The last handle of a hold that has spare_tokens passes it on, and itself with it. NULL: it must be released. Else who
- * is to be woken once the mutex is free. */
-struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle);
+/* The last handle of a hold that has spare_tokens passes it on, and itself with it. False: it must be released. Else
+ * *to_wake: the thread that is to be woken once the mutex is free; NULL: it is an operation's, which may be gone. */
+bool hfi_line_pass(struct hfi_hold *hold, hf_lock *handle, struct hfi_turn **to_wake);
 void hfi_line_wake(struct hfi_turn *turn);
 
 /* Stands in the line without a thread: hfi_operation_call() is called when it is to look. */

@@ -235,7 +235,7 @@ static bool may_pass(const struct hfi_hold *hold, const struct hfi_want *next, h
            !next->options.once_per_ms && (!next->options.max_hold_ms || hold->client->keeper_runs);
 }
 
-struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle)
+bool hfi_line_pass(struct hfi_hold *hold, hf_lock *handle, struct hfi_turn **to_wake)
 {
     hf_client *client = hold->client;
     struct hfi_turn **link = find(client, hold->name_hash, hfi_hold_name(hold));
@@ -243,7 +243,7 @@ struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle)
     const hfi_time now = turn ? hfi_now_ns() : 0, deadline = hold->lease.deadline_ns;
     if (!turn || turn->canceled || !may_pass(hold, turn->want, now) ||
         !hfi_hold_set_owner(hold, &turn->want->key, client->serial + 1))
-        return NULL;
+        return false;
     client->serial++;
     leave_first(client, link);
     hold->spare_tokens--;
@@ -259,10 +259,11 @@ struct hfi_turn *hfi_line_pass(struct hfi_hold *hold, hf_lock *handle)
     hfi_handle_attach(handle, hold, &turn->want->options);
     turn->lock = handle;
     atomic_store(&turn->state, HFI_TURN_PASSED);
+    hfi_line_call_owner(hold, turn->want);
+    *to_wake = turn->want->op ? NULL : turn;
     if (turn->want->op) {
         stop_standing(turn->want->op);
-        hfi_operation_pass(turn->want->op, handle);
+        hfi_operation_pass(turn->want->op, handle); /* it may be gone from now on */
     }
-    hfi_line_call_owner(hold, turn->want);
-    return turn;
+    return true;
 }

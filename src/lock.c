@@ -73,7 +73,8 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
         return hfi_fail(err, HF_LOST, 0, "the lock belongs to the process that forked this one");
     struct hfi_hold *hold = lock->hold;
     hf_client *client = hold->client;
-    struct hfi_turn *next = NULL;
+    struct hfi_turn *to_wake = NULL;
+    bool passed = false;
     hf_status status = HF_OK;
 
     hf_error trouble;
@@ -89,21 +90,21 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
     detach(hold, lock);
     const bool held = hold->state == HFI_HOLD_HELD, last = held && !hold->handles;
     if (last && hold->spare_tokens && !done)
-        next = hfi_line_pass(hold, lock);
-    if (last && !next) {
+        passed = hfi_line_pass(hold, lock, &to_wake);
+    if (last && !passed) {
         let_go(hold, done);
         status = hfi_undo(hold, client->timeout_ns, &trouble);
     } else if (!held)
         status = hfi_fail(&trouble, HF_LOST, 0, "%s", hfi_hold_why(hold));
     if (last && status == HF_LOST && !client->closing)
         tell_late(lock, trouble.message);
-    if (!next)
+    if (!passed)
         hfi_handle_free(client, lock);
     hfi_hold_settle(hold);
     hfi_client_leave(client);
     hfi_client_unlock(client);
-    if (next)
-        hfi_line_wake(next);
+    if (to_wake)
+        hfi_line_wake(to_wake);
     return hfi_pass_on(status, &trouble, err);
 }
 
