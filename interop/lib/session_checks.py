@@ -13,7 +13,9 @@ from stage import Trouble, wait_until
 SESSION_MS = 4000
 SESSION_S = SESSION_MS / 1000
 ADD_S = 0.0005  # between reading and writing: wide enough a gap for another one to slip in
-HEARTBEATS = 4 * 4  # of four clients in the length of a session: one in each third of it, and one for good measure
+CLIENTS = 4
+SETTLE_S = 0.3
+SETTLE_MOST = 20
 # Name, and how it is stored.
 NAMES = [("a", "a"), ("a/b", "a%2Fb"), ("a%2Fb", "a%252Fb"), ("锁", "锁")]
 
@@ -38,10 +40,18 @@ def line_up(players, waiter, lock, place):
 def watch_traffic(players, locks):
     """For the length of a session, nobody may ask for more than it takes to keep sessions alive."""
     before = players.servers.asked(*locks)
+    for _ in range(SETTLE_MOST):  # those who came last may still have something to ask; a busy machine takes its time
+        time.sleep(SETTLE_S)
+        earlier, before = before, players.servers.asked(*locks)
+        if before == earlier:
+            break
+    begun = time.monotonic()
     time.sleep(SESSION_S)
     asked = players.servers.asked(*locks) - before
-    if asked > HEARTBEATS:
-        raise Trouble(f"somebody polls: {asked:g} requests in {SESSION_S:g} s")
+    seconds = time.monotonic() - begun  # more than it was to be, if the machine is busy
+    # One in each third of a session, and one for good measure.
+    if asked > CLIENTS * (int(3 * seconds / SESSION_S) + 1):
+        raise Trouble(f"somebody polls: {asked:g} requests in {seconds:.1f} s")
 
 
 def hand_over(players, name):
