@@ -26,10 +26,10 @@ extern int64_t store_handoff_ms;
 #define PARKS (1u << 30)
 
 /* A scenario of a promise, which needs HF_CAP_ bits (0: none) of the store. */
-#define PROMISE(name_, needs_) TEST_DEFINE(name_, 20, needs_, 0)
+#define PROMISE(name_, needs_) TEST_DEFINE(name_, 60, needs_, 0)
 #define PROMISE_LIMIT(name_, needs_, seconds_) TEST_DEFINE(name_, seconds_, needs_, 0)
 /* One that is only right for a store which lacks some. */
-#define PROMISE_WITHOUT(name_, needs_, lacks_) TEST_DEFINE(name_, 20, needs_, lacks_)
+#define PROMISE_WITHOUT(name_, needs_, lacks_) TEST_DEFINE(name_, 60, needs_, lacks_)
 
 bool store_can(uint32_t caps);
 
@@ -72,6 +72,8 @@ hf_client *open_client_with_handoff(int64_t handoff_ms);
 /* One of many that log in at once, on a machine that may have other things to do: the default is too short then. */
 hf_client *open_patient_client(void);
 hf_lock *must_acquire(hf_client *client, const char *name, const hf_options *options);
+/* Waits for what is held, until the deadline and not shorter. */
+void must_wait_in_vain(hf_client *client, const char *name, uint32_t wait_ms);
 void must_release(hf_lock *lock);
 /* Asks as a stranger, who re-enters nothing. */
 void check_busy(hf_client *client, const char *name);

@@ -141,12 +141,15 @@ PROMISE(ops_a_wait_ends_at_its_deadline_not_before, 0)
     hf_lock *lock = must_acquire(clients[0], name.text, NULL);
     for (int i = 0; i < 2; i++) {
         hf_options options = HF_OPTIONS_INIT;
-        options.wait_ms = 300; /* time enough for a store that is busy to answer once */
-        const int64_t deadline_ns = test_now_ns() + 300000000LL;
-        const hf_event event = finish(must_start(clients[i], name.text, &options, &name));
-        CHECK(test_now_ns() >= deadline_ns);
+        hf_event event = { .status = HF_UNKNOWN };
+        options.wait_ms = 300;
+        for (int try = 0; try < 20 && event.status == HF_UNKNOWN; try++) { /* as must_wait_in_vain() does */
+            const int64_t deadline_ns = test_now_ns() + 300000000LL;
+            event = finish(must_start(clients[i], name.text, &options, &name));
+            CHECK(test_now_ns() >= deadline_ns);
+            CHECK(event.lock == NULL);
+        }
         CHECK_STATUS(HF_TIMEOUT, event.status, &event.error);
-        CHECK(event.lock == NULL);
     }
     must_release(lock);
     check_becomes_free(clients[1], name.text);

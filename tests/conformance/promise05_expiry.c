@@ -136,10 +136,7 @@ PROMISE_WITHOUT(p05_a_paused_holder_keeps_what_is_bound_to_it, HF_CAP_BOUND | HF
     pid_t pid = holder_start(holder);
     helper_stop(pid);
     hf_client *client = open_client();
-    hf_options options = HF_OPTIONS_INIT;
-    hf_lock *none = NULL;
-    options.wait_ms = 500;
-    CHECK_STATUS(HF_TIMEOUT, hf_acquire(&none, client, holder->name.text, &options, NULL), NULL);
+    must_wait_in_vain(client, holder->name.text, 500);
     helper_continue(pid);
     holder_finish(holder, pid, HF_OK);
     CHECK(atomic_load(&holder->remaining_ms) > 0);

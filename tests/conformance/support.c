@@ -133,6 +133,26 @@ hf_lock *must_acquire(hf_client *client, const char *name, const hf_options *opt
     return lock;
 }
 
+/* A store that is silent for the whole of a short wait is told as trouble, and that is right; a busy machine makes any
+ * store silent now and then. The next wait will be answered. */
+void must_wait_in_vain(hf_client *client, const char *name, uint32_t wait_ms)
+{
+    enum { TRIES = 20 };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_error err = { 0 };
+    hf_status status = HF_UNKNOWN;
+    options.wait_ms = wait_ms;
+    for (int i = 0; i < TRIES && status == HF_UNKNOWN; i++) {
+        const int64_t deadline_ns = test_now_ns() + wait_ms * INT64_C(1000000);
+        hf_lock *none = NULL;
+        status = hf_acquire(&none, client, name, &options, &err);
+        CHECK(test_now_ns() >= deadline_ns);
+        CHECK(none == NULL);
+        CHECK(*err.message != '\0');
+    }
+    CHECK_STATUS(HF_TIMEOUT, status, &err);
+}
+
 void must_release(hf_lock *lock)
 {
     hf_error err = { 0 };

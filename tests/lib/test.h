@@ -53,7 +53,7 @@ struct test {
     }                                                                                                                  \
     static void test_##name_(void)
 
-#define TEST(name_) TEST_DEFINE(name_, 20, 0, 0)
+#define TEST(name_) TEST_DEFINE(name_, 60, 0, 0)
 #define TEST_LIMIT(name_, seconds_) TEST_DEFINE(name_, seconds_, 0, 0)
 
 void test_register(struct test *test);
