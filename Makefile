@@ -9,7 +9,7 @@ SOAK_MINUTES ?= 20
 TESTFLAGS ?=
 
 # model, interop, bench and demo are folders too.
-.PHONY: all build demo test test-all check lint format model interop bench soak install deb static clean help
+.PHONY: all build demo test test-all check lint format model interop bench bench-check soak install deb static clean help
 .NOTPARALLEL:
 
 all: build
@@ -58,6 +58,12 @@ bench:
 	@tools/build $(BUILD) -Dtests=true
 	@bench/run $(BUILD)
 
+# REVISION to compare with, if not the last release; STORES: these alone.
+bench-check:
+	@tools/setup test
+	@tools/build $(BUILD) -Dtests=true
+	@bench/check $(if $(REVISION),--base $(REVISION)) $(BUILD) $(STORES)
+
 soak:
 	@tools/setup test
 	@tools/test --minutes=$(SOAK_MINUTES) soak
@@ -94,6 +100,7 @@ help:
 	@echo "make model      go through every order of events of redlock:// with spin (two minutes)"
 	@echo "make interop    share locks with Redisson, Curator, etcdctl, consul and others, on real servers"
 	@echo "make bench      measure, beside what the system itself offers"
+	@echo "make bench-check  compare with the last release, by turns (half an hour); STORES=\"mem redis\", REVISION="
 	@echo "make soak       all tests and the long ones, over and over; SOAK_MINUTES=20"
 	@echo "make install    into PREFIX=/usr/local, below DESTDIR if that is set"
 	@echo "make static     the command in one file, with all engines but postgres: and mysql:"
