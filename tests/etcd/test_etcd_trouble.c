@@ -202,7 +202,7 @@ static void write_when_severed(void *memory)
     const char *folder = getenv("TEST_CERTIFICATES");
     hf_lock *none = NULL;
     signal(SIGPIPE, SIG_DFL);
-    snprintf(url, sizeof url, "%s?cafile=%s/ca.pem&cert=%s/client.pem&key=%s/client.key&timeout=500",
+    snprintf(url, sizeof url, "%s?cafile=%s/ca.pem&cert=%s/client.pem&key=%s/client.key&timeout=2000",
              severed->cluster->url, folder, folder, folder);
     store_url = url;
     hf_client *client = open_client();

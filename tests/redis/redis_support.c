@@ -53,7 +53,11 @@ hf_client *open_url(const char *format, ...)
     va_end(args);
     hf_client_options options = HF_CLIENT_OPTIONS_INIT;
     options.handoff_ms = -1;
-    REQUIRE_STATUS(HF_OK, hf_open(&client, url, &options, &err), &err);
+    /* A URL with a short time-out may ask too much of a busy machine, once. */
+    hf_status status = HF_UNAVAILABLE;
+    for (int tries = 0; tries < 20 && status == HF_UNAVAILABLE; tries++)
+        status = hf_open(&client, url, &options, &err);
+    REQUIRE_STATUS(HF_OK, status, &err);
     return client;
 }
 

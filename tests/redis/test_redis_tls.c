@@ -131,7 +131,7 @@ static void write_when_severed(void *memory)
     struct severed *severed = memory;
     hf_lock *other = NULL;
     signal(SIGPIPE, SIG_DFL);
-    hf_client *client = open_url("%s&connect_timeout=100", severed->server->tls_url);
+    hf_client *client = open_url("%s&connect_timeout=1000", severed->server->tls_url);
     must_acquire(client, NAME, NULL);
     gate_pass(&severed->holds);
     gate_await(&severed->paused, 1);
