@@ -5,7 +5,7 @@
  * What ends a grant:  release(); a time-to-live without a renewal; hf_break(); a restart; flush_all; the server by
  *                     itself, when it needs room and was started without -M.
  * Who counts time:    the server, in whole seconds. A record ends at a moment of its time, which we ask for now and
- *                     then, and up to BEHIND and a second late: so no delay on the way makes it end early.
+ *                     then, and up to MEMCACHED_BEHIND and a second late: so no delay on the way makes it end early.
  * Exchanges:          each ends with a look. What it changes depends on the number of the record seen last, so what is
  *                     late changes nothing. Where there is none a free one is added, which is all that a late request
  *                     can do; the next exchange puts ours in its place.
@@ -15,7 +15,7 @@
  * Cannot promise:     exclusion, if the server loses the record: the holder learns of it at its next renewal. Tokens,
  *                     if the clock was set back before a start, or the run before lasted for less than a second.
  */
-#include "engines/talk.h"
+#include "engines/memcached.h"
 #include "registry.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -31,7 +31,6 @@
 #define BATCH 32 /* exchanges of so many locks fit into a connection's buffers */
 #define TRIES_MOST 8
 #define FREE_LASTS (10 * HFI_SECOND)
-#define BEHIND (3 * HFI_SECOND)      /* the server's time is that of a timer, which comes once a second, if not late */
 #define TIME_LASTS (10 * HFI_SECOND) /* clocks drift apart */
 #define SLOW (HFI_SECOND / 4)
 
@@ -185,7 +184,7 @@ static void add_put(struct connection *connection, const char *word, struct hfi_
 {
     char value[VALUE_MAX], condition[24] = "";
     const hfi_time since_ns = connection->talk.of->env->now_ns() - connection->at_ns;
-    const uint64_t end_s = connection->time_s + (uint64_t)((since_ns + BEHIND + lasts_ns) / HFI_SECOND) + 1;
+    const uint64_t end_s = connection->time_s + (uint64_t)((since_ns + MEMCACHED_BEHIND + lasts_ns) / HFI_SECOND) + 1;
     const int size = snprintf(value, sizeof value, "%s\t%016" PRIx64 "\t%016" PRIx64 "\t%s\t%.159s", word, owner.client,
                               owner.serial, name, text);
     if (connection->seen.is_there)
@@ -408,6 +407,12 @@ static hf_status memcached_open(void *memory, const struct hfi_url *url, const s
     return status == HF_OK ? hfi_talk_end(&connection->talk, HF_OK) : status;
 }
 
+static hf_status memcached_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
+                                   hf_error *err)
+{
+    return hfi_memcached_examine(&((struct memcached_store *)memory)->talks, examination, deadline_ns, err);
+}
+
 static void memcached_close(void *memory)
 {
     hfi_talks_close(&((struct memcached_store *)memory)->talks);
@@ -427,4 +432,5 @@ const struct hfi_engine hfi_engine_memcached = {
     .renew = memcached_renew,
     .release = memcached_release,
     .evict = memcached_evict,
+    .examine = memcached_examine,
 };
