@@ -198,6 +198,7 @@ static void settle_all(hf_client *client)
 {
     for (struct hfi_hold *hold = hfi_hold_after(client, NULL), *next; hold; hold = next) {
         next = hfi_hold_after(client, hold);
+        hfi_undo_end(hold);
         hfi_hold_unpin(hold);
         hfi_hold_settle(hold);
     }

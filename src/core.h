@@ -502,6 +502,8 @@ void hfi_events_close(hf_client *client); /* lets go of the mutex in between */
 hf_status hfi_undo(struct hfi_hold *hold, hfi_time patience_ns, hf_error *err);
 /* What became of a release that the engine was asked for without that. */
 void hfi_undo_answered(struct hfi_hold *hold, hf_status status);
+/* No release will follow: it is done, or the store is closed. */
+void hfi_undo_end(struct hfi_hold *hold);
 /* The same at once, but not on this thread if the store may keep it waiting. */
 void hfi_undo_soon(struct hfi_hold *hold);
 

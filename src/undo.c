@@ -31,19 +31,26 @@ static bool is_unfinished(const hf_client *client, hf_status status)
     return status == HF_UNAVAILABLE || status == HF_UNKNOWN || status == HF_NOMEM || status == HF_DENIED;
 }
 
+void hfi_undo_end(struct hfi_hold *hold)
+{
+    hold->engaged = false;
+    if (hold->undoing) {
+        hold->undoing = false;
+        hfi_hold_schedule(hold);
+    }
+}
+
+/* A client that is being closed keeps what is unfinished: hf_close() tries it once more, and until the store is closed
+ * the engine may know of it. */
 void hfi_undo_answered(struct hfi_hold *hold, hf_status status)
 {
     const hf_client *client = hold->client;
     struct hfi_lease *lease = &hold->lease;
-    if (is_unfinished(client, status) && !client->closing && !(hold->undoing && hfi_now_ns() >= lease->deadline_ns)) {
+    if (!is_unfinished(client, status) || (hold->undoing && hfi_now_ns() >= lease->deadline_ns)) {
+        hfi_undo_end(hold);
+    } else if (!client->closing) {
         lease->failures = hold->undoing ? lease->failures + 1 : 1;
         finish_later(hold, hfi_now_ns() + hfi_backoff_ns(lease->failures, client->env.random()));
-    } else {
-        hold->engaged = false;
-        if (hold->undoing) {
-            hold->undoing = false;
-            hfi_hold_schedule(hold);
-        }
     }
 }
 

@@ -345,10 +345,10 @@ TEST(a_lock_without_an_end_is_asked_after_when_it_is_doubted)
 TEST(a_loss_of_a_grant_that_was_of_no_use_is_not_told)
 {
     hf_options options = HF_OPTIONS_INIT;
-    hf_client *client = scripted_client(900);
+    hf_client *client = scripted_client(test_ms(900));
     atomic_store(&script_lost_at_once, 1);
     script_set(&script_attempt, 1, HF_OK, true);
-    hf_lock *lock = take_for(600, client, &options);
+    hf_lock *lock = take_for(test_ms(600), client, &options);
     await_at_least(&script_renew.calls, 2);
     CHECK_INT(2, atomic_load(&script_attempt.calls));
     CHECK_INT(0, gate_count(&lost));

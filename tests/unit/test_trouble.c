@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TTL 600u
+#define TTL test_ms(600)
 
 static struct gate lost;
 static _Atomic int64_t lost_at_ns;
@@ -331,6 +331,21 @@ TEST(what_was_not_released_is_there_until_the_store_is_closed)
     for (int i = 0; i < 300; i++)
         CHECK_STATUS(HF_UNAVAILABLE, hf_release(locks[i], NULL), NULL);
     hf_close(client);
+    CHECK_INT(0, script_held);
+}
+
+/* It fails after the client has begun to close: the engine knows of the lock still, and is asked once more. */
+TEST(a_release_that_is_under_way_when_its_client_is_closed_is_made_again)
+{
+    hf_options options = HF_OPTIONS_INIT;
+    hf_client *client = scripted_client(0);
+    hf_lock *lock = take_for(600000, client, "x", &options);
+    script_set(&script_release, 2, HF_UNAVAILABLE, false);
+    CHECK_STATUS(HF_UNAVAILABLE, hf_release(lock, NULL), NULL);
+    atomic_store(&script_release.delay_ns, 300 * HFI_MS);
+    await_at_least(&script_release.calls, 2); /* by the keeper, which is still there */
+    hf_close(client);
+    CHECK_INT(3, atomic_load(&script_release.calls));
     CHECK_INT(0, script_held);
 }
 
