@@ -413,6 +413,15 @@ static hfi_time last_patience(const hf_client *client)
     return left < 0 ? 0 : left < LAST_PATIENCE ? left : LAST_PATIENCE;
 }
 
+/* It is held, or it is not. */
+static void tell_others(hf_client *client, struct hfi_hold *hold, const struct hfi_want *want)
+{
+    if (hold->state == HFI_HOLD_HELD && client->turns)
+        hfi_line_call_owner(hold, want);
+    wake_followers(client, hold);
+    hfi_hold_settle(hold);
+}
+
 /* What the store has said, or that nobody wants to know any more. */
 static hf_status conclude(hf_lock **out, struct hfi_contest *contest, hf_status status, hf_error *err)
 {
@@ -423,18 +432,14 @@ static hf_status conclude(hf_lock **out, struct hfi_contest *contest, hf_status 
         hfi_wait_end(client, &contest->wait);
     if (status == HF_OK)
         status = take_up(out, hold, want, err);
-    if (status == HF_OK) {
-        if (client->turns)
-            hfi_line_call_owner(hold, want);
-    } else {
+    if (status != HF_OK) {
         hold->state = HFI_HOLD_ENDED;
         hfi_hold_forget(hold);
         if (is_trouble(status) && want->may_wait) /* a patience is at its end */
             hfi_line_break_up(client, want->name_hash, want->name);
         hfi_undo(hold, last_patience(client), NULL);
     }
-    wake_followers(client, hold);
-    hfi_hold_settle(hold);
+    tell_others(client, hold, want);
     return status;
 }
 
@@ -548,7 +553,16 @@ bool hfi_contest_start(hf_op *op)
     return true;
 }
 
-bool hfi_contest_is_won(struct hfi_contest *contest)
+bool hfi_contest_win(hf_lock **out, hf_op *op)
 {
-    return !contest->wait.canceled && start_lease(contest);
+    struct hfi_contest *contest = op->contest;
+    hf_error err;
+    if (contest->wait.canceled || !start_lease(contest) || take_up(out, contest->hold, &op->want, &err) != HF_OK)
+        return false;
+    if (op->want.may_wait)
+        hfi_wait_end(op->client, &contest->wait);
+    tell_others(op->client, contest->hold, &op->want);
+    hfi_free(contest);
+    op->contest = NULL;
+    return true;
 }

@@ -393,8 +393,9 @@ hf_status hfi_contest_take(hf_lock **out, hf_client *client, const struct hfi_wa
 /* The same for an operation, on the thread of its caller: the store is asked, or a runner is to do so. It may be gone
  * afterwards. False: no memory. */
 bool hfi_contest_start(hf_op *op);
-/* The store's answer, a grant, can be taken up, and nothing is to be waited for. */
-bool hfi_contest_is_won(struct hfi_contest *contest);
+/* The store's answer to an operation, a grant, is taken up, and that is all; the mutex is not let go of. False: the
+ * operation is to be gone on with, and the grant may have to be given back. */
+bool hfi_contest_win(hf_lock **out, hf_op *op);
 hf_status hfi_contest_go_on(hf_lock **out, struct hfi_contest *contest, hf_error *err);
 
 uint64_t hfi_thread_number(void); /* needs no mutex */

@@ -232,12 +232,21 @@ bool hfi_operation_may_start(const hf_op *op)
     return client->starts && client->attended && !client->closing && client->under_way < UNDER_WAY_MOST;
 }
 
-/* What is granted, or given back, is so now. All else may have to be waited for, or told: a runner goes on with it. */
-static bool is_as_it_should_be(const hf_op *op)
+/* What is granted, or given back, is so now. All else may have to be waited for, or told: a runner goes on with it, as
+ * this thread may be the one that reads for all. So nothing may come in between, a cancel say: the mutex is kept. */
+static bool ends_here(hf_op *op)
 {
+    hf_lock *lock = NULL;
     if (op->answer != HF_OK || atomic_load(&op->ended) || op->client->closing)
         return false;
-    return op->kind != HFI_OP_ACQUIRE || hfi_contest_is_won(op->contest);
+    if (op->kind != HFI_OP_ACQUIRE) {
+        hfi_operation_run(op);
+        return true;
+    }
+    if (!hfi_contest_win(&lock, op))
+        return false;
+    hfi_operation_pass(op, lock);
+    return true;
 }
 
 void hfi_operation_end_exchange(hf_client *client)
@@ -257,9 +266,7 @@ static void take_answer(struct hfi_exchange *exchange, hf_status status, const h
     op->answer = status;
     if (status != HF_OK && !atomic_load(&op->ended))
         op->error = *err;
-    if (is_as_it_should_be(op))
-        hfi_operation_run(op);
-    else
+    if (!ends_here(op))
         hfi_operation_call(op);
     hfi_operation_end_exchange(client); /* last: until then hf_close() waits */
     hfi_client_unlock(client);

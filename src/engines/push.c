@@ -75,9 +75,9 @@ struct hfi_waiter *hfi_push_find(const struct hfi_push *push, uint64_t id)
 
 /* --- those who sleep --- */
 
-static void wake_up(struct hfi_push *push, struct hfi_waiter *waiter)
+static void wake_up(struct hfi_waiter *waiter)
 {
-    struct hfi_asleep *list = waiter->parked ? &push->parked : &push->threads;
+    struct hfi_asleep *list = waiter->asleep_in;
     if (!waiter->waker)
         return;
     *(waiter->prev_asleep ? &waiter->prev_asleep->next_asleep : &list->first) = waiter->next_asleep;
@@ -85,11 +85,10 @@ static void wake_up(struct hfi_push *push, struct hfi_waiter *waiter)
     waiter->waker = NULL;
 }
 
-static void fall_asleep(struct hfi_push *push, struct hfi_waiter *waiter, struct hfi_waker *waker, bool parked)
+static void fall_asleep(struct hfi_asleep *list, struct hfi_waiter *waiter, struct hfi_waker *waker)
 {
-    struct hfi_asleep *list = parked ? &push->parked : &push->threads;
     waiter->waker = waker;
-    waiter->parked = parked;
+    waiter->asleep_in = list;
     waiter->next_asleep = NULL;
     waiter->prev_asleep = list->last;
     *(list->last ? &list->last->next_asleep : &list->first) = waiter;
@@ -111,6 +110,49 @@ static void pass_duty_on(const struct hfi_push *push)
 }
 
 /* --- the connection --- */
+
+bool hfi_push_open(struct hfi_push *push, struct hfi_waiter *waiter, const struct hfi_request *request,
+                   hf_status *status, hf_error *err)
+{
+    wake_up(waiter); /* it may have been parked */
+    *status = HF_TIMEOUT;
+    while (push->fd < 0 && push->opens && waiter->refused_by != push) {
+        if (hfi_waker_called_back(request->waker) || push->env->now_ns() >= request->deadline_ns)
+            return false;
+        fall_asleep(&push->kept_out, waiter, request->parked ? request->parked : request->waker);
+        if (request->parked) {
+            *status = hfi_waker_park(request->parked, request->deadline_ns);
+            return false;
+        }
+        pthread_mutex_unlock(push->mutex);
+        hfi_waker_sleep(request->waker, NULL, 0, request->deadline_ns);
+        pthread_mutex_lock(push->mutex);
+        wake_up(waiter);
+    }
+    const bool refused = push->fd < 0 && waiter->refused_by == push;
+    waiter->refused_by = NULL;
+    *status = refused ? push->refusal.status : HF_OK;
+    if (refused && err)
+        *err = push->refusal;
+    if (refused || push->fd >= 0)
+        return false;
+    push->opens = true;
+    return true;
+}
+
+void hfi_push_opened(struct hfi_push *push, const hf_error *refusal)
+{
+    struct hfi_waiter *waiter;
+    push->opens = false;
+    if (refusal)
+        push->refusal = *refusal;
+    while ((waiter = push->kept_out.first) != NULL) {
+        struct hfi_waker *waker = waiter->waker;
+        waiter->refused_by = refusal ? push : NULL;
+        wake_up(waiter);
+        hfi_waker_wake(waker);
+    }
+}
 
 void hfi_push_connected(struct hfi_push *push, int fd, hfi_time look_ns)
 {
@@ -163,8 +205,10 @@ void hfi_push_address(struct hfi_waiter *waiter, uint64_t id)
 void hfi_push_remove(struct hfi_waiter *waiter)
 {
     struct hfi_push *push = waiter->push;
-    if (!push)
+    if (!push) {
+        wake_up(waiter); /* it may have been kept out */
         return;
+    }
     leave(push, waiter);
     *(waiter->prev ? &waiter->prev->next : &push->first) = waiter->next;
     *(waiter->next ? &waiter->next->prev : &push->last) = waiter->prev;
@@ -173,7 +217,7 @@ void hfi_push_remove(struct hfi_waiter *waiter)
     waiter->id = 0;
     if (!waiter->waker)
         return;
-    wake_up(push, waiter); /* parked: it may have been called to listen, and does not come */
+    wake_up(waiter); /* parked: it may have been called to listen, and does not come */
     pass_duty_on(push);
 }
 
@@ -215,20 +259,20 @@ hf_status hfi_push_wait(struct hfi_push *push, struct hfi_waiter *waiter, const 
     struct hfi_waker *const waker = request->waker;
     hfi_time until = earlier(waiter->ask_again_ns, request->deadline_ns);
     bool in_time = true;
-    wake_up(push, waiter); /* it may have been parked */
+    wake_up(waiter); /* it may have been parked */
     if (request->parked && waiter->push && push->listener && !is_over(push, waiter) && !hfi_waker_called_back(waker) &&
         push->env->now_ns() < until) {
-        fall_asleep(push, waiter, request->parked, true);
+        fall_asleep(&push->parked, waiter, request->parked);
         return hfi_waker_park(request->parked, until);
     }
-    fall_asleep(push, waiter, waker, false);
+    fall_asleep(&push->threads, waiter, waker);
     while (in_time && !is_over(push, waiter) && !hfi_waker_called_back(waker)) {
         until = earlier(waiter->ask_again_ns, request->deadline_ns);
         in_time = sleep_until(push, waiter, waker, until);
         /* It may have heard that there is no need to ask yet. */
         in_time = in_time || earlier(waiter->ask_again_ns, request->deadline_ns) > until;
     }
-    wake_up(push, waiter);
+    wake_up(waiter);
     if (push->listener == waiter)
         push->listener = NULL;
     pass_duty_on(push);

@@ -7,6 +7,9 @@
  * If nobody else is there, an operation listens, on the thread of its runner; and not the keeper: that may be in a
  * user's callback, which may wait for that very operation.
  *
+ * The connection is made by one of those who want it, when it is first wanted. The others wait for what comes of that,
+ * operations without a thread: they would be in each other's way, and one that hangs would keep a thread of each.
+ *
  * An engine says who waits, what is listened to, and what a message means. All functions are called with its mutex.
  */
 #ifndef HFI_PUSH_H
@@ -25,10 +28,10 @@ struct hfi_waiter {
     uint64_t number;                              /* of the push connection that it lined up under */
     hfi_time ask_again_ns;                        /* when it is to ask, should it hear nothing */
     struct hfi_waker *waker;                      /* while its thread sleeps, or it is parked */
-    bool parked;
+    struct hfi_asleep *asleep_in;                 /* then: this list */
+    const struct hfi_push *refused_by;            /* while it waited there, no connection could be made */
 };
 
-/* Threads, or operations that are parked. */
 struct hfi_asleep {
     struct hfi_waiter *first, *last;
 };
@@ -48,15 +51,25 @@ struct hfi_push {
     struct hfi_waiter *first, *last;
     struct hfi_waiter **table; /* by `id`; NULL as long as they are few */
     size_t table_size, count;
-    struct hfi_asleep threads, parked;
-    struct hfi_waiter *listener; /* NULL: nobody listens */
-    bool hears;                  /* that one is awake */
+    struct hfi_asleep threads, parked; /* the latter are operations */
+    struct hfi_asleep kept_out;        /* both, until there is a connection */
+    bool opens;                        /* somebody is about to make it */
+    hf_error refusal;                  /* what came of that, if there is none */
+    struct hfi_waiter *listener;       /* NULL: nobody listens */
+    bool hears;                        /* that one is awake */
 };
 
 /* `push` is zeroed. `fd`: one that never changes, or -1. */
 void hfi_push_init(struct hfi_push *push, const struct hfi_env *env, pthread_mutex_t *mutex, int fd,
                    bool (*has_news)(const struct hfi_waiter *waiter), void (*hear)(struct hfi_push *push));
 void hfi_push_free(struct hfi_push *push); /* nobody waits any more */
+/* True: there is no connection, and the caller is to make one, without the mutex, by request->deadline_ns; and to call
+ * hfi_push_opened(). False: there is one, HF_OK; or somebody else has tried in vain; or HF_TIMEOUT or HFI_PARKED, as of
+ * an engine's wait(). */
+bool hfi_push_open(struct hfi_push *push, struct hfi_waiter *waiter, const struct hfi_request *request,
+                   hf_status *status, hf_error *err);
+/* `refusal`: what all those who waited for it are told; NULL: there is one, or they are to try for themselves. */
+void hfi_push_opened(struct hfi_push *push, const hf_error *refusal);
 /* There is a new connection, to be looked after at `look_ns`. */
 void hfi_push_connected(struct hfi_push *push, int fd, hfi_time look_ns);
 /* There is none any more: whatever is missed from now on must be asked for, by all. */

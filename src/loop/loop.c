@@ -19,7 +19,7 @@
 /* The attendant sleeps so long at most while there is something to do now and then: nobody needs to wake it for a new
  * deadline that comes later. */
 #define ATTENDANCE HFI_SECOND
-/* It waits so long for room in a socket before it looks after itself. */
+/* Who is patient waits so long for room in a socket before it looks after itself. */
 #define ROOM_WAIT_MS 50
 
 hfi_time hfi_loop_now_ns(void)
@@ -131,12 +131,22 @@ static bool stop_sending(struct hfi_loop *loop, struct hfi_source *source)
     return !removed;
 }
 
-/* Leaves the sending to a thread whose operation awaits an answer from it; if there is none, whoever reads it will look
- * when it comes back. */
+static void ring(struct hfi_loop *loop)
+{
+    if (!loop->driver || loop->rung) /* else whoever is about to drive looks before it sleeps */
+        return;
+    loop->rung = true;
+    eventfd_write(loop->bell, 1);
+}
+
+/* Leaves the sending to a thread whose operation awaits an answer from it; if there is none, to whoever drives: the one
+ * that reads it comes back when it hears something, or after long. */
 static void leave_to_another(struct hfi_loop *loop, struct hfi_source *source)
 {
     if (source->sleepers.first)
         hfi_sleeper_wake(loop, source->sleepers.first, HFI_MOVED);
+    else
+        ring(loop);
 }
 
 /* The socket has no room for the rest. Whoever drives waits for that, too; but a thread that reads does not. */
@@ -458,14 +468,6 @@ void hfi_loop_leave(struct hfi_loop *loop)
 static bool is_alone(const struct hfi_source *source)
 {
     return !source || (source->unattended == 1 && !source->read && !source->sleepers.first);
-}
-
-static void ring(struct hfi_loop *loop)
-{
-    if (!loop->driver || loop->rung) /* else whoever is about to drive looks before it sleeps */
-        return;
-    loop->rung = true;
-    eventfd_write(loop->bell, 1);
 }
 
 void hfi_loop_start(struct hfi_loop *loop, struct hfi_op *op)

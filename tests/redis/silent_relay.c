@@ -16,7 +16,7 @@
 
 struct pair {
     int side[2]; /* the client's, the server's; -1: free */
-    bool subscribed, swallowed;
+    bool subscribed, swallowed, delayed;
 };
 
 static struct sockaddr_in loopback(int port)
@@ -39,7 +39,8 @@ static void let_in(struct relay *relay, int listener, struct pair *pairs)
         close(server);
         return;
     }
-    pairs[place] = (struct pair){ .side = { client, server } };
+    pairs[place] = (struct pair){ .side = { client, server }, .delayed = atomic_load(&relay->delay_new) };
+    atomic_fetch_add(&relay->delayed, pairs[place].delayed);
 }
 
 static void carry(struct pair *pair, int from)
@@ -77,6 +78,11 @@ static void mute(struct relay *relay, struct pair *pairs)
     atomic_store(&relay->swallow_pushes, false);
 }
 
+static bool is_delayed(const struct relay *relay, const struct pair *pair)
+{
+    return pair->delayed && atomic_load(&relay->delay_new);
+}
+
 struct start {
     struct relay *relay;
     int listener;
@@ -91,7 +97,8 @@ static void run(void *arg)
     while (test_now_ns() < test_deadline_ns()) {
         struct pollfd fds[1 + 2 * PAIRS_MOST] = { { .fd = start->listener, .events = POLLIN } };
         for (size_t i = 0; i < 2 * PAIRS_MOST; i++)
-            fds[1 + i] = (struct pollfd){ .fd = pairs[i / 2].side[i % 2], .events = POLLIN };
+            fds[1 + i] = (struct pollfd){ .fd = is_delayed(start->relay, &pairs[i / 2]) ? -1 : pairs[i / 2].side[i % 2],
+                                          .events = POLLIN };
         poll(fds, sizeof fds / sizeof *fds, LOOK_MS);
         mute(start->relay, pairs);
         for (size_t i = 0; i < 2 * PAIRS_MOST; i++) {

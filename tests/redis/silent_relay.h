@@ -14,6 +14,8 @@ struct relay {
     _Atomic bool swallow_pushes; /* connections that have subscribed so far lose everything from now on, both ways */
     _Atomic bool swallow_all;    /* all connections that exist now do */
     _Atomic uint32_t swallowed;  /* how many do */
+    _Atomic bool delay_new;      /* connections that come from now on carry nothing until this is taken back */
+    _Atomic uint32_t delayed;    /* how many came */
     pid_t pid;
 };
 

@@ -55,17 +55,26 @@ static void finish(hf_op *op)
     must_release(event.lock);
 }
 
+static hf_op *start(hf_client *client, int i, const hf_options *options)
+{
+    hf_op *op = NULL;
+    hf_error err = { 0 };
+    REQUIRE_STATUS(HF_OK, hf_start_acquire(&op, client, name_of(i), options, NULL, &err), &err);
+    return op;
+}
+
 TEST_LIMIT(a_thousand_locks_are_waited_for_by_few_threads, 120)
 {
     static hf_lock *locks[MANY];
     static hf_op *ops[MANY];
     struct redis_server *server = serve("");
     hf_client *holder = open_client(), *client = open_client();
+    finish(start(client, MANY, NULL)); /* the attendant is there, and a runner that stays */
     const int threads = count_entries("/proc/self/task"), descriptors = count_entries("/proc/self/fd");
     hold_and_wait(server, holder, client, MANY, locks, ops);
-    /* Those that ran them end when there is nothing to do, but helpers stay that were called in a hurry; and each has
-     * slept with a descriptor of its own, at most. */
-    while (count_entries("/proc/self/task") > threads + 12)
+    /* The listener, and a keeper and a helper of each client. Those that ran the operations end when there is nothing
+     * to do; and each has slept with a descriptor of its own, at most. */
+    while (count_entries("/proc/self/task") > threads + 6)
         await_a_moment();
     CHECK(count_entries("/proc/self/fd") <= descriptors + 80);
     for (int i = 0; i < MANY; i++) {
@@ -75,6 +84,79 @@ TEST_LIMIT(a_thousand_locks_are_waited_for_by_few_threads, 120)
     hf_close(client);
     hf_close(holder);
     redis_server_stop(server);
+}
+
+/* They wait for the connection to listen on, which one of them makes. */
+TEST_LIMIT(a_push_connection_that_hangs_keeps_one_thread_and_no_more, 60)
+{
+    enum { WAITING = 100 };
+    hf_lock *locks[WAITING];
+    hf_op *ops[WAITING];
+    struct redis_server *server = serve("");
+    struct relay *relay = relay_start(server->port);
+    hf_client *holder = open_client(), *client = NULL;
+    const hf_options options = with_ttl(endless_ttl_ms());
+    const hf_client_options patient = { .size = sizeof patient, .timeout_ms = 60000 };
+    char url[64];
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", relay->port);
+    REQUIRE_INT(HF_OK, hf_open(&client, url, &patient, NULL));
+    for (int i = 0; i < WAITING; i++)
+        locks[i] = must_acquire(holder, name_of(i), &options);
+    finish(start(client, WAITING, NULL));
+    const int threads = count_entries("/proc/self/task");
+    atomic_store(&relay->delay_new, true);
+    for (int i = 0; i < WAITING; i++)
+        ops[i] = start(client, i, &options);
+    finish(start(client, WAITING, NULL)); /* so is all that was asked before it */
+    while (atomic_load(&relay->delayed) == 0 || count_entries("/proc/self/task") > threads + FEW)
+        await_a_moment();
+    CHECK_INT(1, atomic_load(&relay->delayed));
+    hf_op_free(ops[0]); /* which may be the one that makes it */
+    atomic_store(&relay->delay_new, false);
+    for (int i = 1; i < WAITING; i++)
+        await_queue(server, name_of(i), 1);
+    for (int i = 1; i < WAITING; i++) {
+        must_release(locks[i]);
+        finish(ops[i]);
+    }
+    must_release(locks[0]);
+    check_becomes_free(holder, name_of(0));
+    hf_close(client);
+    hf_close(holder);
+    relay_stop(relay);
+}
+
+/* Nobody is left waiting for what another one has given up, nor for one who was in a hurry. */
+TEST_LIMIT(a_push_connection_that_cannot_be_made_keeps_nobody_from_the_lock, 60)
+{
+    hf_op *ops[2 * FEW];
+    hf_lock *locks[2 * FEW];
+    hf_event event;
+    struct redis_server *server = serve("");
+    struct relay *relay = relay_start(server->port);
+    hf_client *holder = open_client(), *client = open_url("redis://127.0.0.1:%d?connect_timeout=200", relay->port);
+    hf_options options = with_ttl(endless_ttl_ms());
+    finish(start(client, 2 * FEW, NULL));
+    atomic_store(&relay->delay_new, true);
+    for (int i = 0; i < 2 * FEW; i++) {
+        locks[i] = must_acquire(holder, name_of(i), NULL);
+        options.wait_ms = i < FEW ? 100 : 0;
+        ops[i] = start(client, i, &options);
+    }
+    for (int i = 0; i < FEW; i++) {
+        while (!hf_op_wait(ops[i], 1000, &event, sizeof event))
+            ;
+        CHECK_STATUS(HF_TIMEOUT, event.status, &event.error);
+        hf_op_free(ops[i]);
+        must_release(locks[i]);
+    }
+    for (int i = FEW; i < 2 * FEW; i++) { /* they ask from time to time */
+        must_release(locks[i]);
+        finish(ops[i]);
+    }
+    hf_close(client);
+    hf_close(holder);
+    relay_stop(relay);
 }
 
 TEST_LIMIT(whoever_listens_for_all_may_be_cancelled, 60)
@@ -139,14 +221,6 @@ TEST_LIMIT(threads_and_operations_listen_for_each_other, 60)
 }
 
 /* --- exchanges that no thread waits for --- */
-
-static hf_op *start(hf_client *client, int i, const hf_options *options)
-{
-    hf_op *op = NULL;
-    hf_error err = { 0 };
-    REQUIRE_STATUS(HF_OK, hf_start_acquire(&op, client, name_of(i), options, NULL, &err), &err);
-    return op;
-}
 
 /* The first one starts the threads that there are in any case. */
 static void warm_up(hf_client *client)

@@ -15,7 +15,8 @@ _Atomic int script_lost_at_once;
 _Atomic int64_t script_counted_ns;
 _Atomic int script_done;
 atomic_bool script_reserves, script_endless, script_starts;
-_Atomic int script_refused, script_started;
+_Atomic int script_refused, script_started, script_kept_waiting;
+static _Thread_local bool tells;
 static _Atomic uint64_t token;
 
 /* Those that are held are in a list of the store's, as in engines whose locks share a session. */
@@ -158,6 +159,7 @@ static hf_status scripted_renew(void *store, struct hfi_renewal *renewals, size_
 static hf_status scripted_release(void *store, void *memory, const struct hfi_request *request, hf_error *err)
 {
     struct scripted_lock *lock = memory;
+    atomic_fetch_add(&script_kept_waiting, tells);
     const hf_status status = answer(&script_release, request->deadline_ns);
     atomic_fetch_add(&script_done, request->done_ms != 0);
     if (status == HF_OK && lock->held)
@@ -196,7 +198,9 @@ static void answer_started(struct scripted_store *store, struct hfi_exchange *ex
         status = scripted_attempt(store, exchange->lock, exchange->request, exchange->grant, &err);
     else
         status = scripted_release(store, exchange->lock, exchange->request, &err);
+    tells = true;
     exchange->done(exchange, status, &err);
+    tells = false;
 }
 
 static void scripted_attend(void *memory)

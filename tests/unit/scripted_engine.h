@@ -45,6 +45,8 @@ extern atomic_bool script_endless;
 /* Exchanges can be started without a thread that waits: the same. So many are refused; so many were started. */
 extern atomic_bool script_starts;
 extern _Atomic int script_refused, script_started;
+/* Releases that were made by whoever told the core of an answer, in done(). */
+extern _Atomic int script_kept_waiting;
 
 void script_set(struct script *script, int count, hf_status status, bool stalls);
 hf_client *scripted_client(uint32_t timeout_ms);

@@ -9,6 +9,8 @@
 #include "scripted_engine.h"
 #include "shared.h"
 #include "test.h"
+#include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 static hf_client *open_starting(uint32_t timeout_ms)
@@ -173,6 +175,62 @@ TEST(what_is_granted_after_it_was_cancelled_is_given_back)
         await_nothing_held();
     }
     hf_close(client);
+}
+
+struct race {
+    hf_client *client;
+    hf_op *_Atomic op;
+    _Atomic int calls; /* of the store, before that was started */
+};
+
+enum { RACES = 20000 };
+
+static void start_one(struct race *race)
+{
+    hf_event event;
+    atomic_store(&race->calls, atomic_load(&script_attempt.calls));
+    hf_op *op = start(race->client, "x", 10000);
+    atomic_store(&race->op, op);
+    while (!hf_op_wait(op, 1000, &event, sizeof event))
+        ;
+    CHECK(event.status == HF_OK || event.status == HF_CANCELED);
+    while (atomic_load(&race->op))
+        sched_yield();
+    hf_op_free(op);
+    hf_release(event.lock, NULL);
+}
+
+static void cancel_one(struct race *race, int patience)
+{
+    while (!atomic_load(&race->op))
+        sched_yield();
+    while (atomic_load(&script_attempt.calls) == atomic_load(&race->calls))
+        ;
+    for (volatile int i = 0; i < patience; i++)
+        ;
+    hf_op_cancel(atomic_load(&race->op));
+    atomic_store(&race->op, NULL);
+}
+
+static void *cancel_all(void *arg)
+{
+    for (int i = 0; i < RACES; i++)
+        cancel_one(arg, i % 4000);
+    return NULL;
+}
+
+/* Nobody's cancel makes the thread that reads for all wait for the store. */
+TEST_LIMIT(a_cancel_at_the_moment_of_the_grant_keeps_no_reader_waiting, 60)
+{
+    struct race race = { .client = open_starting(1000) };
+    pthread_t canceller;
+    REQUIRE(pthread_create(&canceller, NULL, cancel_all, &race) == 0);
+    for (int i = 0; i < RACES; i++)
+        start_one(&race);
+    pthread_join(canceller, NULL);
+    await_nothing_held();
+    CHECK_INT(0, atomic_load(&script_kept_waiting));
+    hf_close(race.client);
 }
 
 /* Whether they are cancelled, granted or released at that moment. */

@@ -115,7 +115,9 @@ hf_status hfi_postgres_guard(void *memory, const char *resource, uint64_t token,
 
 /* --- postgres_push.c --- */
 
-hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns, hf_error *err);
+/* Sees to it that there is a connection to listen to; or as an engine's wait(), while another one does so. */
+hf_status hfi_postgres_listen(struct postgres_store *store, struct postgres_lock *lock,
+                              const struct hfi_request *request, hf_error *err);
 void hfi_postgres_push_open(struct postgres_store *store);
 void hfi_postgres_push_close(struct postgres_store *store);
 /* False: nothing can be heard now. Else `backend` is the process that listens. */

@@ -24,26 +24,43 @@ static hf_status begin_to_listen(struct postgres_store *store, struct postgres_c
     return hfi_postgres_not_unknown(status, err);
 }
 
-hf_status hfi_postgres_listen(struct postgres_store *store, hfi_time deadline_ns, hf_error *err)
+/* Nobody else does so now. */
+static hf_status make_push(struct postgres_store *store, hfi_time deadline_ns, hf_error *err)
 {
     struct postgres_connection *connection = NULL;
-    pthread_mutex_lock(&store->mutex);
-    const bool there = store->push.connection != NULL;
-    pthread_mutex_unlock(&store->mutex);
-    if (there)
-        return HF_OK;
     hf_status status = hfi_postgres_connect(store, &connection, deadline_ns, err);
-    if (status != HF_OK)
+    if (status == HF_OK)
+        status = begin_to_listen(store, connection, deadline_ns, err);
+    if (status != HF_OK) {
+        hfi_postgres_disconnect(connection);
         return status;
-    status = begin_to_listen(store, connection, deadline_ns, err);
-    pthread_mutex_lock(&store->mutex);
-    if (status == HF_OK && !store->push.connection) { /* else another thread was faster */
-        store->push.connection = connection;
-        hfi_push_connected(&store->push.shared, PQsocket(connection->pq), HFI_NEVER);
-        connection = NULL;
     }
+    pthread_mutex_lock(&store->mutex);
+    store->push.connection = connection;
+    hfi_push_connected(&store->push.shared, PQsocket(connection->pq), HFI_NEVER);
     pthread_mutex_unlock(&store->mutex);
-    hfi_postgres_disconnect(connection);
+    return HF_OK;
+}
+
+hf_status hfi_postgres_listen(struct postgres_store *store, struct postgres_lock *lock,
+                              const struct hfi_request *request, hf_error *err)
+{
+    const hfi_time limit = store->env->now_ns() + store->env->timeout_ns;
+    const bool hurried = request->deadline_ns <= limit;
+    struct hfi_push *push = &store->push.shared;
+    hf_error trouble = { .message = "" };
+    hf_status status;
+    pthread_mutex_lock(&store->mutex);
+    const bool mine = hfi_push_open(push, &lock->waiter, request, &status, err);
+    pthread_mutex_unlock(&store->mutex);
+    if (!mine)
+        return status;
+    trouble.status = status = make_push(store, hurried ? request->deadline_ns : limit, &trouble);
+    pthread_mutex_lock(&store->mutex);
+    hfi_push_opened(push, status == HF_OK || hurried ? NULL : &trouble); /* who had little time knows nothing */
+    pthread_mutex_unlock(&store->mutex);
+    if (status != HF_OK && err)
+        *err = trouble;
     return status;
 }
 

@@ -265,8 +265,7 @@ hf_status hfi_postgres_row_wait(struct postgres_store *store, struct postgres_lo
     if (store->deaf)
         return poll_later(store, lock, request);
     if (!lock->queued) {
-        const hfi_time limit = earlier(store->env->now_ns() + store->env->timeout_ns, request->deadline_ns);
-        const hf_status status = hfi_postgres_listen(store, limit, err);
+        const hf_status status = hfi_postgres_listen(store, lock, request, err);
         lock->wants_place = true;
         /* A wait that was too short for that is over, and nothing else. */
         return status == HF_UNAVAILABLE && store->env->now_ns() >= request->deadline_ns ? HF_TIMEOUT : status;

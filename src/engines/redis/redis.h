@@ -507,7 +507,8 @@ hf_status hfi_redis_ask_confirmed(struct redis_store *store, struct redis_questi
 
 /* True for what was pushed, { kind, channel, … }, whichever way it was published. */
 bool hfi_redis_is_about(const redisReply *reply, const char *kind);
-/* Makes sure that messages for `lock` can reach us from `node`. HF_OK: they can, or will soon: hfi_redis_listen(). */
+/* Makes sure that messages for `lock` can reach us from `node`. HF_OK: they can, or will soon: hfi_redis_listen(). As
+ * an engine's wait(), while another one sees to it. */
 hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                               const struct hfi_request *request, hfi_time deadline_ns, hf_error *err);
 /* Before the server is asked for a place in the queue: a message for `lock` may come at any time from then on, even

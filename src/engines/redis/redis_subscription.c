@@ -88,30 +88,60 @@ static hf_status connect_push(struct redis_store *store, const struct redis_node
     return hfi_redis_connect(out, &node->address, &store->config.access, deadline_ns, err);
 }
 
-/* Makes sure that there is a connection to listen to. */
-static hf_status open_push(struct redis_store *store, struct redis_node *node, hfi_time deadline_ns, hf_error *err)
+/* Nobody else does so now. */
+static hf_status make_push(struct redis_store *store, struct redis_node *node, bool demoted, hfi_time deadline_ns,
+                           hf_error *err)
 {
     struct redis_connection *connection = NULL;
-    pthread_mutex_lock(&store->mutex);
-    const bool there = node->push.connection != NULL, demoted = node->demoted;
-    pthread_mutex_unlock(&store->mutex);
-    if (there)
-        return HF_OK;
     hf_status status = connect_push(store, node, demoted, &connection, deadline_ns, err);
     if (status == HF_OK && !store->by_channels)
         status = subscribe_client(store, connection, deadline_ns, err);
-    pthread_mutex_lock(&store->mutex);
-    if (status == HF_OK && !node->push.connection) { /* else another thread was faster */
-        node->push.connection = connection;
-        node->demoted = false;
-        node->push.heard_ns = store->env->now_ns();
-        node->push.pinged_ns = 0;
-        node->push.unsubscribed = 0;
-        hfi_push_connected(&node->push.shared, connection->fd, due(&node->push));
-        connection = NULL;
+    if (status != HF_OK) {
+        hfi_redis_disconnect(connection);
+        return status;
     }
+    pthread_mutex_lock(&store->mutex);
+    node->push.connection = connection;
+    node->demoted = false;
+    node->push.heard_ns = store->env->now_ns();
+    node->push.pinged_ns = 0;
+    node->push.unsubscribed = 0;
+    hfi_push_connected(&node->push.shared, connection->fd, due(&node->push));
     pthread_mutex_unlock(&store->mutex);
-    hfi_redis_disconnect(connection);
+    return HF_OK;
+}
+
+static bool get_wait(struct redis_lock *lock)
+{
+    if (!lock->wait && (lock->wait = hfi_alloc(sizeof *lock->wait)) != NULL)
+        lock->wait->lock = lock;
+    return lock->wait;
+}
+
+/* Makes sure that there is a connection to listen to, or has it parked until there is. */
+static hf_status open_push(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
+                           const struct hfi_request *request, hfi_time deadline_ns, hf_error *err)
+{
+    struct hfi_push *push = &node->push.shared;
+    hf_error trouble = { .message = "" };
+    hf_status status;
+    pthread_mutex_lock(&store->mutex);
+    if (!get_wait(lock)) {
+        pthread_mutex_unlock(&store->mutex);
+        return hfi_fail(err, HF_NOMEM, 0, "no memory to wait with");
+    }
+    const bool mine = hfi_push_open(push, &lock->wait->waiter, request, &status, err), demoted = node->demoted;
+    pthread_mutex_unlock(&store->mutex);
+    if (!mine)
+        return status;
+    trouble.status = status = make_push(store, node, demoted, deadline_ns, &trouble);
+    /* Who had little time for it knows nothing. */
+    const bool tells = status != HF_OK && deadline_ns < request->deadline_ns;
+    pthread_mutex_lock(&store->mutex);
+    hfi_push_opened(push, tells ? &trouble : NULL);
+    pthread_mutex_unlock(&store->mutex);
+    if (status != HF_OK && err)
+        *err = trouble;
     return status;
 }
 
@@ -173,13 +203,6 @@ static void leave_channel(const struct redis_store *store, struct redis_push *pu
     hfi_free(old);
 }
 
-static bool get_wait(struct redis_lock *lock)
-{
-    if (!lock->wait && (lock->wait = hfi_alloc(sizeof *lock->wait)) != NULL)
-        lock->wait->lock = lock;
-    return lock->wait;
-}
-
 /* The lock that waits there. */
 static struct redis_lock *lock_of(const struct hfi_waiter *waiter)
 {
@@ -203,8 +226,6 @@ static hf_status subscribe_lock(const struct redis_store *store, struct redis_no
     const struct redis_dialect *dialect = store->config.dialect;
     redis_keys keys;
     char channel[HFI_REDIS_KEY_MAX];
-    if (!get_wait(lock))
-        return hfi_fail(err, HF_NOMEM, 0, "no memory to wait with");
     if (hfi_redis_node_of(lock) && hfi_redis_node_of(lock) != node)
         stop_waiting(store, lock);
     if (lock->wait->channel && lock->wait->waiter.number == node->push.shared.number)
@@ -224,7 +245,7 @@ static hf_status subscribe_lock(const struct redis_store *store, struct redis_no
 hf_status hfi_redis_subscribe(struct redis_store *store, struct redis_node *node, struct redis_lock *lock,
                               const struct hfi_request *request, hfi_time deadline_ns, hf_error *err)
 {
-    hf_status status = open_push(store, node, deadline_ns, err);
+    hf_status status = open_push(store, node, lock, request, deadline_ns, err);
     if (status != HF_OK || !store->by_channels)
         return status;
     pthread_mutex_lock(&store->mutex);
@@ -503,6 +524,8 @@ void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock
             : NULL;
     if (node)
         stop_waiting(store, lock);
+    else if (lock->wait)
+        hfi_push_remove(&lock->wait->waiter);
     hfi_free(lock->wait);
     lock->wait = NULL;
     lock->state = state;

@@ -97,6 +97,7 @@ static bool take_replies(struct redis_wire *wire, hf_error *err)
         }
         struct redis_call *call = wire->calls[wire->answered++ & (wire->room - 1)];
         if (!call) { /* nobody waits for it any more */
+            wire->scripts = hfi_redis_is_error(reply, "NOSCRIPT") ? 0 : wire->scripts;
             freeReplyObject(reply);
             continue;
         }

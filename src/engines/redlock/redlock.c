@@ -165,7 +165,7 @@ static hf_status prepare_to_wait(struct redlock_store *store, struct redlock_loc
                                                  hfi_redlock_answer_by(store, request->ttl_ms, deadline), err);
     if (status == HF_OK)
         hfi_redis_expect(&store->redis, node, &lock->redis, request->owner);
-    else
+    else if (status != HF_TIMEOUT) /* that is ours: another one was about to listen */
         hfi_redlock_mark(store, node, true);
     if (status == HF_UNAVAILABLE) /* the next usher, or the end of the wait */
         return env->now_ns() >= request->deadline_ns ? HF_TIMEOUT : HF_OK;
@@ -228,20 +228,48 @@ static hf_status redlock_wait(void *memory, void *lock_memory, const struct hfi_
 
 /* --- giving back and keeping --- */
 
-/* A majority has let go of it, or none can any more. As long as that is open, also a master that was slow a moment ago
- * is waited for: one of three that have it, say, while the other two of five have never had it. */
-static bool release_is_decided(const struct redlock_round *round)
+/* How many masters have let go of it, and how many did not have it. */
+struct departure {
+    size_t gone, kept;
+};
+
+static struct departure count_gone(const struct redlock_round *round)
 {
-    const struct redlock_store *store = round->store;
-    size_t gone = 0, kept = 0;
-    for (size_t i = 0; i < store->count; i++) {
+    struct departure departure = { 0, 0 };
+    for (size_t i = 0; i < round->store->count; i++) {
         const struct redlock_leg *leg = &round->legs[i];
         if (leg->state != REDLOCK_ANSWERED)
             continue;
-        gone += hfi_redlock_number(leg->reply, 0) == 1;
-        kept += hfi_redlock_number(leg->reply, 0) != 1;
+        departure.gone += hfi_redlock_number(leg->reply, 0) == 1;
+        departure.kept += hfi_redlock_number(leg->reply, 0) != 1;
     }
-    return gone >= store->quorum || kept > store->count - store->quorum;
+    return departure;
+}
+
+/* A majority never had it, or has it no more. */
+static bool is_lost(const struct redlock_store *store, struct departure departure)
+{
+    return departure.kept > store->count - store->quorum;
+}
+
+/* A majority has let go of it, or none can any more. */
+static bool release_is_decided(const struct redlock_round *round)
+{
+    const struct departure departure = count_gone(round);
+    return departure.gone >= round->store->quorum || is_lost(round->store, departure);
+}
+
+/* A majority does not have it, and it was there until now: a master that does not answer may have been one of those
+ * that granted it, while another one, which has never had it, was slow. */
+static bool is_free(const struct redlock_store *store, struct departure departure)
+{
+    return departure.gone > 0 && departure.gone + departure.kept >= store->quorum;
+}
+
+static bool is_free_or_lost(const struct redlock_round *round)
+{
+    const struct departure departure = count_gone(round);
+    return is_free(round->store, departure) || is_lost(round->store, departure);
 }
 
 /* … and everybody else who may have it was told. */
@@ -285,7 +313,6 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
     struct redlock_round round = { .store = store, .lock = lock, .must = lock->maybe };
     struct redis_command command = { REDIS_ROOM(REDLOCK_WORDS_MOST) };
     struct redlock_words words;
-    size_t gone = 0, kept = 0;
     pthread_mutex_lock(&store->redis.mutex);
     const bool was_held = lock->redis.state == REDIS_HELD;
     pthread_mutex_unlock(&store->redis.mutex);
@@ -302,30 +329,27 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
         hfi_redlock_add_release(&command, store, &words, "");
     for (size_t i = 0; i < store->count; i++)
         round.legs[i].command = was_held || lock->maybe & 1u << i ? &command : NULL;
-    round.decided = was_held ? release_is_decided : NULL;
+    /* That its work is done must be known to a majority. */
+    const bool marks = request->done_ms > 0;
+    round.decided = !was_held ? NULL : marks ? release_is_decided : is_free_or_lost;
     hfi_redlock_ask(&round, was_held ? enough_released : hfi_redlock_all_answered,
                     hfi_redlock_answer_by(store, request->ttl_ms, request->deadline_ns));
-    for (size_t i = 0; i < store->count; i++) {
-        if (round.legs[i].state != REDLOCK_ANSWERED)
-            continue;
-        lock->maybe &= ~(1u << i);
-        if (hfi_redlock_number(round.legs[i].reply, 0) == 1)
-            gone++;
-        else
-            kept++;
-    }
+    for (size_t i = 0; i < store->count; i++)
+        lock->maybe &= round.legs[i].state == REDLOCK_ANSWERED ? ~(1u << i) : ~0u;
+    const struct departure departure = count_gone(&round);
+    const bool lost = is_lost(store, departure), freed = !marks && is_free(store, departure);
     hfi_redlock_end(&round);
     hfi_redlock_reach(store, lock, &command, lock->maybe & hfi_redlock_untold(&round), REACH_MOST);
     if (!was_held && lock->maybe)
-        return hfi_redlock_too_few(&round, gone + kept, "answered", err);
-    if (was_held && gone < store->quorum && kept <= store->count - store->quorum)
-        return hfi_redlock_too_few(&round, gone, "let go of it", err);
+        return hfi_redlock_too_few(&round, departure.gone + departure.kept, "answered", err);
+    if (was_held && departure.gone < store->quorum && !lost && !freed)
+        return hfi_redlock_too_few(&round, departure.gone, "let go of it", err);
     lock->redis.state = REDIS_NEW;
     lock->redis.queued = false;
     lock->score = 0;
-    if (was_held && gone < store->quorum && request->done_ms)
+    if (was_held && lost && marks)
         take_back_record(store, lock, request);
-    if (was_held && gone < store->quorum)
+    if (was_held && lost)
         return hfi_fail(err, HF_LOST, 0, "a majority of the masters no longer had it");
     return HF_OK;
 }

@@ -28,6 +28,8 @@
  * stopped, and is sent nothing more: it would be kept here. */
 #define OWED_MOST 512u
 #define OWED_TOO_MUCH 4096u
+/* The same for what a socket had no room for: a few hundred renewals of many locks would be as much. */
+#define UNSENT_MOST ((size_t)1 << 20)
 /* How long close() waits for those that are slower than the majority, unless the URL says what an answer may take. */
 #define DRAIN_MOST HFI_SECOND
 
@@ -45,11 +47,16 @@ static struct redlock_round *round_of(struct hfi_op *op)
 void hfi_redlock_mark(struct redlock_store *store, struct redis_node *node, bool failed)
 {
     hfi_time pause = DOWN_FIRST;
+    const hfi_time now = hfi_redis_now_ns();
     pthread_mutex_lock(&store->redis.mutex);
+    if (failed && node->try_again_ns > now) { /* that is known: all that was under way fails with its connection */
+        pthread_mutex_unlock(&store->redis.mutex);
+        return;
+    }
     for (unsigned i = 0; i < node->failures && pause < DOWN_MOST; i++)
         pause *= 2;
     node->failures = failed ? node->failures + 1 : 0;
-    node->try_again_ns = failed ? hfi_redis_now_ns() + (pause < DOWN_MOST ? pause : DOWN_MOST) : 0;
+    node->try_again_ns = failed ? now + (pause < DOWN_MOST ? pause : DOWN_MOST) : 0;
     pthread_mutex_unlock(&store->redis.mutex);
 }
 
@@ -115,6 +122,11 @@ static uint64_t owed(const struct redis_wire *wire)
     return wire->said - wire->answered - wire->waiting;
 }
 
+static bool has_stopped(const struct redis_wire *wire)
+{
+    return owed(wire) >= OWED_TOO_MUCH || (owed(wire) && wire->source.out.used + wire->plain.used >= UNSENT_MOST);
+}
+
 static struct redis_wire **slot_for(const struct redlock_round *round, size_t index)
 {
     struct redis_node *node = round->store->masters[index];
@@ -177,7 +189,7 @@ static bool start_sending(struct redlock_leg *leg)
 {
     struct redlock_round *round = leg->round;
     const struct redis_wire *wire = *leg->call.slot;
-    if (leg->call.op.over || (wire && owed(wire) >= OWED_TOO_MUCH)) {
+    if (leg->call.op.over || (wire && has_stopped(wire))) {
         leg->call.op.woken = hfi_fail(&round->trouble, HF_UNAVAILABLE, 0, "a master has stopped answering");
         return false;
     }
@@ -197,14 +209,16 @@ static bool start_sending(struct redlock_leg *leg)
 static bool goes_again(struct redlock_leg *leg)
 {
     struct redis_wire *wire = *leg->call.slot;
-    if (leg->call.op.woken != HF_OK || leg->call.op.over || !hfi_redis_is_error(leg->reply, "NOSCRIPT"))
+    if (leg->call.op.woken != HF_OK || !hfi_redis_is_error(leg->reply, "NOSCRIPT"))
+        return false;
+    if (wire)
+        wire->scripts &= ~script_bit(leg);
+    if (leg->call.op.over)
         return false;
     freeReplyObject(leg->reply);
     leg->reply = NULL;
     leg->call.got = 0;
     leg->sent = false;
-    if (wire)
-        wire->scripts &= ~script_bit(leg);
     return true;
 }
 
