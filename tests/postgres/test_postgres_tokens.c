@@ -226,3 +226,52 @@ TEST_LIMIT(the_last_holder_is_not_taken_for_the_holder, 60)
     CHECK(strstr(err.message, "somebody else") != NULL);
     hf_close(client);
 }
+
+/* --- no floor --- */
+
+static void *try_it(void *arg)
+{
+    struct waiter *waiter = arg;
+    hf_lock *lock = NULL;
+    waiter->status = hf_try_acquire(&lock, waiter->client, waiter->name, NULL, NULL);
+    if (lock)
+        must_release(lock);
+    return NULL;
+}
+
+/* After a crash: one finds no mark, and another one makes it before the first can look why it got nothing. */
+TEST_LIMIT(a_free_lock_is_not_busy_though_another_one_makes_the_mark, 60)
+{
+    struct postgres_server *server = start_lazy();
+    pthread_t thread;
+    hf_close(open_client());
+    crash(server, 0);
+    struct waiter waiter = { .client = open_client(), .name = "x", .status = HF_BUSY };
+    postgres_server_do(server, "BEGIN");
+    postgres_server_do(server, "LOCK TABLE pg_database IN ACCESS EXCLUSIVE MODE"); /* the look needs it, a try not */
+    REQUIRE_INT(0, pthread_create(&thread, NULL, try_it, &waiter));
+    postgres_server_await(server, 1, "SELECT count(*) FROM pg_locks WHERE NOT granted");
+    postgres_server_do(server, "INSERT INTO holdfast_locks_waiters (name, client, serial, backend, note)"
+                               " VALUES ('', 0, 0, 0, '0')");
+    postgres_server_do(server, "COMMIT");
+    pthread_join(thread, NULL);
+    CHECK_STATUS(HF_OK, waiter.status, NULL);
+    hf_close(waiter.client);
+}
+
+TEST_LIMIT(a_free_lock_is_not_busy_though_no_mark_can_stay, 60)
+{
+    struct postgres_server *server = start_lazy();
+    hf_client *client = open_client();
+    hf_lock *lock = NULL;
+    hf_error err = { 0 };
+    postgres_server_do(server, "TRUNCATE holdfast_locks_waiters");
+    postgres_server_do(server, "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+                               " CREATE TRIGGER skip BEFORE INSERT ON holdfast_locks_waiters FOR EACH ROW"
+                               " EXECUTE FUNCTION skip()");
+    CHECK_STATUS(HF_UNAVAILABLE, hf_try_acquire(&lock, client, "x", NULL, &err), NULL);
+    CHECK(strstr(err.message, "emptied again and again") != NULL);
+    postgres_server_do(server, "DROP FUNCTION skip CASCADE");
+    must_release(must_acquire(client, "x", NULL));
+    hf_close(client);
+}

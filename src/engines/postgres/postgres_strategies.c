@@ -259,6 +259,8 @@ static const char insert_evict[] = "DELETE FROM {L} l WHERE l.name = $1" EVICTED
     "k.locktype = 'advisory' AND k.objsubid = 1"                                                                       \
     " AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())"                               \
     " AND ((k.classid::bigint << 32) | k.objid::bigint) = " KEY(name)
+#define IS_HELD_BY(name, whom) "EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(name) " AND k.granted" whom ")"
+#define THAT_BACKEND " AND k.pid = g.backend"
 /* Whose row lock it is stands in the row itself: the transaction. A process number alone may have gone to another
  * session since, which holds another lock. */
 #define HOLDS_ROW                                                                                                      \
@@ -298,11 +300,10 @@ static const char advisory_take_once[] = ADVISORY_GRANT(" WHERE CASE WHEN EXISTS
                                                         ") THEN false ELSE " ADVISORY_TRY " END");
 static const char advisory_grant[] = ADVISORY_GRANT("");
 
-/* Whether there is a floor, and who holds it: the row is that of the last who did. */
+/* Whether there is a floor; who holds it, as the row is that of the last who did; and whether anybody does. */
 static const char advisory_look[] =
-    "SELECT EXISTS (SELECT FROM {W} w WHERE w.client = 0 AND w.serial = 0), g.host, g.pid FROM (SELECT 1) one"
-    " LEFT JOIN {G} g ON g.name = $1 AND EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(
-        "$1") " AND k.granted AND k.pid = g.backend)";
+    "SELECT EXISTS (SELECT FROM {W} w WHERE w.client = 0 AND w.serial = 0), g.host, g.pid, " IS_HELD_BY(
+        "$1", "") " FROM (SELECT 1) one LEFT JOIN {G} g ON g.name = $1 AND " IS_HELD_BY("$1", THAT_BACKEND);
 
 static const char token_floor[] =
     "WITH mark AS (INSERT INTO {G} (name) VALUES ('') ON CONFLICT (name) DO NOTHING)"
@@ -322,9 +323,7 @@ static const char advisory_unlock[] = "SELECT pg_advisory_unlock(" KEY("$1") ")"
 #define ADVISORY_INSPECT(wanted)                                                                                       \
     "SELECT name, host, g.pid, token, " HELD_MS ", -1, (SELECT count(*) FROM pg_locks k WHERE " ADVISORY_OF(           \
         "g.name") " AND NOT k.granted), note FROM {G} g WHERE g.client IS NOT NULL AND " wanted                        \
-                  " AND EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(                                            \
-                      "g.name") " AND k.granted AND k.pid = g.backend)"                                                \
-                                " ORDER BY name"
+                  " AND " IS_HELD_BY("g.name", THAT_BACKEND) " ORDER BY name"
 
 static const char advisory_inspect[] = ADVISORY_INSPECT(BEGINS);
 static const char advisory_inspect_one[] = ADVISORY_INSPECT(IS_IT);
