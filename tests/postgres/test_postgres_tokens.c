@@ -192,6 +192,39 @@ TEST_LIMIT(tokens_grow_though_the_marks_are_removed, 60)
     hf_close(other);
 }
 
+/* Of the mark that is on the disk, after which those who know it go by it for a while. */
+TEST_LIMIT(tokens_grow_though_the_ceiling_is_removed_before_a_crash, 60)
+{
+    struct postgres_server *server = start_lazy();
+    hf_client *client = open_client();
+    uint64_t last = 0;
+    for (int i = 1; i <= 2; i++) {
+        for (int j = 0; j < 5; j++)
+            check_grows(&last, take_once(client, "x"));
+        postgres_server_do(server, "DELETE FROM holdfast_locks_grants WHERE name = ''");
+        for (int j = 0; j < 5; j++)
+            check_grows(&last, take_once(client, "x"));
+        crash(server, -3600000LL * i);
+        check_grows(&last, take_once(client, "x"));
+    }
+    hf_close(client);
+}
+
+TEST_LIMIT(a_ceiling_that_is_removed_is_made_anew, 60)
+{
+    static const char highest[] = "SELECT max(token) FROM holdfast_locks_grants WHERE name <> ''";
+    struct postgres_server *server = start_lazy();
+    hf_close(open_client());
+    postgres_server_do(server, "INSERT INTO holdfast_locks_grants (name, token) VALUES ('ahead', 9000000000000000)");
+    hf_client *client = open_client();
+    must_release(must_acquire(client, "x", NULL)); /* makes the floor */
+    postgres_server_do(server, "DELETE FROM holdfast_locks_grants WHERE name = ''");
+    take_once(client, "x"); /* the first raised nothing, as nobody was granted anything before */
+    CHECK(postgres_server_number(server, "SELECT token FROM holdfast_locks_grants WHERE name = ''") >
+          postgres_server_number(server, "%s", highest));
+    hf_close(client);
+}
+
 /* By a session that hangs: without it a grant waits for the disk, and for nothing else. */
 TEST_LIMIT(a_mark_that_is_locked_holds_up_nobody, 60)
 {

@@ -305,16 +305,24 @@ static const char advisory_look[] =
     "SELECT EXISTS (SELECT FROM {W} w WHERE w.client = 0 AND w.serial = 0), g.host, g.pid, " IS_HELD_BY(
         "$1", "") " FROM (SELECT 1) one LEFT JOIN {G} g ON g.name = $1 AND " IS_HELD_BY("$1", THAT_BACKEND);
 
+/* A ceiling is that much above a token that its table had before. So should the row be deleted, no token that a crash can
+ * make forgotten is further above those that are left. */
+#define AHEAD "15000000"
+#define LOST_CEILING "coalesce((SELECT max(l.token) + " AHEAD " FROM {G} l), 0)"
+
 static const char token_floor[] =
-    "WITH mark AS (INSERT INTO {G} (name) VALUES ('') ON CONFLICT (name) DO NOTHING)"
-    " INSERT INTO {W} (name, client, serial, backend, note) SELECT '', 0, 0, 0,"
-    " coalesce((SELECT g.token FROM {G} g WHERE g.name = ''), 0)::text ON CONFLICT (client, serial) DO NOTHING";
+    "WITH mark AS (SELECT coalesce((SELECT g.token FROM {G} g WHERE g.name = ''), " LOST_CEILING ") AS token),"
+    " made AS (INSERT INTO {G} (name, token) SELECT '', token FROM mark ON CONFLICT (name) DO NOTHING)"
+    " INSERT INTO {W} (name, client, serial, backend, note) SELECT '', 0, 0, 0, token::text FROM mark"
+    " ON CONFLICT (client, serial) DO NOTHING";
 
 /* One at a time: who hangs while it has the row locked must hold up nobody. */
 static const char token_ceiling[] =
-    "UPDATE {G} g SET token = greatest(g.token, greatest($1, " MICROSECONDS ") + 10000000)"
-    " FROM (SELECT m.name FROM {G} m WHERE m.name = '' FOR UPDATE SKIP LOCKED) m WHERE g.name = m.name"
-    " RETURNING g.token";
+    "WITH raised AS (UPDATE {G} g SET token = greatest(g.token, $1 + " AHEAD ") FROM (SELECT m.name FROM {G} m"
+    " WHERE m.name = '' FOR UPDATE SKIP LOCKED) m WHERE g.name = m.name RETURNING g.token),"
+    " made AS (INSERT INTO {G} (name, token) SELECT '', " LOST_CEILING " WHERE NOT EXISTS (SELECT FROM {G} m"
+    " WHERE m.name = '') ON CONFLICT (name) DO NOTHING RETURNING token)"
+    " SELECT token FROM raised UNION ALL SELECT token FROM made";
 
 static const char advisory_block[] = "SELECT pg_advisory_lock(" KEY("$1") ")";
 

@@ -15,13 +15,18 @@
  * ceiling raised every few seconds by one of its grants, which waits; who does not has nothing to gain. If somebody
  * else has the ceiling locked, the grant is one that waits, and no more.
  *
+ * Should somebody delete the ceiling, it is made anew where it can have been at most, by the next one who raises it or
+ * needs it for a floor: it is raised to a little above the last token that whoever does so was given, which is in the
+ * same table, and on the disk with it.
+ *
  * A ceiling that was raised in an earlier run of the same server does no harm: the floor is not below it. One of
  * another server, which may not have it on its disk, is forgotten.
  */
 #include "postgres.h"
 #include <string.h>
 
-/* The ceiling is raised to ten seconds ahead; only by who was granted something a while ago, and so may be again. */
+/* The ceiling is raised to fifteen seconds above the last token, and so ten ahead of the time; only by who was granted
+ * something a while ago, and so may be again. */
 #define RAISE_PAUSE (9 * HFI_SECOND)
 #define A_WHILE (5 * HFI_SECOND)
 
