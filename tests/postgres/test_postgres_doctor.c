@@ -58,7 +58,6 @@ TEST_LIMIT(a_server_that_forgets_is_found, 60)
     struct postgres_server *server = start_store("lease", "");
     static const char *const settings[][3] = { { "fsync", "'off'", "disk" },
                                                { "full_page_writes", "'off'", "pages" },
-                                               { "synchronous_commit", "'off'", "commits" },
                                                { "autovacuum", "'off'", "vacuum" } };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         char words[60];
@@ -67,6 +66,9 @@ TEST_LIMIT(a_server_that_forgets_is_found, 60)
         found(HF_FINDING_RISK, settings[i][2], words);
         reset(server, settings[i][0]);
     }
+    set(server, "synchronous_commit", "'off'");
+    found(HF_FINDING_OK, "commits", "synchronous_commit is local"); /* in sessions of ours */
+    reset(server, "synchronous_commit");
     hf_client *client = open_client(); /* while it can still commit */
     set(server, "synchronous_standby_names", "'nobody'");
     must_find(find_with(client, 0), HF_FINDING_BROKEN, "replication", "there is none");

@@ -225,6 +225,24 @@ TEST_LIMIT(a_ceiling_that_is_removed_is_made_anew, 60)
     hf_close(client);
 }
 
+/* Whatever a role has as its default: what a token relies on is on the disk. */
+TEST_LIMIT(tokens_grow_though_the_role_does_not_wait_for_the_disk, 60)
+{
+    struct postgres_server *server = start_lazy();
+    uint64_t last = 0;
+    postgres_server_do(server, "ALTER ROLE postgres SET synchronous_commit = off");
+    for (int i = 1; i <= 2; i++) {
+        hf_client *client = open_client();
+        for (int j = 0; j < 5; j++)
+            check_grows(&last, take_once(client, "x"));
+        crash(server, -3600000LL * i);
+        hf_close(client);
+    }
+    hf_client *client = open_client();
+    check_grows(&last, take_once(client, "x"));
+    hf_close(client);
+}
+
 /* By a session that hangs: without it a grant waits for the disk, and for nothing else. */
 TEST_LIMIT(a_mark_that_is_locked_holds_up_nobody, 60)
 {
