@@ -93,6 +93,9 @@ TEST_LIMIT(tables_that_cannot_keep_locks_are_found, 60)
     postgres_server_do(server, "ALTER TABLE holdfast_locks SET UNLOGGED");
     must_find(find_with(client, 0), HF_FINDING_RISK, "logging", "holdfast_locks: unlogged");
     postgres_server_do(server, "ALTER TABLE holdfast_locks SET LOGGED");
+    postgres_server_do(server, "ALTER TABLE holdfast_locks_waiters SET LOGGED");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "logging", "holdfast_locks_waiters\": logged");
+    postgres_server_do(server, "ALTER TABLE holdfast_locks_waiters SET UNLOGGED");
     postgres_server_do(server, "CREATE SCHEMA other; CREATE TABLE other.holdfast_locks (name text)");
     must_find(find_with(client, 0), HF_FINDING_RISK, "search_path", "in other");
     postgres_server_do(server, "DROP SCHEMA other CASCADE");

@@ -243,6 +243,22 @@ TEST_LIMIT(tokens_grow_though_the_role_does_not_wait_for_the_disk, 60)
     hf_close(client);
 }
 
+/* A crash then does not remove the mark, by whose absence it is known. */
+TEST_LIMIT(tokens_grow_though_those_who_wait_are_logged, 60)
+{
+    struct postgres_server *server = start_lazy();
+    uint64_t last = 0;
+    postgres_server_do(server, "ALTER TABLE holdfast_locks_waiters SET LOGGED");
+    hf_client *client = open_client();
+    for (int i = 1; i <= 2; i++) {
+        for (int j = 0; j < 5; j++)
+            check_grows(&last, take_once(client, "x"));
+        crash(server, -3600000LL * i);
+        check_grows(&last, take_once(client, "x"));
+    }
+    hf_close(client);
+}
+
 /* By a session that hangs: without it a grant waits for the disk, and for nothing else. */
 TEST_LIMIT(a_mark_that_is_locked_holds_up_nobody, 60)
 {

@@ -208,6 +208,12 @@ static hf_status look_at_tables(const struct doctor *doctor, hf_error *err)
         hfi_finding(examination, HF_FINDING_OK, "tables",
                     "they are there, and a unique index keeps each name's row alone\n%s (\\d %s)", names->locks,
                     names->locks);
+    if (found.waiters_last)
+        hfi_finding(examination, HF_FINDING_RISK, "logging",
+                    "a crash of the server must empty this table, or it is not noticed: tokens of advisory locks can "
+                    "be smaller after it than before, and clients that have seen this wait for the disk with each\n"
+                    "%s: logged (\\d %s)\nALTER TABLE %s SET UNLOGGED",
+                    names->waiters, names->waiters, names->waiters);
     if (found.tables && (!found.guard || !found.done))
         hfi_finding(examination, HF_FINDING_NOTE, "guard",
                     "tokens cannot be checked in the database, or work not be marked as done; locks do not need it\n"
