@@ -76,6 +76,20 @@ static const char forget_done[] = "DELETE FROM {D} WHERE name = $1 AND token = $
 /* On the connection that has the lock, which is why no owner is compared. */
 static const char bound_mark[] = MARK_INTO " VALUES ($1, $2, $3, $5, $6, " NOW ", " NOW " + " TTL ")" MARK_OVER;
 
+/* --- whether a session has a lock that is bound to it --- */
+
+#define ADVISORY_OF(name)                                                                                              \
+    "k.locktype = 'advisory' AND k.objsubid = 1"                                                                       \
+    " AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())"                               \
+    " AND ((k.classid::bigint << 32) | k.objid::bigint) = " KEY(name)
+#define IS_HELD_BY(name, whom) "EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(name) " AND k.granted" whom ")"
+#define THAT_BACKEND " AND k.pid = g.backend"
+/* Whose row lock it is stands in the row itself: the transaction. A process number alone may have gone to another
+ * session since, which holds another lock. */
+#define HOLDS_ROW                                                                                                      \
+    "EXISTS (SELECT FROM {L} l JOIN pg_locks k ON k.transactionid = l.xmax WHERE l.name = g.name"                      \
+    " AND k.locktype = 'transactionid' AND k.mode = 'ExclusiveLock' AND k.granted AND k.pid = g.backend)"
+
 /* --- lease and version --- */
 
 #define IS_FREE "(l.client IS NULL OR l.expires <= " NOW ")"
@@ -168,9 +182,12 @@ static const char lease_mark[] = FREE_AND_MARK(LEASE_FREE);
 static const char lease_evict[] = MAKE_FREE EVICTED;
 
 /* In the row of grants, which stays when the next one is served. A statement of its own after the other: within it this
- * would wait for that row while it has the row of the lock, which insert locks the other way round. */
-static const char row_blame[] = "INSERT INTO {G} AS g (name, token, note) VALUES ($1, $2, $3)"
-                                " ON CONFLICT (name) DO UPDATE SET note = excluded.note WHERE g.client IS NULL";
+ * would wait for that row while it has the row of the lock, which insert locks the other way round. The row may be that
+ * of who holds the lock with a strategy that is bound to a connection, and it then stays; or has held it. */
+static const char row_blame[] =
+    "INSERT INTO {G} AS g (name, token, note) VALUES ($1, $2, $3)"
+    " ON CONFLICT (name) DO UPDATE SET note = excluded.note, client = NULL, serial = NULL, backend = NULL"
+    " WHERE g.client IS NULL OR NOT (" IS_HELD_BY("g.name", THAT_BACKEND) " OR " HOLDS_ROW ")";
 
 static const char row_broken[] = "SELECT g.note FROM {G} g WHERE g.name = $1 AND g.client IS NULL";
 
@@ -255,18 +272,6 @@ static const char insert_evict[] = "DELETE FROM {L} l WHERE l.name = $1" EVICTED
     " ON CONFLICT (name) DO UPDATE SET token = greatest(g.token + 1, excluded.token), client = excluded.client,"       \
     " serial = excluded.serial, backend = excluded.backend, since = excluded.since, host = excluded.host,"             \
     " pid = excluded.pid, note = excluded.note RETURNING token"
-#define ADVISORY_OF(name)                                                                                              \
-    "k.locktype = 'advisory' AND k.objsubid = 1"                                                                       \
-    " AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())"                               \
-    " AND ((k.classid::bigint << 32) | k.objid::bigint) = " KEY(name)
-#define IS_HELD_BY(name, whom) "EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(name) " AND k.granted" whom ")"
-#define THAT_BACKEND " AND k.pid = g.backend"
-/* Whose row lock it is stands in the row itself: the transaction. A process number alone may have gone to another
- * session since, which holds another lock. */
-#define HOLDS_ROW                                                                                                      \
-    "EXISTS (SELECT FROM {L} l JOIN pg_locks k ON k.transactionid = l.xmax WHERE l.name = g.name"                      \
-    " AND k.locktype = 'transactionid' AND k.mode = 'ExclusiveLock' AND k.granted AND k.pid = g.backend)"
-
 #define GRANTED(token) "$1, " token ", $2, $3, $4, " NOW ", $5, $6, $7"
 
 static const char grant[] = "INSERT INTO {G} AS g (" GRANT_COLUMNS
