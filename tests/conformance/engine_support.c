@@ -211,6 +211,13 @@ void check_broken_is_not_told_of_others(const char *name, void *server, int64_t 
     hf_close(other);
 }
 
+void found(hf_finding_level level, const char *what, const char *words)
+{
+    hf_client *client = open_patient_client();
+    must_find(find_with(client, 0), level, what, words);
+    hf_close(client);
+}
+
 void check_rests(void)
 {
     struct timespec before, after;

@@ -7,6 +7,7 @@
 #define ENGINE_SUPPORT_H
 
 #include "conformance.h"
+#include "findings.h"
 
 /* Makes `url` the store of open_client(). */
 void use_url(const char *url);
@@ -32,6 +33,9 @@ void check_broken_is_told_after(const char *bound, bool excludes);
  * `notes` counts what breaks have left in the server, `remove` takes the lock out of it. */
 void check_broken_is_not_told_of_others(const char *name, void *server, int64_t (*notes)(void *server),
                                         void (*remove)(void *server, const char *name));
+
+/* As must_find(), of a session that begins now. */
+void found(hf_finding_level level, const char *what, const char *words);
 
 /* For a second this process does next to nothing. */
 void check_rests(void);

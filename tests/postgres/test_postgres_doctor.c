@@ -3,7 +3,6 @@
  * test_postgres_doctor.c: what hf_examine() says of servers that are set up well, and of one that is set up badly in
  * each way that can be had.
  */
-#include "findings.h"
 #include "postgres_support.h"
 #include "server_clock.h"
 
@@ -27,14 +26,6 @@ static void reset(struct postgres_server *server, const char *name)
     snprintf(sql, sizeof sql, "SELECT count(*) FROM pg_settings WHERE name = '%s' AND source <> 'configuration file'",
              name);
     postgres_server_await(server, 1, sql);
-}
-
-/* Of a session that begins after the setting was changed. */
-static void found(hf_finding_level level, const char *what, const char *words)
-{
-    hf_client *client = open_client();
-    must_find(find_with(client, 0), level, what, words);
-    hf_close(client);
 }
 
 /* The server of a test is as fast as can be: nothing is flushed. */
