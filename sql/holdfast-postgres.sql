@@ -64,7 +64,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS :"schema".:"waiters" (
 );
 
 -- The last token of each name where the lock itself does not keep it (insert, for-update, advisory), and who holds it;
--- advisory: or held it last. The row without a name: how far tokens of advisory locks may be forgotten by a crash.
+-- advisory: or held it last. The row without a name: how far tokens of advisory locks may be forgotten by a crash; it is
+-- made anew if it is deleted.
 -- lease, version, insert: of a lock that was broken, in the note: whose token that was, and who did it.
 CREATE TABLE IF NOT EXISTS :"schema".:"grants" (
     name text COLLATE "C" PRIMARY KEY,

@@ -137,6 +137,32 @@ void check_broken_is_told(void)
     hf_close(other);
 }
 
+void check_broken_is_told_after(const char *bound, bool excludes)
+{
+    hf_client *client = open_client(), *other = open_client(), *before = NULL;
+    const hf_options options = with_ttl(endless_ttl_ms());
+    hf_error err = { 0 };
+    unsigned shown = 0;
+    REQUIRE_STATUS(HF_OK, hf_open(&before, bound, NULL, &err), &err);
+    hf_lock *lock = must_acquire(before, "renewed", NULL);
+    CHECK_STATUS(HF_OK, hf_break(before, "renewed", NULL), NULL); /* it writes nothing more */
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    check_told_when_it_renews(client, other, false);
+    lock = must_acquire(before, "renewed", NULL);
+    if (!excludes) {
+        hf_lock *beside = must_acquire(client, "renewed", &options);
+        CHECK_STATUS(HF_OK, hf_break(other, "renewed", NULL), NULL);
+        CHECK_STATUS(HF_LOST, hf_release(beside, &err), &err);
+        CHECK(strstr(err.message, "broken by") == NULL);
+    }
+    CHECK_STATUS(HF_OK, hf_inspect(before, "renewed", count_one, &shown, NULL), NULL);
+    CHECK_INT(1, shown);
+    must_release(lock);
+    hf_close(before);
+    hf_close(client);
+    hf_close(other);
+}
+
 /* The middle one of three is not broken, and stays. */
 void check_broken_is_told_with_others(uint32_t ttl_ms)
 {
@@ -183,6 +209,13 @@ void check_broken_is_not_told_of_others(const char *name, void *server, int64_t 
     hf_release(lock, NULL);
     hf_close(client);
     hf_close(other);
+}
+
+void found(hf_finding_level level, const char *what, const char *words)
+{
+    hf_client *client = open_patient_client();
+    must_find(find_with(client, 0), level, what, words);
+    hf_close(client);
 }
 
 void check_rests(void)

@@ -4,17 +4,9 @@
  * about to fail.
  */
 #include "etcd_support.h"
-#include "findings.h"
 
 #include <stdio.h>
 #include <string.h>
-
-static void found(hf_finding_level level, const char *what, const char *words)
-{
-    hf_client *client = open_patient_client();
-    must_find(find_with(client, 0), level, what, words);
-    hf_close(client);
-}
 
 TEST_LIMIT(a_good_server_has_nothing_wrong, 60)
 {

@@ -4,6 +4,7 @@
  */
 #include "mysql_support.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define MARKS "SELECT count(*) FROM holdfast_locks_grants WHERE note LIKE 'token % broken by %'"
@@ -15,6 +16,21 @@ TEST_LIMIT(a_holder_is_told_who_breaks_its_lock, 90)
         use_strategy(server, strategy_names[i]);
         check_broken_is_told();
         check_broken_is_told_with_others(endless_ttl_ms()); /* its connection is ended, which has it ask at once */
+    }
+}
+
+/* And of whom nothing else tells that it has it no more. */
+TEST_LIMIT(a_holder_is_told_though_a_bound_strategy_had_the_name_before, 90)
+{
+    static const char *const bound[] = { "get-lock", "for-update" };
+    struct mysql_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES && !is_bound(strategy_names[i]); i++) {
+        for (size_t b = 0; b < 2; b++) {
+            char url[200];
+            use_strategy(server, strategy_names[i]);
+            snprintf(url, sizeof url, "%s?strategy=%s", server->url, bound[b]);
+            check_broken_is_told_after(url, b == 1);
+        }
     }
 }
 

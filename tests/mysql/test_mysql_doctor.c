@@ -3,19 +3,10 @@
  * test_mysql_doctor.c: what hf_examine() says of servers that are set up well, and of one that is set up badly in each
  * way that can be had.
  */
-#include "findings.h"
 #include "mysql_support.h"
 #include "server_clock.h"
 
 #include <stdio.h>
-
-/* Of a session that begins after the setting was changed. */
-static void found(hf_finding_level level, const char *what, const char *words)
-{
-    hf_client *client = open_client();
-    must_find(find_with(client, 0), level, what, words);
-    hf_close(client);
-}
 
 /* The server of a test is as fast as can be: nothing is flushed. */
 #define DURABLE "--innodb-flush-log-at-trx-commit=1 --innodb-flush-method=fsync --sync-binlog=1 --innodb-doublewrite=1"

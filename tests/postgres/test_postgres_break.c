@@ -20,6 +20,21 @@ TEST_LIMIT(a_holder_is_told_who_breaks_its_lock, 90)
     check_broken_is_told_with_others(test_ms(9000)); /* the keeper asks after a third of it */
 }
 
+/* And of whom nothing else tells that it has it no more. */
+TEST_LIMIT(a_holder_is_told_though_a_bound_strategy_had_the_name_before, 90)
+{
+    static const char *const bound[] = { "advisory", "for-update" };
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < STRATEGIES && !is_bound(strategy_names[i]); i++) {
+        for (size_t b = 0; b < 2; b++) {
+            char url[200];
+            use_strategy(server, strategy_names[i]);
+            snprintf(url, sizeof url, "%s?strategy=%s", server->url, bound[b]);
+            check_broken_is_told_after(url, b == 1);
+        }
+    }
+}
+
 static int64_t notes(void *server)
 {
     return postgres_server_number(server, "%s", MARKS);

@@ -136,6 +136,25 @@ TEST_LIMIT(a_grant_that_was_handed_on_survives_a_crash, 120)
     check_handed_on(server, "insert", "version");
 }
 
+/* Whatever a role has as its default. */
+TEST_LIMIT(a_grant_survives_a_crash_though_the_role_does_not_wait_for_the_disk, 120)
+{
+    struct postgres_server *server = start_lazy(LAZY);
+    const hf_options options = with_ttl(endless_ttl_ms());
+    postgres_server_do(server, "ALTER ROLE postgres SET synchronous_commit = off");
+    for (size_t i = 0; i < ROWS; i++) {
+        const char *name = strategy_names[i];
+        use_strategy(server, name);
+        hf_client *client = open_client();
+        hf_lock *lock = must_acquire(client, name, &options);
+        crash(server);
+        CHECK_INT((int64_t)hf_token(lock),
+                  postgres_server_number(server, "SELECT token FROM holdfast_locks WHERE name = '%s'", name));
+        hf_release(lock, NULL);
+        hf_close(client);
+    }
+}
+
 /* What was said to be done, and what was broken, waits for the disk as ever. */
 TEST_LIMIT(what_is_done_or_broken_survives_a_crash, 120)
 {

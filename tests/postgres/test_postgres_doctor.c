@@ -3,7 +3,6 @@
  * test_postgres_doctor.c: what hf_examine() says of servers that are set up well, and of one that is set up badly in
  * each way that can be had.
  */
-#include "findings.h"
 #include "postgres_support.h"
 #include "server_clock.h"
 
@@ -29,14 +28,6 @@ static void reset(struct postgres_server *server, const char *name)
     postgres_server_await(server, 1, sql);
 }
 
-/* Of a session that begins after the setting was changed. */
-static void found(hf_finding_level level, const char *what, const char *words)
-{
-    hf_client *client = open_client();
-    must_find(find_with(client, 0), level, what, words);
-    hf_close(client);
-}
-
 /* The server of a test is as fast as can be: nothing is flushed. */
 #define DURABLE "-c fsync=on -c full_page_writes=on -c synchronous_commit=on"
 
@@ -58,7 +49,6 @@ TEST_LIMIT(a_server_that_forgets_is_found, 60)
     struct postgres_server *server = start_store("lease", "");
     static const char *const settings[][3] = { { "fsync", "'off'", "disk" },
                                                { "full_page_writes", "'off'", "pages" },
-                                               { "synchronous_commit", "'off'", "commits" },
                                                { "autovacuum", "'off'", "vacuum" } };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         char words[60];
@@ -67,6 +57,9 @@ TEST_LIMIT(a_server_that_forgets_is_found, 60)
         found(HF_FINDING_RISK, settings[i][2], words);
         reset(server, settings[i][0]);
     }
+    set(server, "synchronous_commit", "'off'");
+    found(HF_FINDING_OK, "commits", "synchronous_commit is local"); /* in sessions of ours */
+    reset(server, "synchronous_commit");
     hf_client *client = open_client(); /* while it can still commit */
     set(server, "synchronous_standby_names", "'nobody'");
     must_find(find_with(client, 0), HF_FINDING_BROKEN, "replication", "there is none");
@@ -91,6 +84,9 @@ TEST_LIMIT(tables_that_cannot_keep_locks_are_found, 60)
     postgres_server_do(server, "ALTER TABLE holdfast_locks SET UNLOGGED");
     must_find(find_with(client, 0), HF_FINDING_RISK, "logging", "holdfast_locks: unlogged");
     postgres_server_do(server, "ALTER TABLE holdfast_locks SET LOGGED");
+    postgres_server_do(server, "ALTER TABLE holdfast_locks_waiters SET LOGGED");
+    must_find(find_with(client, 0), HF_FINDING_RISK, "logging", "holdfast_locks_waiters\": logged");
+    postgres_server_do(server, "ALTER TABLE holdfast_locks_waiters SET UNLOGGED");
     postgres_server_do(server, "CREATE SCHEMA other; CREATE TABLE other.holdfast_locks (name text)");
     must_find(find_with(client, 0), HF_FINDING_RISK, "search_path", "in other");
     postgres_server_do(server, "DROP SCHEMA other CASCADE");

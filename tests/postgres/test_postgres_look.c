@@ -89,3 +89,22 @@ TEST_LIMIT(a_process_number_may_have_gone_to_another_session, 60)
     hf_close(client);
     hf_close(other);
 }
+
+/* The number of a session that has ended goes to another one, a program's that writes no row. */
+TEST_LIMIT(a_break_ends_who_has_the_lock_whatever_the_row_says, 60)
+{
+    struct postgres_server *server = start_store("advisory", "");
+    PGconn *stranger = PQconnectdb(server->url);
+    hf_client *client = open_client();
+    must_release(must_acquire(client, "x", NULL));
+    postgres_server_do(server, "UPDATE holdfast_locks_grants SET backend = %d", PQbackendPID(stranger));
+    PQclear(
+        PQexec(stranger, "SELECT pg_advisory_lock(('x' || left(encode(sha256('x'), 'hex'), 16))::bit(64)::bigint)"));
+    check_busy(client, "x");
+    CHECK_STATUS(HF_OK, hf_break(client, "x", NULL), NULL);
+    PQclear(PQexec(stranger, "SELECT 1"));
+    CHECK(PQstatus(stranger) == CONNECTION_BAD);
+    check_free(client, "x");
+    PQfinish(stranger);
+    hf_close(client);
+}

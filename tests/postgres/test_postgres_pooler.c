@@ -99,6 +99,25 @@ TEST_LIMIT(row_strategies_work_in_transaction_mode_where_all_is_serializable, 90
     check_rows(postgres_server_start("-c default_transaction_isolation=serializable"));
 }
 
+/* Nor what is waited for: it is set for each transaction. */
+TEST_LIMIT(a_grant_through_it_survives_a_crash_though_the_role_does_not_wait_for_the_disk, 60)
+{
+    const hf_options options = with_ttl(endless_ttl_ms());
+    struct postgres_server *server =
+        postgres_server_start("-c wal_writer_delay=10s -c wal_writer_flush_after=100MB -c autovacuum=off");
+    postgres_server_do(server, "ALTER ROLE postgres SET synchronous_commit = off");
+    const struct pooler pooler = pooler_start(server, "transaction", 3);
+    use_pooler(&pooler, "strategy=lease");
+    hf_client *client = open_client();
+    hf_lock *lock = must_acquire(client, "x", &options);
+    postgres_server_kill(server);
+    postgres_server_restart(server);
+    CHECK_INT((int64_t)hf_token(lock), postgres_server_number(server, "SELECT token FROM holdfast_locks"));
+    hf_release(lock, NULL);
+    hf_close(client);
+    pooler_stop(&pooler);
+}
+
 /* The user vouches for it with pooler=session. */
 TEST_LIMIT(all_strategies_work_in_session_mode, 90)
 {

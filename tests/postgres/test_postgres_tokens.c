@@ -192,6 +192,73 @@ TEST_LIMIT(tokens_grow_though_the_marks_are_removed, 60)
     hf_close(other);
 }
 
+/* Of the mark that is on the disk, after which those who know it go by it for a while. */
+TEST_LIMIT(tokens_grow_though_the_ceiling_is_removed_before_a_crash, 60)
+{
+    struct postgres_server *server = start_lazy();
+    hf_client *client = open_client();
+    uint64_t last = 0;
+    for (int i = 1; i <= 2; i++) {
+        for (int j = 0; j < 5; j++)
+            check_grows(&last, take_once(client, "x"));
+        postgres_server_do(server, "DELETE FROM holdfast_locks_grants WHERE name = ''");
+        for (int j = 0; j < 5; j++)
+            check_grows(&last, take_once(client, "x"));
+        crash(server, -3600000LL * i);
+        check_grows(&last, take_once(client, "x"));
+    }
+    hf_close(client);
+}
+
+TEST_LIMIT(a_ceiling_that_is_removed_is_made_anew, 60)
+{
+    static const char highest[] = "SELECT max(token) FROM holdfast_locks_grants WHERE name <> ''";
+    struct postgres_server *server = start_lazy();
+    hf_close(open_client());
+    postgres_server_do(server, "INSERT INTO holdfast_locks_grants (name, token) VALUES ('ahead', 9000000000000000)");
+    hf_client *client = open_client();
+    must_release(must_acquire(client, "x", NULL)); /* makes the floor */
+    postgres_server_do(server, "DELETE FROM holdfast_locks_grants WHERE name = ''");
+    take_once(client, "x"); /* the first raised nothing, as nobody was granted anything before */
+    CHECK(postgres_server_number(server, "SELECT token FROM holdfast_locks_grants WHERE name = ''") >
+          postgres_server_number(server, "%s", highest));
+    hf_close(client);
+}
+
+/* Whatever a role has as its default: what a token relies on is on the disk. */
+TEST_LIMIT(tokens_grow_though_the_role_does_not_wait_for_the_disk, 60)
+{
+    struct postgres_server *server = start_lazy();
+    uint64_t last = 0;
+    postgres_server_do(server, "ALTER ROLE postgres SET synchronous_commit = off");
+    for (int i = 1; i <= 2; i++) {
+        hf_client *client = open_client();
+        for (int j = 0; j < 5; j++)
+            check_grows(&last, take_once(client, "x"));
+        crash(server, -3600000LL * i);
+        hf_close(client);
+    }
+    hf_client *client = open_client();
+    check_grows(&last, take_once(client, "x"));
+    hf_close(client);
+}
+
+/* A crash then does not remove the mark, by whose absence it is known. */
+TEST_LIMIT(tokens_grow_though_those_who_wait_are_logged, 60)
+{
+    struct postgres_server *server = start_lazy();
+    uint64_t last = 0;
+    postgres_server_do(server, "ALTER TABLE holdfast_locks_waiters SET LOGGED");
+    hf_client *client = open_client();
+    for (int i = 1; i <= 2; i++) {
+        for (int j = 0; j < 5; j++)
+            check_grows(&last, take_once(client, "x"));
+        crash(server, -3600000LL * i);
+        check_grows(&last, take_once(client, "x"));
+    }
+    hf_close(client);
+}
+
 /* By a session that hangs: without it a grant waits for the disk, and for nothing else. */
 TEST_LIMIT(a_mark_that_is_locked_holds_up_nobody, 60)
 {
@@ -224,5 +291,54 @@ TEST_LIMIT(the_last_holder_is_not_taken_for_the_holder, 60)
     postgres_server_do(server, "SELECT pg_advisory_lock(%lld)", (long long)key); /* a program of another kind */
     CHECK_STATUS(HF_BUSY, hf_try_acquire(&none, client, "x", NULL, &err), NULL);
     CHECK(strstr(err.message, "somebody else") != NULL);
+    hf_close(client);
+}
+
+/* --- no floor --- */
+
+static void *try_it(void *arg)
+{
+    struct waiter *waiter = arg;
+    hf_lock *lock = NULL;
+    waiter->status = hf_try_acquire(&lock, waiter->client, waiter->name, NULL, NULL);
+    if (lock)
+        must_release(lock);
+    return NULL;
+}
+
+/* After a crash: one finds no mark, and another one makes it before the first can look why it got nothing. */
+TEST_LIMIT(a_free_lock_is_not_busy_though_another_one_makes_the_mark, 60)
+{
+    struct postgres_server *server = start_lazy();
+    pthread_t thread;
+    hf_close(open_client());
+    crash(server, 0);
+    struct waiter waiter = { .client = open_client(), .name = "x", .status = HF_BUSY };
+    postgres_server_do(server, "BEGIN");
+    postgres_server_do(server, "LOCK TABLE pg_database IN ACCESS EXCLUSIVE MODE"); /* the look needs it, a try not */
+    REQUIRE_INT(0, pthread_create(&thread, NULL, try_it, &waiter));
+    postgres_server_await(server, 1, "SELECT count(*) FROM pg_locks WHERE NOT granted");
+    postgres_server_do(server, "INSERT INTO holdfast_locks_waiters (name, client, serial, backend, note)"
+                               " VALUES ('', 0, 0, 0, '0')");
+    postgres_server_do(server, "COMMIT");
+    pthread_join(thread, NULL);
+    CHECK_STATUS(HF_OK, waiter.status, NULL);
+    hf_close(waiter.client);
+}
+
+TEST_LIMIT(a_free_lock_is_not_busy_though_no_mark_can_stay, 60)
+{
+    struct postgres_server *server = start_lazy();
+    hf_client *client = open_client();
+    hf_lock *lock = NULL;
+    hf_error err = { 0 };
+    postgres_server_do(server, "TRUNCATE holdfast_locks_waiters");
+    postgres_server_do(server, "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+                               " CREATE TRIGGER skip BEFORE INSERT ON holdfast_locks_waiters FOR EACH ROW"
+                               " EXECUTE FUNCTION skip()");
+    CHECK_STATUS(HF_UNAVAILABLE, hf_try_acquire(&lock, client, "x", NULL, &err), NULL);
+    CHECK(strstr(err.message, "emptied again and again") != NULL);
+    postgres_server_do(server, "DROP FUNCTION skip CASCADE");
+    must_release(must_acquire(client, "x", NULL));
     hf_close(client);
 }

@@ -3,19 +3,11 @@
  * test_zookeeper_doctor.c: what hf_examine() says of servers that are set up well, and of some that are set up badly or
  * are about to fail.
  */
-#include "findings.h"
 #include "zookeeper_support.h"
 
 #include <stdio.h>
 
 #define LONG "maxSessionTimeout=600000 "
-
-static void found(hf_finding_level level, const char *what, const char *words)
-{
-    hf_client *client = open_patient_client();
-    must_find(find_with(client, 0), level, what, words);
-    hf_close(client);
-}
 
 static void look_at_a_good_one(struct raw *raw)
 {

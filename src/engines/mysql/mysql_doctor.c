@@ -304,19 +304,12 @@ static hf_status look_at_proxy(const struct doctor *doctor, hf_error *err)
     hfi_mysql_give_back(doctor->store, other.connection);
     if (status != HF_OK)
         return status;
-    const uint64_t one = hfi_mysql_number(&first.row, 0), two = hfi_mysql_number(&second.row, 0);
-    if (one == two)
-        hfi_finding(doctor->examination, HF_FINDING_BROKEN, "proxy",
-                    "pooler=session says that the proxy keeps sessions together, and it does not: what one client "
-                    "locks, others have\n"
-                    "two connections at the same time have the number %" PRIu64 " (SELECT CONNECTION_ID())\n"
-                    "switch multiplexing off in the proxy, or connect directly",
-                    one);
-    else
-        hfi_finding(doctor->examination, HF_FINDING_OK, "proxy",
-                    "pooler=session: two connections have two sessions\n"
-                    "numbers %" PRIu64 " and %" PRIu64 " (SELECT CONNECTION_ID())",
-                    one, two);
+    const struct hfi_sql_sessions found = { .go_between = "proxy",
+                                            .first = (int64_t)hfi_mysql_number(&first.row, 0),
+                                            .second = (int64_t)hfi_mysql_number(&second.row, 0),
+                                            .show = "SELECT CONNECTION_ID()",
+                                            .remedy = "switch multiplexing off in the proxy, or connect directly" };
+    hfi_sql_judge_sessions(doctor->examination, &found);
     return HF_OK;
 }
 
@@ -365,27 +358,16 @@ static hf_status look_at_clock(const struct doctor *doctor, hf_error *err)
 hf_status hfi_mysql_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
                             hf_error *err)
 {
-    static const struct {
-        const char *what;
-        hf_status (*look)(const struct doctor *doctor, hf_error *err);
-    } looks[] = { { "server", look_at_server }, { "replication", look_at_replication },
-                  { "tables", look_at_tables }, { "rights", look_at_rights },
-                  { "proxy", look_at_proxy },   { "connections", look_at_connections },
-                  { "clock", look_at_clock } };
+    static const struct hfi_sql_look looks[] = { { "server", look_at_server }, { "replication", look_at_replication },
+                                                 { "tables", look_at_tables }, { "rights", look_at_rights },
+                                                 { "proxy", look_at_proxy },   { "connections", look_at_connections },
+                                                 { "clock", look_at_clock } };
     struct doctor doctor = { .store = memory, .examination = examination, .deadline_ns = deadline_ns };
-    hf_error trouble = { .status = HF_OK };
-    hf_status status = hfi_mysql_borrow(memory, &doctor.connection, deadline_ns, &trouble);
-    for (size_t i = 0; i < sizeof looks / sizeof looks[0] && status == HF_OK; i++) {
-        status = looks[i].look(&doctor, &trouble);
-        if (status == HF_OK || doctor.connection->broken)
-            continue;
-        hfi_finding(examination, status == HF_DENIED ? HF_FINDING_BROKEN : HF_FINDING_NOTE, looks[i].what,
-                    "what locks need here could not be looked at\n%s\n%s", trouble.message,
-                    status == HF_DENIED ? "GRANT what holdfast-mysql(7) says" : "");
-        status = HF_OK;
-    }
-    if (status != HF_OK && err)
-        *err = trouble;
+    hf_status status = hfi_mysql_borrow(memory, &doctor.connection, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    status = hfi_sql_look(examination, looks, sizeof looks / sizeof looks[0], &doctor, &doctor.connection->broken,
+                          "GRANT what holdfast-mysql(7) says", err);
     hfi_mysql_give_back(memory, doctor.connection);
     return status;
 }

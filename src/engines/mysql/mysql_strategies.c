@@ -171,10 +171,14 @@ static const char lease_ringer[] = "SELECT IF(IS_USED_LOCK(" BELL ") <=> bell, b
 
 static const char lease_evict[] = "UPDATE {L} SET owner = NULL, expires = " NOW " WHERE name = ? AND owner = ?";
 
+/* A lock that is bound to a connection: whether the one that the row of grants names has it. */
+#define IS_HELD "(owner IS NOT NULL AND IS_USED_LOCK(COALESCE(lockname, 'holdfast')) = connection)"
+
 /* In the row of grants, which stays when the next one takes it: in the place of the note of a lock that is bound to a
- * connection, unless there is one. */
-static const char blame[] = "INSERT INTO {G} (name, note) VALUES (?, LEFT(?, 120))"
-                            " ON DUPLICATE KEY UPDATE note = IF(connection IS NULL, VALUES(note), note)";
+ * connection, unless that is held. */
+static const char blame[] =
+    "INSERT INTO {G} (name, note) VALUES (?, LEFT(?, 120)) ON DUPLICATE KEY UPDATE"
+    " note = IF(" IS_HELD ", note, VALUES(note)), connection = IF(" IS_HELD ", connection, NULL)";
 
 static const char broken[] = "SELECT note FROM {G} WHERE name = ? AND connection IS NULL";
 
@@ -269,7 +273,6 @@ static const char insert_inspect_one[] = INSERT_INSPECT(IS_IT("l.name"));
 #define KEY "COALESCE(?, CONCAT('holdfast#', LEFT(SHA2(CONCAT(CAST({D} AS BINARY), CHAR(0), ?), 256), 50)))"
 /* By this it can be seen who has locked a row, without a privilege. */
 #define ROW_KEY(name) TAG(name) ", 'row')"
-#define IS_HELD "(owner IS NOT NULL AND IS_USED_LOCK(COALESCE(lockname, 'holdfast')) = connection)"
 
 static const char bound_look[] = "SELECT 0, host, pid, NULL FROM {G} WHERE name = ? AND " IS_HELD;
 

@@ -10,7 +10,7 @@
  *                     client alone. Bound strategies wait in the server, on the connection that is going to hold.
  * Token:              the larger of last + 1 and the server's microseconds, drawn under the lock and committed before
  *                     the grant is known.
- * Cannot promise:     what the server forgets: a failover to a standby that lags, or synchronous_commit off. Locks that
+ * Cannot promise:     what the server forgets: a failover to a standby that lags, or fsync off. Locks that
  *                     are bound to a connection do not survive any failover. A clock that is set forward ends leases
  *                     early: exclusion is lost then, while the tokens still grow.
  */

@@ -75,6 +75,7 @@ struct postgres_tokens {
     int64_t ceiling, last;          /* the greatest token that was drawn there */
     hfi_time raised_ns, granted_ns; /* when that was asked for */
     bool raising;                   /* somebody is at it */
+    bool floor_lasts;               /* so that it does not tell of a crash */
 };
 
 struct postgres_store {
@@ -104,6 +105,7 @@ hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postg
 /* What of them is there: without the column no row strategy works, without the last two guard and once do not. */
 struct postgres_tables {
     bool tables, guard, locks_index, grants_index, column, done;
+    bool waiters_last; /* through a crash, as they should not: see postgres_tokens.c */
 };
 hf_status hfi_postgres_look_at_tables(struct postgres_store *store, struct postgres_connection *connection,
                                       struct postgres_tables *found, hfi_time deadline_ns, hf_error *err);
@@ -162,6 +164,8 @@ void hfi_postgres_bound_take_push(struct postgres_store *store);
 hf_status hfi_postgres_exchange_grant(struct postgres_store *store, struct postgres_connection *connection,
                                       struct postgres_call *calls, size_t count, struct postgres_values *values,
                                       hfi_time deadline_ns, hf_error *err);
+/* False: all grants wait for the disk. */
+void hfi_postgres_trust_floor(struct postgres_store *store, bool trust);
 /* After one that had no floor to go by. */
 hf_status hfi_postgres_make_floor(struct postgres_store *store, struct postgres_connection *connection,
                                   hfi_time deadline_ns, hf_error *err);

@@ -19,6 +19,7 @@
  * apart, and the last ping was two seconds before. */
 #define BEAT_S 2
 #define PING_PATIENCE (6 * HFI_SECOND)
+#define TRIES_MOST 3
 
 hf_status hfi_postgres_bound_open(struct postgres_store *store, hf_error *err)
 {
@@ -222,6 +223,11 @@ static hf_status draw_token(struct postgres_store *store, struct postgres_lock *
     return status;
 }
 
+static hf_status fail_emptied(hf_error *err)
+{
+    return hfi_fail(err, HF_UNAVAILABLE, 0, "the table of those who wait is emptied again and again");
+}
+
 /* With the floor, should it be missing. */
 static hf_status draw_first_token(struct postgres_store *store, struct postgres_lock *lock,
                                   struct postgres_values *values, const struct hfi_request *request,
@@ -233,9 +239,7 @@ static hf_status draw_first_token(struct postgres_store *store, struct postgres_
     status = hfi_postgres_make_floor(store, lock->connection, request->deadline_ns, err);
     if (status == HF_OK)
         status = draw_token(store, lock, values, request, grant, err);
-    if (status == HF_OK && grant->token == 0)
-        return hfi_fail(err, HF_UNAVAILABLE, 0, "the table of those who wait is emptied again and again");
-    return status;
+    return status == HF_OK && grant->token == 0 ? fail_emptied(err) : status;
 }
 
 /* Column `column` of the answer about a row: whether another strategy holds it, which this one could not wait for. */
@@ -275,19 +279,40 @@ static hf_status try_lock(struct postgres_store *store, struct postgres_lock *lo
     return status == HF_OK && !lock->got ? HF_BUSY : status;
 }
 
-/* HF_BUSY: somebody has it, who is named if that is known. HF_OK: nothing stood in the way but the missing floor. */
+/* Why a try came to nothing. HF_BUSY: somebody has it, who is named if that is known. HF_OK: nobody does, by now: it
+ * was given back since, or the floor was missing, which then is made here or was by another one. */
 static hf_status look_why(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
-                          const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
+                          const struct hfi_request *request, bool *floor, struct hfi_grant *grant, hf_error *err)
 {
     struct postgres_call look = { .statement = POSTGRES_LOOK, .values = values };
-    const hf_status status = hfi_postgres_exchange(store, lock->connection, &look, 1, request->deadline_ns, err);
-    const bool busy = status == HF_OK && PQgetvalue(look.result, 0, 0)[0] == 't';
-    if (busy)
+    hf_status status = hfi_postgres_exchange(store, lock->connection, &look, 1, request->deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    *floor = PQgetvalue(look.result, 0, 0)[0] == 't';
+    if (PQgetvalue(look.result, 0, 3)[0] == 't') {
         say_holder(grant, look.result, 1);
+        status = HF_BUSY;
+    }
     PQclear(look.result);
-    if (busy || status != HF_OK)
-        return busy ? HF_BUSY : status;
-    return hfi_postgres_make_floor(store, lock->connection, request->deadline_ns, err);
+    return status == HF_OK && !*floor ? hfi_postgres_make_floor(store, lock->connection, request->deadline_ns, err)
+                                      : status;
+}
+
+/* Until it is ours, or somebody is seen to have it; or it goes from hand to hand while we ask, and so is not free. */
+static hf_status take_lock(struct postgres_store *store, struct postgres_lock *lock, struct postgres_values *values,
+                           const struct hfi_request *request, struct hfi_grant *grant, hf_error *err)
+{
+    bool floor = true;
+    hf_status status = HF_OK;
+    for (int tries = 0; tries < TRIES_MOST && status == HF_OK; tries++) {
+        status = try_lock(store, lock, values, request, grant, err);
+        if (status != HF_BUSY)
+            return status;
+        status = look_why(store, lock, values, request, &floor, grant, err);
+    }
+    if (status != HF_OK)
+        return status;
+    return floor ? HF_BUSY : fail_emptied(err);
 }
 
 /* The row, in a transaction that stays open. */
@@ -320,12 +345,8 @@ static hf_status try_take(struct postgres_store *store, struct postgres_lock *lo
     struct postgres_call add = { .statement = POSTGRES_ADD, .values = values };
     bool missing = false;
     hf_status status;
-    if (!store->config.strategy->transaction) {
-        status = try_lock(store, lock, values, request, grant, err);
-        if (status == HF_BUSY)
-            status = look_why(store, lock, values, request, grant, err);
-        return status == HF_OK && !lock->got ? try_lock(store, lock, values, request, grant, err) : status;
-    }
+    if (!store->config.strategy->transaction)
+        return take_lock(store, lock, values, request, grant, err);
     status = try_row(store, lock, values, request, &missing, grant, err);
     if (status != HF_BUSY || !missing)
         return status;

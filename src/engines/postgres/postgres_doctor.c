@@ -208,6 +208,12 @@ static hf_status look_at_tables(const struct doctor *doctor, hf_error *err)
         hfi_finding(examination, HF_FINDING_OK, "tables",
                     "they are there, and a unique index keeps each name's row alone\n%s (\\d %s)", names->locks,
                     names->locks);
+    if (found.waiters_last)
+        hfi_finding(examination, HF_FINDING_RISK, "logging",
+                    "a crash of the server must empty this table, or it is not noticed: tokens of advisory locks can "
+                    "be smaller after it than before, and clients that have seen this wait for the disk with each\n"
+                    "%s: logged (\\d %s)\nALTER TABLE %s SET UNLOGGED",
+                    names->waiters, names->waiters, names->waiters);
     if (found.tables && (!found.guard || !found.done))
         hfi_finding(examination, HF_FINDING_NOTE, "guard",
                     "tokens cannot be checked in the database, or work not be marked as done; locks do not need it\n"
@@ -335,7 +341,7 @@ static void judge_pooled(const struct doctor *doctor, const PGresult *answer)
 }
 
 /* Two connections at once: a pooler that keeps sessions together never shows them the same process. */
-static hf_status look_twice(const struct doctor *doctor, int backend, hf_error *err)
+static hf_status look_twice(const struct doctor *doctor, int64_t backend, hf_error *err)
 {
     struct doctor other = *doctor;
     PGresult *answer = NULL;
@@ -343,22 +349,17 @@ static hf_status look_twice(const struct doctor *doctor, int backend, hf_error *
     if (status != HF_OK)
         return hfi_postgres_not_unknown(status, err);
     status = ask(&other, ask_time_outs, NULL, 0, &answer, err);
-    const int second = (int)hfi_postgres_number(answer, 0, 0, 0);
+    const int64_t second = hfi_postgres_number(answer, 0, 0, 0);
     PQclear(answer);
     hfi_postgres_give_back(doctor->store, other.connection);
     if (status != HF_OK)
         return status;
-    if (second == backend)
-        hfi_finding(doctor->examination, HF_FINDING_BROKEN, "pooler",
-                    "pooler=session says that the pooler keeps sessions together, and it does not: what one client "
-                    "sets, waits for or locks, others have\n"
-                    "two connections at the same time were answered by process %d (SELECT pg_backend_pid())\n"
-                    "pool_mode = session, or connect directly",
-                    backend);
-    else
-        hfi_finding(doctor->examination, HF_FINDING_OK, "pooler",
-                    "pooler=session: two connections have two sessions\nprocesses %d and %d (SELECT pg_backend_pid())",
-                    backend, second);
+    const struct hfi_sql_sessions found = { .go_between = "pooler",
+                                            .first = backend,
+                                            .second = second,
+                                            .show = "SELECT pg_backend_pid()",
+                                            .remedy = "pool_mode = session, or connect directly" };
+    hfi_sql_judge_sessions(doctor->examination, &found);
     return HF_OK;
 }
 
@@ -382,7 +383,7 @@ static hf_status look_at_sessions(const struct doctor *doctor, hf_error *err)
                     "idle_in_transaction_session_timeout is 0 (SHOW idle_in_transaction_session_timeout)\n"
                     "ALTER ROLE ... SET idle_in_transaction_session_timeout = '1min' for those that write");
     if (doctor->store->config.session_pooler)
-        status = look_twice(doctor, (int)hfi_postgres_number(answer, 0, 0, 0), err);
+        status = look_twice(doctor, hfi_postgres_number(answer, 0, 0, 0), err);
     else if (!doctor->connection->pooled)
         hfi_finding(doctor->examination, HF_FINDING_OK, "pooler",
                     "there is none between us and the server\nthe server's process is %d, as was announced "
@@ -406,30 +407,20 @@ static hf_status look_at_clock(const struct doctor *doctor, hf_error *err)
     return status;
 }
 
-/* What this role may not see ends one look, and not the others. */
 hf_status hfi_postgres_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
                                hf_error *err)
 {
-    static const struct {
-        const char *what;
-        hf_status (*look)(const struct doctor *doctor, hf_error *err);
-    } looks[] = { { "server", look_at_server },           { "tables", look_at_tables },
-                  { "rights", look_at_rights },           { "sessions", look_at_sessions },
-                  { "connections", look_at_connections }, { "clock", look_at_clock } };
-    struct doctor doctor = { .store = memory, .examination = examination, .deadline_ns = deadline_ns };
-    hf_error trouble = { .status = HF_OK };
-    hf_status status = hfi_postgres_borrow(memory, &doctor.connection, deadline_ns, &trouble);
-    for (size_t i = 0; i < sizeof looks / sizeof looks[0] && status == HF_OK; i++) {
-        status = looks[i].look(&doctor, &trouble);
-        if (status == HF_OK || doctor.connection->broken)
-            continue;
-        hfi_finding(examination, status == HF_DENIED ? HF_FINDING_BROKEN : HF_FINDING_NOTE, looks[i].what,
-                    "what locks need here could not be looked at\n%s\n%s", trouble.message,
-                    status == HF_DENIED ? doctor.store->config.remedy : "");
-        status = HF_OK;
-    }
-    if (status != HF_OK && err)
-        *err = trouble;
-    hfi_postgres_give_back(memory, doctor.connection);
+    static const struct hfi_sql_look looks[] = {
+        { "server", look_at_server },     { "tables", look_at_tables },           { "rights", look_at_rights },
+        { "sessions", look_at_sessions }, { "connections", look_at_connections }, { "clock", look_at_clock }
+    };
+    struct postgres_store *store = memory;
+    struct doctor doctor = { .store = store, .examination = examination, .deadline_ns = deadline_ns };
+    hf_status status = hfi_postgres_borrow(store, &doctor.connection, deadline_ns, err);
+    if (status != HF_OK)
+        return status;
+    status = hfi_sql_look(examination, looks, sizeof looks / sizeof looks[0], &doctor, &doctor.connection->broken,
+                          store->config.remedy, err);
+    hfi_postgres_give_back(store, doctor.connection);
     return status;
 }

@@ -107,10 +107,11 @@ static bool send_call(const struct postgres_store *store, struct postgres_connec
     return PQsendQueryPrepared(connection->pq, name, count, values, NULL, NULL, 0) == 1;
 }
 
-/* Through a pooler the path cannot be set for a session, which is another's as well: it is set for one transaction. */
-static bool send_path(struct postgres_connection *connection)
+/* Through a pooler nothing can be set for a session, which is another's as well: it is set for one transaction. */
+static bool send_settings(struct postgres_connection *connection)
 {
-    static const char text[] = "SELECT pg_catalog.set_config('search_path', '" HFI_POSTGRES_PATH "', true)";
+    static const char text[] = "SELECT pg_catalog.set_config('search_path', '" HFI_POSTGRES_PATH
+                               "', true), " HFI_POSTGRES_WAIT_FOR_DISK("true");
     return !connection->pooled || PQsendQueryParams(connection->pq, text, 0, NULL, NULL, NULL, NULL, 0) == 1;
 }
 
@@ -123,7 +124,7 @@ hf_status hfi_postgres_send(struct postgres_store *store, struct postgres_connec
                             struct postgres_call *calls, size_t count, hf_error *err)
 {
     uint64_t prepared = connection->prepared;
-    bool sent = send_path(connection);
+    bool sent = send_settings(connection);
     for (size_t i = 0; i < count && sent; i++) {
         const uint64_t bit = UINT64_C(1) << calls[i].statement;
         calls[i].result = NULL;
@@ -213,7 +214,7 @@ static bool receive_end(const struct postgres_store *store, struct postgres_conn
     return end;
 }
 
-/* What comes before the first answer: that to a ping, and that to the path. False: no more will come. */
+/* What comes before the first answer: that to a ping, and that to the settings. False: no more will come. */
 static bool receive_beginning(const struct postgres_store *store, struct postgres_connection *connection,
                               hf_status *refusal, hfi_time deadline_ns, hf_error *err)
 {
@@ -315,7 +316,7 @@ hf_status hfi_postgres_say(struct postgres_store *store, struct postgres_connect
 {
     hf_status refusal = HF_OK;
     PGresult *answer = NULL;
-    bool sent = send_path(connection);
+    bool sent = send_settings(connection);
     for (size_t i = 0; i < count && sent; i++)
         sent = PQsendQueryParams(connection->pq, texts[i].text, texts[i].count, NULL, texts[i].parameters, NULL, NULL,
                                  0) == 1;

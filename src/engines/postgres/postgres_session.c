@@ -2,7 +2,8 @@
  *
  * postgres_session.c: what a connection is told, and asked, before it is used: one round trip.
  *
- * Whatever a server, a database or a role has as its defaults, a lock must not end or wait because of it.
+ * Whatever a server, a database or a role has as its defaults, a lock must not end or wait because of it, nor a grant be
+ * forgotten.
  */
 #include "postgres.h"
 #include <stdio.h>
@@ -52,7 +53,8 @@ static void compose(char *out, size_t size, const struct postgres_store *store, 
         " pg_catalog.to_regclass($3::pg_catalog.text), 0)).schema, "
         "pg_catalog.quote_ident(pg_catalog.current_schema())),"
         " CASE WHEN pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) $1::pg_catalog.int4 OR $2::pg_catalog.bool"
-        " THEN pg_catalog.concat(pg_catalog.set_config('lock_timeout', '%lld', false)",
+        " THEN pg_catalog.concat(pg_catalog.set_config('lock_timeout', '%lld', false), " HFI_POSTGRES_WAIT_FOR_DISK(
+            "false"),
         patience_ms);
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         if (version >= settings[i].since)

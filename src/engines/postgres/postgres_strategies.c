@@ -76,6 +76,20 @@ static const char forget_done[] = "DELETE FROM {D} WHERE name = $1 AND token = $
 /* On the connection that has the lock, which is why no owner is compared. */
 static const char bound_mark[] = MARK_INTO " VALUES ($1, $2, $3, $5, $6, " NOW ", " NOW " + " TTL ")" MARK_OVER;
 
+/* --- whether a session has a lock that is bound to it --- */
+
+#define ADVISORY_OF(name)                                                                                              \
+    "k.locktype = 'advisory' AND k.objsubid = 1"                                                                       \
+    " AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())"                               \
+    " AND ((k.classid::bigint << 32) | k.objid::bigint) = " KEY(name)
+#define IS_HELD_BY(name, whom) "EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(name) " AND k.granted" whom ")"
+#define THAT_BACKEND " AND k.pid = g.backend"
+/* Whose row lock it is stands in the row itself: the transaction. A process number alone may have gone to another
+ * session since, which holds another lock. */
+#define HOLDS_ROW                                                                                                      \
+    "EXISTS (SELECT FROM {L} l JOIN pg_locks k ON k.transactionid = l.xmax WHERE l.name = g.name"                      \
+    " AND k.locktype = 'transactionid' AND k.mode = 'ExclusiveLock' AND k.granted AND k.pid = g.backend)"
+
 /* --- lease and version --- */
 
 #define IS_FREE "(l.client IS NULL OR l.expires <= " NOW ")"
@@ -168,9 +182,12 @@ static const char lease_mark[] = FREE_AND_MARK(LEASE_FREE);
 static const char lease_evict[] = MAKE_FREE EVICTED;
 
 /* In the row of grants, which stays when the next one is served. A statement of its own after the other: within it this
- * would wait for that row while it has the row of the lock, which insert locks the other way round. */
-static const char row_blame[] = "INSERT INTO {G} AS g (name, token, note) VALUES ($1, $2, $3)"
-                                " ON CONFLICT (name) DO UPDATE SET note = excluded.note WHERE g.client IS NULL";
+ * would wait for that row while it has the row of the lock, which insert locks the other way round. The row may be that
+ * of who holds the lock with a strategy that is bound to a connection, and it then stays; or has held it. */
+static const char row_blame[] =
+    "INSERT INTO {G} AS g (name, token, note) VALUES ($1, $2, $3)"
+    " ON CONFLICT (name) DO UPDATE SET note = excluded.note, client = NULL, serial = NULL, backend = NULL"
+    " WHERE g.client IS NULL OR NOT (" IS_HELD_BY("g.name", THAT_BACKEND) " OR " HOLDS_ROW ")";
 
 static const char row_broken[] = "SELECT g.note FROM {G} g WHERE g.name = $1 AND g.client IS NULL";
 
@@ -255,16 +272,6 @@ static const char insert_evict[] = "DELETE FROM {L} l WHERE l.name = $1" EVICTED
     " ON CONFLICT (name) DO UPDATE SET token = greatest(g.token + 1, excluded.token), client = excluded.client,"       \
     " serial = excluded.serial, backend = excluded.backend, since = excluded.since, host = excluded.host,"             \
     " pid = excluded.pid, note = excluded.note RETURNING token"
-#define ADVISORY_OF(name)                                                                                              \
-    "k.locktype = 'advisory' AND k.objsubid = 1"                                                                       \
-    " AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())"                               \
-    " AND ((k.classid::bigint << 32) | k.objid::bigint) = " KEY(name)
-/* Whose row lock it is stands in the row itself: the transaction. A process number alone may have gone to another
- * session since, which holds another lock. */
-#define HOLDS_ROW                                                                                                      \
-    "EXISTS (SELECT FROM {L} l JOIN pg_locks k ON k.transactionid = l.xmax WHERE l.name = g.name"                      \
-    " AND k.locktype = 'transactionid' AND k.mode = 'ExclusiveLock' AND k.granted AND k.pid = g.backend)"
-
 #define GRANTED(token) "$1, " token ", $2, $3, $4, " NOW ", $5, $6, $7"
 
 static const char grant[] = "INSERT INTO {G} AS g (" GRANT_COLUMNS
@@ -298,22 +305,29 @@ static const char advisory_take_once[] = ADVISORY_GRANT(" WHERE CASE WHEN EXISTS
                                                         ") THEN false ELSE " ADVISORY_TRY " END");
 static const char advisory_grant[] = ADVISORY_GRANT("");
 
-/* Whether there is a floor, and who holds it: the row is that of the last who did. */
+/* Whether there is a floor; who holds it, as the row is that of the last who did; and whether anybody does. */
 static const char advisory_look[] =
-    "SELECT EXISTS (SELECT FROM {W} w WHERE w.client = 0 AND w.serial = 0), g.host, g.pid FROM (SELECT 1) one"
-    " LEFT JOIN {G} g ON g.name = $1 AND EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(
-        "$1") " AND k.granted AND k.pid = g.backend)";
+    "SELECT EXISTS (SELECT FROM {W} w WHERE w.client = 0 AND w.serial = 0), g.host, g.pid, " IS_HELD_BY(
+        "$1", "") " FROM (SELECT 1) one LEFT JOIN {G} g ON g.name = $1 AND " IS_HELD_BY("$1", THAT_BACKEND);
+
+/* A ceiling is that much above a token that its table had before. So should the row be deleted, no token that a crash can
+ * make forgotten is further above those that are left. */
+#define AHEAD "15000000"
+#define LOST_CEILING "coalesce((SELECT max(l.token) + " AHEAD " FROM {G} l), 0)"
 
 static const char token_floor[] =
-    "WITH mark AS (INSERT INTO {G} (name) VALUES ('') ON CONFLICT (name) DO NOTHING)"
-    " INSERT INTO {W} (name, client, serial, backend, note) SELECT '', 0, 0, 0,"
-    " coalesce((SELECT g.token FROM {G} g WHERE g.name = ''), 0)::text ON CONFLICT (client, serial) DO NOTHING";
+    "WITH mark AS (SELECT coalesce((SELECT g.token FROM {G} g WHERE g.name = ''), " LOST_CEILING ") AS token),"
+    " made AS (INSERT INTO {G} (name, token) SELECT '', token FROM mark ON CONFLICT (name) DO NOTHING)"
+    " INSERT INTO {W} (name, client, serial, backend, note) SELECT '', 0, 0, 0, token::text FROM mark"
+    " ON CONFLICT (client, serial) DO NOTHING";
 
 /* One at a time: who hangs while it has the row locked must hold up nobody. */
 static const char token_ceiling[] =
-    "UPDATE {G} g SET token = greatest(g.token, greatest($1, " MICROSECONDS ") + 10000000)"
-    " FROM (SELECT m.name FROM {G} m WHERE m.name = '' FOR UPDATE SKIP LOCKED) m WHERE g.name = m.name"
-    " RETURNING g.token";
+    "WITH raised AS (UPDATE {G} g SET token = greatest(g.token, $1 + " AHEAD ") FROM (SELECT m.name FROM {G} m"
+    " WHERE m.name = '' FOR UPDATE SKIP LOCKED) m WHERE g.name = m.name RETURNING g.token),"
+    " made AS (INSERT INTO {G} (name, token) SELECT '', " LOST_CEILING " WHERE NOT EXISTS (SELECT FROM {G} m"
+    " WHERE m.name = '') ON CONFLICT (name) DO NOTHING RETURNING token)"
+    " SELECT token FROM raised UNION ALL SELECT token FROM made";
 
 static const char advisory_block[] = "SELECT pg_advisory_lock(" KEY("$1") ")";
 
@@ -322,9 +336,7 @@ static const char advisory_unlock[] = "SELECT pg_advisory_unlock(" KEY("$1") ")"
 #define ADVISORY_INSPECT(wanted)                                                                                       \
     "SELECT name, host, g.pid, token, " HELD_MS ", -1, (SELECT count(*) FROM pg_locks k WHERE " ADVISORY_OF(           \
         "g.name") " AND NOT k.granted), note FROM {G} g WHERE g.client IS NOT NULL AND " wanted                        \
-                  " AND EXISTS (SELECT FROM pg_locks k WHERE " ADVISORY_OF(                                            \
-                      "g.name") " AND k.granted AND k.pid = g.backend)"                                                \
-                                " ORDER BY name"
+                  " AND " IS_HELD_BY("g.name", THAT_BACKEND) " ORDER BY name"
 
 static const char advisory_inspect[] = ADVISORY_INSPECT(BEGINS);
 static const char advisory_inspect_one[] = ADVISORY_INSPECT(IS_IT);

@@ -13,8 +13,8 @@
     " WHERE i.indrelid = to_regclass(" table ") AND i.indisunique AND i.indimmediate AND i.indisvalid"                 \
     " AND i.indnatts = 1 AND i.indpred IS NULL AND a.attname = 'name')"
 
-/* What is there; a guard with a path of its own; what has its index, or is not there; the youngest column; and the
- * table of what is done, unless this user may not make it anyway. */
+/* What is there; a guard with a path of its own; what has its index, or is not there; the youngest column; the table of
+ * what is done, unless this user may not make it anyway; and whether a crash leaves those who wait, and the floor. */
 static const char check[] =
     "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AND to_regclass($3) IS NOT NULL,"
     " to_regclass($4) IS NOT NULL AND EXISTS (SELECT FROM pg_proc WHERE oid = to_regprocedure($5 || '(text, bigint)')"
@@ -23,7 +23,8 @@ static const char check[] =
         "$3") ", to_regclass($1) IS NULL OR EXISTS (SELECT FROM pg_attribute"
               " WHERE attrelid = to_regclass($1) AND attname = 'request' AND NOT attisdropped),"
               " to_regclass($6) IS NOT NULL OR NOT has_schema_privilege((SELECT relnamespace FROM pg_class"
-              " WHERE oid = to_regclass($1)), 'CREATE')";
+              " WHERE oid = to_regclass($1)), 'CREATE'),"
+              " EXISTS (SELECT FROM pg_class WHERE oid = to_regclass($2) AND relpersistence = 'p')";
 
 #define MAKE_DONE                                                                                                      \
     "CREATE TABLE IF NOT EXISTS {D} (name text COLLATE \"C\" PRIMARY KEY, token bigint NOT NULL,"                      \
@@ -94,6 +95,7 @@ hf_status hfi_postgres_look_at_tables(struct postgres_store *store, struct postg
     found->grants_index = PQgetvalue(result, 0, 3)[0] == 't';
     found->column = PQgetvalue(result, 0, 4)[0] == 't';
     found->done = PQgetvalue(result, 0, 5)[0] == 't';
+    found->waiters_last = PQgetvalue(result, 0, 6)[0] == 't';
     PQclear(result);
     return HF_OK;
 }
@@ -114,6 +116,7 @@ hf_status hfi_postgres_prepare_tables(struct postgres_store *store, struct postg
         return refuse(config, "may not be seen by this user", err);
     if (status != HF_OK)
         return status;
+    hfi_postgres_trust_floor(store, !found.waiters_last);
     if (!found.locks_index || !found.grants_index)
         return hfi_fail(err, HF_INVALID, 0,
                         "the table %.120s has no unique index on its column name; without one it cannot hold locks",

@@ -15,13 +15,21 @@
  * ceiling raised every few seconds by one of its grants, which waits; who does not has nothing to gain. If somebody
  * else has the ceiling locked, the grant is one that waits, and no more.
  *
+ * Should somebody delete the ceiling, it is made anew where it can have been at most, by the next one who raises it or
+ * needs it for a floor: it is raised to a little above the last token that whoever does so was given, which is in the
+ * same table, and on the disk with it.
+ *
+ * Should the table of waiters have been made to last, the floor says nothing of a crash: who finds it so when it opens,
+ * or when it looks at the tables again, has all its grants wait for the disk.
+ *
  * A ceiling that was raised in an earlier run of the same server does no harm: the floor is not below it. One of
  * another server, which may not have it on its disk, is forgotten.
  */
 #include "postgres.h"
 #include <string.h>
 
-/* The ceiling is raised to ten seconds ahead; only by who was granted something a while ago, and so may be again. */
+/* The ceiling is raised to fifteen seconds above the last token, and so ten ahead of the time; only by who was granted
+ * something a while ago, and so may be again. */
 #define RAISE_PAUSE (9 * HFI_SECOND)
 #define A_WHILE (5 * HFI_SECOND)
 
@@ -32,6 +40,13 @@ hf_status hfi_postgres_make_floor(struct postgres_store *store, struct postgres_
     const hf_status status = hfi_postgres_exchange(store, connection, &call, 1, deadline_ns, err);
     PQclear(call.result);
     return status;
+}
+
+void hfi_postgres_trust_floor(struct postgres_store *store, bool trust)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->tokens.floor_lasts = !trust;
+    pthread_mutex_unlock(&store->mutex);
 }
 
 /* With the mutex. */
@@ -46,7 +61,7 @@ static bool begin(struct postgres_store *store, const struct postgres_connection
 {
     struct postgres_tokens *tokens = &store->tokens;
     pthread_mutex_lock(&store->mutex);
-    const bool known = is_same_server(store, connection);
+    const bool known = is_same_server(store, connection) && !tokens->floor_lasts;
     const bool fresh = now - tokens->raised_ns < RAISE_PAUSE && tokens->last <= tokens->ceiling;
     const bool raises = known && !fresh && !tokens->raising && now - tokens->granted_ns < A_WHILE;
     tokens->raising |= raises;
@@ -65,7 +80,7 @@ static void end(struct postgres_store *store, const struct postgres_connection *
     if (raises)
         tokens->raising = false;
     if (token > 0 && !is_same_server(store, connection)) {
-        *tokens = (struct postgres_tokens){ .raising = tokens->raising };
+        *tokens = (struct postgres_tokens){ .raising = tokens->raising, .floor_lasts = tokens->floor_lasts };
         memcpy(tokens->started, connection->started, sizeof tokens->started);
     }
     if (ceiling > tokens->ceiling && is_same_server(store, connection)) {

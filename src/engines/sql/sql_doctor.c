@@ -66,3 +66,33 @@ void hfi_sql_judge_connections(const struct hfi_examination *examination, const 
                     "there is room for more clients%s\n%" PRId64 " of %" PRId64 " allowed by %s are in use (%s)", each,
                     found->used, found->most, found->limit, found->show);
 }
+
+void hfi_sql_judge_sessions(const struct hfi_examination *examination, const struct hfi_sql_sessions *found)
+{
+    if (found->first == found->second)
+        hfi_finding(examination, HF_FINDING_BROKEN, found->go_between,
+                    "pooler=session says that the %s keeps sessions together, and it does not: what one client sets, "
+                    "waits for or locks, others have\n"
+                    "two connections at the same time have the number %" PRId64 " (%s)\n%s",
+                    found->go_between, found->first, found->show, found->remedy);
+    else
+        hfi_finding(examination, HF_FINDING_OK, found->go_between,
+                    "pooler=session: two connections have two sessions\nnumbers %" PRId64 " and %" PRId64 " (%s)",
+                    found->first, found->second, found->show);
+}
+
+hf_status hfi_sql_look(const struct hfi_examination *examination, const struct hfi_sql_look *looks, size_t count,
+                       const struct doctor *doctor, const bool *broken, const char *remedy, hf_error *err)
+{
+    hf_error trouble = { .status = HF_OK };
+    for (size_t i = 0; i < count; i++) {
+        const hf_status status = looks[i].look(doctor, &trouble);
+        if (status != HF_OK && *broken)
+            return hfi_fail(err, status, trouble.native, "%s", trouble.message);
+        if (status != HF_OK)
+            hfi_finding(examination, status == HF_DENIED ? HF_FINDING_BROKEN : HF_FINDING_NOTE, looks[i].what,
+                        "what locks need here could not be looked at\n%s\n%s", trouble.message,
+                        status == HF_DENIED ? remedy : "");
+    }
+    return HF_OK;
+}

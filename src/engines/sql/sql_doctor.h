@@ -33,4 +33,20 @@ struct hfi_sql_connections {
 };
 void hfi_sql_judge_connections(const struct hfi_examination *examination, const struct hfi_sql_connections *found);
 
+/* What two connections at the same time say of their sessions; `go_between`: what gives them to others. */
+struct hfi_sql_sessions {
+    const char *go_between, *show, *remedy;
+    int64_t first, second;
+};
+void hfi_sql_judge_sessions(const struct hfi_examination *examination, const struct hfi_sql_sessions *found);
+
+/* One look of many: what the user may not see ends it, and not the others, unless the connection has broken. */
+struct doctor; /* the engine's own */
+struct hfi_sql_look {
+    const char *what;
+    hf_status (*look)(const struct doctor *doctor, hf_error *err);
+};
+hf_status hfi_sql_look(const struct hfi_examination *examination, const struct hfi_sql_look *looks, size_t count,
+                       const struct doctor *doctor, const bool *broken, const char *remedy, hf_error *err);
+
 #endif
