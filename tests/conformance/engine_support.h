@@ -26,8 +26,8 @@ void check_error(const hf_error *err, hf_status status, const char *words);
 void check_broken_is_told(void);
 /* The same when it is renewed with others. */
 void check_broken_is_told_with_others(uint32_t ttl_ms);
-/* The same of a name that a client of `bound`, a strategy that is bound to its connection, has had before; which goes on
- * being shown as the holder, should it have the lock beside: `excludes` tells whether it cannot. */
+/* The same of a name that a client of `bound`, a strategy that is bound to its connection, has had before; which goes
+ * on being shown as the holder, should it have the lock beside: `excludes` tells whether it cannot. */
 void check_broken_is_told_after(const char *bound, bool excludes);
 /* What an earlier break has left says nothing about another hold, and a break that came to nothing leaves nothing.
  * `notes` counts what breaks have left in the server, `remove` takes the lock out of it. */

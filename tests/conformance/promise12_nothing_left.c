@@ -222,7 +222,8 @@ PROMISE(p12_many_names_and_failed_waits_leave_no_descriptors, 0)
             descriptors = each_descriptor(count_it);
     }
     /* A connection to listen on, and one for the keeper, are made when they are first needed, which may be later than
-     * in the tenth round; and so is the keeper itself, to which is left what a machine that stood still had no time for. */
+     * in the tenth round; and so is the keeper itself, to which is left what a machine that stood still had no time
+     * for. */
     await_descriptors(descriptors + 2);
     must_release(lock);
     hf_close(client);

@@ -2,8 +2,8 @@
  *
  * postgres_session.c: what a connection is told, and asked, before it is used: one round trip.
  *
- * Whatever a server, a database or a role has as its defaults, a lock must not end or wait because of it, nor a grant be
- * forgotten.
+ * Whatever a server, a database or a role has as its defaults, a lock must not end or wait because of it, nor a grant
+ * be forgotten.
  */
 #include "postgres.h"
 #include <stdio.h>

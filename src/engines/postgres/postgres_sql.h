@@ -15,8 +15,8 @@
 /* Whatever others have made in schemas of theirs, and wherever a role's path leads: statements mean what the server's
  * own catalogue says. The tables are named with their schema. */
 #define HFI_POSTGRES_PATH "pg_catalog, pg_temp"
-/* What is committed is on the disk of the server, at least: off would give away what a crash then undoes. Set also if it
- * is better already: a server that reads its files again must not take it away. Said before the path is set. */
+/* What is committed is on the disk of the server, at least: off would give away what a crash then undoes. Set also if
+ * it is better already: a server that reads its files again must not take it away. Said before the path is set. */
 #define HFI_POSTGRES_COMMIT "pg_catalog.current_setting('synchronous_commit')"
 #define HFI_POSTGRES_WAIT_FOR_DISK(local)                                                                              \
     "pg_catalog.set_config('synchronous_commit', CASE WHEN " HFI_POSTGRES_COMMIT " OPERATOR(pg_catalog.=) 'off'"       \

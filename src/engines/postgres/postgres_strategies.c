@@ -310,8 +310,8 @@ static const char advisory_look[] =
     "SELECT EXISTS (SELECT FROM {W} w WHERE w.client = 0 AND w.serial = 0), g.host, g.pid, " IS_HELD_BY(
         "$1", "") " FROM (SELECT 1) one LEFT JOIN {G} g ON g.name = $1 AND " IS_HELD_BY("$1", THAT_BACKEND);
 
-/* A ceiling is that much above a token that its table had before. So should the row be deleted, no token that a crash can
- * make forgotten is further above those that are left. */
+/* A ceiling is that much above a token that its table had before. So should the row be deleted, no token that a crash
+ * can make forgotten is further above those that are left. */
 #define AHEAD "15000000"
 #define LOST_CEILING "coalesce((SELECT max(l.token) + " AHEAD " FROM {G} l), 0)"
 
