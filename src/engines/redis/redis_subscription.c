@@ -519,7 +519,7 @@ void hfi_redis_expect_no_more(struct redis_store *store, struct redis_lock *lock
     const struct redis_node *node = hfi_redis_node_of(lock);
     /* Called, and gone before it could ask: the call is for another one of us. */
     const struct redis_channel *channel =
-        node && lock->state == REDIS_CALLED && state == REDIS_NEW && store->config.dialect->own_channels
+        node && lock->wait && lock->state == REDIS_CALLED && state == REDIS_NEW && store->config.dialect->own_channels
             ? lock->wait->channel
             : NULL;
     if (node)
