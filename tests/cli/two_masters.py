@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""two_masters.py PORT PORT COMMAND…: runs COMMAND with {} replaced by a port of 127.0.0.1 behind which there are both
-servers: each connection leads to the other one than the connection before it. That is what a name with two masters
-behind it looks like. Exits as COMMAND does."""
+"""two_masters.py PORT PORT COMMAND…: runs COMMAND with {} replaced by a socket file behind which there are both
+servers: the processes that connect are led to one and to the other by turns, and each stays with its own. That is what
+a name looks like that leads some machines to one master and some to another. Exits as COMMAND does."""
 import itertools
+import os
 import socket
+import struct
 import subprocess
 import sys
+import tempfile
 import threading
 
 
@@ -23,17 +26,30 @@ def pump(source, sink):
             pass
 
 
+def peer_of(client):
+    """The number of the process at the other end."""
+    return struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+
+
 def serve(listener, ports):
-    for port in itertools.cycle(ports):
+    turns, led_to = itertools.cycle(ports), {}
+    while True:
         client, _ = listener.accept()
-        server = socket.create_connection(("127.0.0.1", port))
+        process = peer_of(client)
+        if process not in led_to:
+            led_to[process] = next(turns)
+        server = socket.create_connection(("127.0.0.1", led_to[process]))
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for ends in ((client, server), (server, client)):
-            for end in ends:
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=pump, args=ends, daemon=True).start()
 
 
-listening = socket.create_server(("127.0.0.1", 0))
-threading.Thread(target=serve, args=(listening, [int(port) for port in sys.argv[1:3]]), daemon=True).start()
-command = [word.replace("{}", str(listening.getsockname()[1])) for word in sys.argv[3:]]
-sys.exit(subprocess.run(command, check=False).returncode)
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "socket")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(64)
+    threading.Thread(target=serve, args=(listening, [int(port) for port in sys.argv[1:3]]), daemon=True).start()
+    command = [word.replace("{}", path) for word in sys.argv[3:]]
+    status = subprocess.run(command, check=False).returncode
+sys.exit(status)

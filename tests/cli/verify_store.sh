@@ -23,7 +23,7 @@ try()
         ;;
     two-masters)
         set -- $(echo "$url" | grep -o ':[0-9][0-9]*' | tr -d :)
-        python3 "$here/two_masters.py" "$1" "$2" "$HOLDFAST" verify 'redis://127.0.0.1:{}' --seconds 2
+        python3 "$here/two_masters.py" "$1" "$2" "$HOLDFAST" verify 'redis+unix://{}' --seconds 2
         ;;
     esac
 }
