@@ -19,14 +19,9 @@
 #include "registry.h"
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define PREFIX "holdfast:"
-#define KEY_MAX 251 /* with the 0 behind it: the server's limit */
-#define VALUE_MAX 500
-#define OWNER_END 39 /* of a value: there the name begins */
 #define LOOK "mg %s v c t\r\n"
 #define BATCH 32 /* exchanges of so many locks fit into a connection's buffers */
 #define TRIES_MOST 8
@@ -35,71 +30,27 @@
 #define SLOW (HFI_SECOND / 4)
 
 struct memcached_store {
-    struct hfi_talks talks;
+    struct hfi_talks talks; /* the first: the doctor needs nothing else */
     char me[80];
 };
 
 struct memcached_lock {
-    uint64_t cas; /* the number of the record that made it ours; 0: it is not known */
-    bool unsure;  /* it may have become ours */
-};
-
-/* What is under a lock's key. One that is free, as good as none, has no owner any more. */
-struct record {
-    bool is_there, is_held;
-    struct hfi_owner owner; /* also of one that is free: from whom it was taken */
-    uint64_t cas;
-    int64_t left_s;
-    char name[HFI_NAME_MAX + 1]; /* keys are cut */
-    char text[160];              /* who has it, or who took it away */
+    uint64_t cas;     /* the number of the record that made it ours; 0: it is not known */
+    uint64_t start_s; /* of the run of the server in which it has that number: the next one counts from 1 again */
+    bool unsure;      /* it may have become ours */
 };
 
 struct connection {
     struct hfi_talk talk;
-    uint64_t start_s;   /* when the server was started, by its clock */
-    uint64_t time_s;    /* the time there … */
-    hfi_time at_ns;     /* … when it was asked for */
-    char key[KEY_MAX];  /* of the lock that is asked for, and … */
-    struct record seen; /* … what was there last */
-    bool done, full;    /* the last change was made; there was no room for it */
+    uint64_t start_s;             /* when the server was started, by its clock */
+    uint64_t time_s;              /* the time there … */
+    hfi_time at_ns;               /* … when it was asked for */
+    char key[MEMCACHED_KEY_MAX];  /* of the lock that is asked for, and … */
+    struct memcached_record seen; /* … what was there last */
+    bool done, full;              /* the last change was made; there was no room for it */
 };
 
 /* --- what the server says --- */
-
-/* Values have their length in the first line, and statistics an "END". */
-static const char *end_of(const char *at, const char *limit)
-{
-    const char *line = memchr(at, '\n', (size_t)(limit - at));
-    while (line && strncmp(at, "STAT ", 5) == 0)
-        line = memchr(at = line + 1, '\n', (size_t)(limit - line - 1));
-    if (!line || strncmp(at, "VA ", 3) != 0)
-        return line ? line + 1 : NULL;
-    const size_t length = strtoul(at + 3, NULL, 10), rest = (size_t)(limit - line - 1);
-    return rest >= 2 && rest - 2 >= length ? line + 1 + length + 2 : NULL;
-}
-
-/* "EN", or "VA SIZE cCAS tLEFT" with a value: word, owner, name and text, between tabs, which no name has in it. False:
- * it is neither. All of it is there. */
-static bool read_record(struct record *record, const char *at)
-{
-    char value[VALUE_MAX];
-    size_t size = 0;
-    int header = 0;
-    *record = (struct record){ .is_there = strncmp(at, "EN\r\n", 4) != 0 };
-    if (!record->is_there)
-        return true;
-    if (sscanf(at, "VA %5zu c%20" SCNu64 " t%20" SCNd64 "%n", &size, &record->cas, &record->left_s, &header) != 3 ||
-        strncmp(at, "VA ", 3) != 0 || strcspn(at, "\r\n") != (size_t)header || strncmp(at + header, "\r\n", 2) != 0)
-        return false;
-    snprintf(value, sizeof value, "%.*s", (int)size, at + header + 2);
-    record->is_held = strncmp(value, "free", 4) != 0; /* also what others have put there */
-    char *name = strlen(value) > OWNER_END ? value + OWNER_END : "", *tab = strchr(name, '\t');
-    if (tab && sscanf(value, "%*4s %16" SCNx64 " %16" SCNx64, &record->owner.client, &record->owner.serial) == 2) {
-        snprintf(record->name, sizeof record->name, "%.*s", (int)(tab - name), name);
-        snprintf(record->text, sizeof record->text, "%s", tab + 1);
-    }
-    return true;
-}
 
 /* An answer that is none to what was asked. */
 static hf_status refuse(struct hfi_talk *talk)
@@ -146,19 +97,6 @@ static hf_status greet(struct connection *connection)
 
 /* --- one exchange --- */
 
-/* Without blanks. Those that are cut have a "%-", which is in no other. */
-static void make_key(char out[KEY_MAX], const char *name)
-{
-    char key[sizeof PREFIX + 3 * HFI_NAME_MAX] = PREFIX;
-    size_t used = strlen(key);
-    for (const char *from = name; *from; from++)
-        used += (size_t)snprintf(key + used, 4, *from == ' ' || *from == '%' ? "%%%02x" : "%c", (unsigned char)*from);
-    if (used < KEY_MAX)
-        memcpy(out, key, used + 1);
-    else
-        snprintf(out, KEY_MAX, "%.200s%%-%016" PRIx64, key, hfi_name_hash(name));
-}
-
 /* A connection that knows what time it is on the server. */
 static hf_status begin(struct connection **out, struct memcached_store *store, const char *name, hfi_time deadline_ns,
                        hf_error *err)
@@ -168,8 +106,8 @@ static hf_status begin(struct connection **out, struct memcached_store *store, c
     if (status != HF_OK)
         return status;
     struct connection *connection = *out = (struct connection *)(void *)talk;
-    make_key(connection->key, name);
-    connection->seen = (struct record){ .is_there = false };
+    hfi_memcached_make_key(connection->key, name);
+    connection->seen = (struct memcached_record){ .is_there = false };
     connection->done = connection->full = false;
     talk->silence = HF_UNAVAILABLE;
     if (talk->is_new || store->talks.env->now_ns() - connection->at_ns > TIME_LASTS)
@@ -182,11 +120,10 @@ static hf_status begin(struct connection **out, struct memcached_store *store, c
 static void add_put(struct connection *connection, const char *word, struct hfi_owner owner, const char *name,
                     const char *text, hfi_time lasts_ns)
 {
-    char value[VALUE_MAX], condition[24] = "";
+    char value[MEMCACHED_VALUE_MAX], condition[24] = "";
     const hfi_time since_ns = connection->talk.of->env->now_ns() - connection->at_ns;
     const uint64_t end_s = connection->time_s + (uint64_t)((since_ns + MEMCACHED_BEHIND + lasts_ns) / HFI_SECOND) + 1;
-    const int size = snprintf(value, sizeof value, "%s\t%016" PRIx64 "\t%016" PRIx64 "\t%s\t%.159s", word, owner.client,
-                              owner.serial, name, text);
+    const int size = hfi_memcached_make_value(value, word, owner, name, text);
     if (connection->seen.is_there)
         snprintf(condition, sizeof condition, " %" PRIu64, connection->seen.cas);
     hfi_talk_add(&connection->talk, "%s %s 0 %" PRIu64 " %d%s\r\n%s\r\n", *condition ? "cas" : "add", connection->key,
@@ -202,13 +139,13 @@ static hf_status exchange(struct connection *connection)
     const hf_status status = hfi_talk_ask(talk, 1 + changes);
     if (status != HF_OK)
         return status;
-    const char *limit = talk->in + talk->in_used, *look = changes ? end_of(talk->in, limit) : talk->in;
+    const char *limit = talk->in + talk->in_used, *look = changes ? hfi_memcached_end_of(talk->in, limit) : talk->in;
     connection->done = changes && (strncmp(talk->in, "STORED", 6) == 0 || strncmp(talk->in, "HD", 2) == 0);
     connection->full = changes && strncmp(talk->in, "SERVER_ERROR out of memory", 26) == 0;
     const bool not_done = changes && (talk->in[0] == 'N' || strncmp(talk->in, "EX", 2) == 0); /* NF, NOT_…, EXISTS */
     if (changes && !connection->done && !connection->full && !not_done)
         return refuse(talk);
-    return read_record(&connection->seen, look) ? HF_OK : refuse(talk);
+    return hfi_memcached_read_record(&connection->seen, look) ? HF_OK : refuse(talk);
 }
 
 static hf_status drop(struct connection *connection, uint64_t cas)
@@ -224,7 +161,7 @@ static hf_status give_up(struct connection *connection)
                     connection->full ? "the server is out of memory" : "the record of the lock changes all the time");
 }
 
-static bool is_of(const struct record *record, struct hfi_owner owner)
+static bool is_of(const struct memcached_record *record, struct hfi_owner owner)
 {
     return record->owner.client == owner.client && record->owner.serial == owner.serial;
 }
@@ -233,7 +170,7 @@ static bool is_of(const struct record *record, struct hfi_owner owner)
 
 static hf_status say_busy(struct connection *connection, const char *name, struct hfi_grant *grant)
 {
-    const struct record *seen = &connection->seen;
+    const struct memcached_record *seen = &connection->seen;
     if (*seen->name && strcmp(seen->name, name) != 0)
         return hfi_fail(connection->talk.err, HF_UNSUPPORTED, 0, "another lock with a long name has the same key");
     snprintf(grant->holder, sizeof grant->holder, "%s", seen->text);
@@ -252,7 +189,7 @@ static hf_status memcached_attempt(void *memory, void *memory_of_lock, const str
     hf_status status = begin(&connection, store, request->name, request->deadline_ns, err);
     if (status != HF_OK)
         return status;
-    const struct record *seen = &connection->seen;
+    const struct memcached_record *seen = &connection->seen;
     for (int i = 0; status == HF_OK && i < TRIES_MOST; i++) {
         if (seen->is_held && !is_of(seen, request->owner))
             return hfi_talk_end(&connection->talk, say_busy(connection, request->name, grant));
@@ -266,6 +203,7 @@ static hf_status memcached_attempt(void *memory, void *memory_of_lock, const str
         status = exchange(connection);
         if (status == HF_OK && takes && connection->done && seen->is_held && is_of(seen, request->owner)) {
             lock->cas = seen->cas;
+            lock->start_s = connection->start_s;
             grant->token = connection->start_s * HFI_SECOND + seen->cas;
             return hfi_talk_end(&connection->talk, HF_OK);
         }
@@ -284,8 +222,8 @@ static hf_status memcached_release(void *store, void *memory, const struct hfi_r
     hf_status status = begin(&connection, store, request->name, request->deadline_ns, err);
     if (status != HF_OK)
         return status;
-    const struct record *seen = &connection->seen;
-    bool was_ours = lock->cas != 0;
+    const struct memcached_record *seen = &connection->seen;
+    bool was_ours = lock->cas != 0 && lock->start_s == connection->start_s;
     status = was_ours ? drop(connection, lock->cas) : exchange(connection);
     lock->cas = 0; /* if it must be done again, it begins with a look */
     for (int i = 0; status == HF_OK && !connection->done && i < TRIES_MOST; i++) {
@@ -310,7 +248,7 @@ static hf_status memcached_evict(void *store, const char *name, const char *by, 
     hf_status status = begin(&connection, store, name, deadline_ns, err);
     if (status != HF_OK)
         return status;
-    const struct record *seen = &connection->seen;
+    const struct memcached_record *seen = &connection->seen;
     status = exchange(connection);
     for (int i = 0; status == HF_OK && seen->is_held && i < TRIES_MOST; i++) {
         const hfi_time lasts_ns = (seen->left_s < 0 ? 0 : seen->left_s) * HFI_SECOND;
@@ -328,14 +266,14 @@ static hf_status memcached_evict(void *store, const char *name, const char *by, 
 static hf_status judge(struct connection *connection, struct hfi_renewal *renewals, size_t count, size_t *ours)
 {
     const char *at = connection->talk.in, *limit = at + connection->talk.in_used;
-    struct record *seen = &connection->seen;
-    for (size_t i = 0; i < count; i++, at = end_of(at, limit)) {
+    struct memcached_record *seen = &connection->seen;
+    for (size_t i = 0; i < count; i++, at = hfi_memcached_end_of(at, limit)) {
         struct hfi_renewal *one = &renewals[i];
-        if (!read_record(seen, at))
+        if (!hfi_memcached_read_record(seen, at))
             return refuse(&connection->talk);
         one->status = seen->is_held && is_of(seen, one->owner) ? HF_OK : HF_LOST;
         if (one->status == HF_OK) {
-            make_key(connection->key, one->name);
+            hfi_memcached_make_key(connection->key, one->name);
             add_put(connection, "held", one->owner, one->name, seen->text, one->ttl_ms * HFI_MS);
             ++*ours;
         } else if (is_of(seen, one->owner) && *seen->text) {
@@ -356,7 +294,7 @@ static hf_status renew_some(struct memcached_store *store, struct hfi_renewal *r
         return status;
     struct hfi_talk *talk = &connection->talk;
     for (size_t i = 0; i < count; i++) {
-        make_key(connection->key, renewals[i].name);
+        hfi_memcached_make_key(connection->key, renewals[i].name);
         hfi_talk_add(talk, LOOK, connection->key);
     }
     status = hfi_talk_ask(talk, count);
@@ -370,7 +308,7 @@ static hf_status renew_some(struct memcached_store *store, struct hfi_renewal *r
             continue;
         if (strncmp(at, "STORED", 6) != 0)
             renewals[i].status = hfi_fail(err, HF_UNAVAILABLE, 0, "memcached says %.*s", (int)strcspn(at, "\r"), at);
-        at = end_of(at, limit);
+        at = hfi_memcached_end_of(at, limit);
     }
     return hfi_talk_end(talk, status);
 }
@@ -398,19 +336,13 @@ static hf_status memcached_open(void *memory, const struct hfi_url *url, const s
     (void)opened;
     store->talks.env = env;
     store->talks.size = sizeof(struct connection);
-    store->talks.end_of = end_of;
+    store->talks.end_of = hfi_memcached_end_of;
     gethostname(host, sizeof host - 1);
     snprintf(store->me, sizeof store->me, "%s:%d", host, (int)getpid());
     hf_status status = hfi_talks_open(&store->talks, url, "11211", err);
     if (status == HF_OK)
         status = begin(&connection, store, "", env->now_ns() + env->timeout_ns, err);
     return status == HF_OK ? hfi_talk_end(&connection->talk, HF_OK) : status;
-}
-
-static hf_status memcached_examine(void *memory, const struct hfi_examination *examination, hfi_time deadline_ns,
-                                   hf_error *err)
-{
-    return hfi_memcached_examine(&((struct memcached_store *)memory)->talks, examination, deadline_ns, err);
 }
 
 static void memcached_close(void *memory)
@@ -432,5 +364,5 @@ const struct hfi_engine hfi_engine_memcached = {
     .renew = memcached_renew,
     .release = memcached_release,
     .evict = memcached_evict,
-    .examine = memcached_examine,
+    .examine = hfi_memcached_examine,
 };

@@ -151,9 +151,10 @@ static void look_at_latency(const struct doctor *doctor)
 }
 
 /* A server that grants locks at all is of a good version and was started without -C: else it is not opened. */
-hf_status hfi_memcached_examine(struct hfi_talks *talks, const struct hfi_examination *examination,
-                                hfi_time deadline_ns, hf_error *err)
+hf_status hfi_memcached_examine(void *store, const struct hfi_examination *examination, hfi_time deadline_ns,
+                                hf_error *err)
 {
+    struct hfi_talks *talks = store;
     struct doctor doctor = { .examination = examination };
     struct hfi_talk *talk;
     hf_status status = hfi_talk_begin(&talk, talks, deadline_ns, err);

@@ -133,6 +133,15 @@ TEST_LIMIT(a_full_server_takes_no_locks_and_gives_them_back, 60)
     hf_close(client);
 }
 
+/* Another second by its clock, so that the two runs can be told apart. */
+static void start_anew(struct memcached_server *server)
+{
+    while (memcached_server_statistic(server, "uptime") < 4) /* 2 at its start */
+        pause_ms(50);
+    memcached_server_kill(server);
+    memcached_server_restart(server);
+}
+
 TEST_LIMIT(a_restart_loses_locks_and_tokens_go_on, 60)
 {
     struct memcached_server *server = start_store("");
@@ -144,14 +153,39 @@ TEST_LIMIT(a_restart_loses_locks_and_tokens_go_on, 60)
         must_release(must_acquire(client, NAME, NULL));
     hf_lock *lock = must_acquire(client, NAME, &options);
     const uint64_t token = hf_token(lock);
-    while (memcached_server_statistic(server, "uptime") < 4) /* 2 at its start */
-        pause_ms(50);
-    memcached_server_kill(server);
-    memcached_server_restart(server);
+    start_anew(server);
     hf_lock *next = must_acquire(other, NAME, NULL);
     CHECK(hf_token(next) > token);
     gate_await(&loss.told, 1);
     CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    must_release(next);
+    hf_close(client);
+    hf_close(other);
+}
+
+static unsigned long long number_of_record(struct memcached_server *server)
+{
+    char answer[100];
+    unsigned long long number = 0;
+    memcached_server_ask(server, "mg " KEY " c", answer, sizeof answer);
+    REQUIRE_INT(1, sscanf(answer, "HD c%llu", &number));
+    return number;
+}
+
+/* The server counts from 1 again: the next holder's record has the very number that ours had. */
+TEST_LIMIT(a_release_after_a_restart_frees_nobody_elses_lock, 60)
+{
+    struct memcached_server *server = start_store("");
+    hf_client *client = open_client(), *other = open_client();
+    hf_options options = stranger(60000);
+    hf_lock *lock = must_acquire(client, NAME, &options);
+    const unsigned long long number = number_of_record(server);
+    start_anew(server);
+    hf_lock *next = must_acquire(other, NAME, &options);
+    REQUIRE_INT((int64_t)number, (int64_t)number_of_record(server));
+    CHECK_STATUS(HF_LOST, hf_release(lock, NULL), NULL);
+    CHECK(has(server, KEY));
+    check_busy(client, NAME);
     must_release(next);
     hf_close(client);
     hf_close(other);
