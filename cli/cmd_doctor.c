@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * cmd_doctor.c: `holdfast doctor`: what in a deployment could lose a lock, and what mends it. The engine looks at its
- * store, and doctor_here.c at what lies between it and us; nothing is changed but one lock of our own.
+ * store, and doctor_here.c at what lies between it and us; nothing is changed but one lock of our own, and what any
+ * client makes that is opened.
  */
 #include "doctor.h"
 
@@ -9,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #define DEFAULT_TTL_MS 30000 /* of the library */
@@ -35,13 +37,13 @@ static int print_help(void)
         "\n"
         "Looks at a store, at the way it is set up and at the way to it, and says what could lose a lock, how, and\n"
         "the setting that mends it. Changes nothing, but for one lock of its own, '" HFC_DOCTOR_LOCK "', which is\n"
-        "taken, renewed and released.\n"
+        "taken, renewed and released, and the tables and folders that any client makes.\n"
         "\n"
         "Exits with 0 if nothing is worse than a note, with 1 if there is a risk, with 2 if something is broken. Any\n"
         "other code means that the store could not be asked: 69 if it is not reachable, 77 if it refuses us.\n"
         "\n"
         "  -t, --ttl DURATION  the time-to-live that your locks have; default: that of holdfast.conf, or 30s\n"
-        "      --read-only     take no lock\n"
+        "      --read-only     take no lock, make no tables\n"
         "      --json          print one object\n"
         "  -u, --url URL       where the locks are kept; see `holdfast --help`\n"
         "      --reach processes|machines  whom the store must exclude; see there too\n"
@@ -257,6 +259,37 @@ static int parse(struct hfc_globals *globals, int argc, char **argv, bool *read_
     return code == HFC_EXIT_OK ? -1 : code;
 }
 
+/* Any client of a database makes the tables that are missing there; whoever only reads does not. To be freed; NULL: no
+ * memory. */
+static char *without_making(const char *url)
+{
+    static const char *const makers[] = { "postgres:", "postgresql:", "mysql:", "mariadb:", "sqlite:" };
+    char *changed = NULL;
+    bool makes = false;
+
+    for (size_t i = 0; i < sizeof makers / sizeof makers[0]; i++)
+        makes |= strncasecmp(url, makers[i], strlen(makers[i])) == 0;
+    if (!makes)
+        return strdup(url);
+    const char *slashes = strchr(url, ':')[1] == '\0' ? "//" : "";
+    if (asprintf(&changed, "%s%s%ccreate=no", url, slashes, strchr(url, '?') != NULL ? '&' : '?') < 0)
+        return NULL;
+    return changed;
+}
+
+static int open_reading(hf_client **client, const struct hfc_globals *globals, hf_error *err)
+{
+    struct hfc_globals changed = *globals;
+    char *url = without_making(globals->url);
+
+    changed.url = url;
+    if (url == NULL)
+        hfc_say("no memory for a URL");
+    const int code = url != NULL ? hfc_open_quietly(client, &changed, err) : HFC_EXIT_INTERNAL;
+    free(url);
+    return code;
+}
+
 int hfc_doctor_main(struct hfc_globals *globals, int argc, char **argv)
 {
     hf_client *client = NULL;
@@ -271,7 +304,7 @@ int hfc_doctor_main(struct hfc_globals *globals, int argc, char **argv)
     struct hfc_doctor doctor = { .json = globals->json,
                                  .colored = isatty(STDOUT_FILENO) && (no_color == NULL || *no_color == '\0'),
                                  .ttl_ms = globals->ttl_ms != 0 ? globals->ttl_ms : DEFAULT_TTL_MS };
-    code = hfc_open_quietly(&client, globals, &err);
+    code = read_only ? open_reading(&client, globals, &err) : hfc_open_quietly(&client, globals, &err);
     if (code == HFC_EXIT_USAGE || (code != HFC_EXIT_OK && err.status == HF_OK)) {
         if (err.status != HF_OK)
             hfc_say("%s", err.message);

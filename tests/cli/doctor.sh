@@ -44,6 +44,18 @@ assert risk["what"] == "permissions" and risk["remedy"].startswith("chmod +t "),
 END
 chmod 700 locks
 
+# A database is left as it is found.
+"$HOLDFAST" -u "sqlite://$TMP/full.db" run x -- true
+expect 0 "$HOLDFAST" doctor --read-only "sqlite://$TMP/full.db"
+printed "ok      tables: "
+python3 -c 'import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute("CREATE TABLE items (n)")' "$TMP/empty.db"
+expect 64 "$HOLDFAST" doctor --read-only "sqlite://$TMP/empty.db?create=yes"
+said "is missing"
+same "$(python3 -c 'import sqlite3, sys
+print(sqlite3.connect(sys.argv[1]).execute("SELECT count(*) FROM sqlite_master").fetchone()[0])' "$TMP/empty.db")" 1
+"$HOLDFAST" doctor --read-only "sqlite://$TMP/none.db" >out 2>err && fail "there is no such file"
+[ ! -e none.db ] || fail "a file was made"
+
 # Somebody else's doctor is waited for, and then it is only a note.
 expect 0 "$HOLDFAST" run holdfast-doctor -- "$HOLDFAST" doctor
 printed "note    lock: somebody else holds 'holdfast-doctor'"
