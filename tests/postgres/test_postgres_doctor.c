@@ -70,11 +70,22 @@ TEST_LIMIT(a_server_that_forgets_is_found, 60)
 TEST_LIMIT(a_standby_that_may_lag_is_found, 60)
 {
     struct postgres_server *server = start_store("lease", "");
+    char url[200];
     postgres_server_start_standby(server);
     found(HF_FINDING_RISK, "replication", "forgets the last grants");
     set(server, "synchronous_standby_names", "'*'");
     postgres_server_await(server, 1, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'");
-    found(HF_FINDING_OK, "replication", "1 standbys are connected");
+    found(HF_FINDING_OK, "replication", "1 standbys are connected, 1 are waited for");
+    postgres_server_do(server, "CREATE ROLE keeper LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO keeper");
+    hf_client *client = open_client(); /* while it can still commit */
+    snprintf(url, sizeof url, "postgres://keeper@127.0.0.1:%d/postgres", server->port);
+    use_url(url);
+    found(HF_FINDING_NOTE, "replication", "may not see which are waited for");
+    set(server, "synchronous_standby_names", "'another'");
+    postgres_server_await(server, 1, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'async'");
+    must_find(find_with(client, 0), HF_FINDING_BROKEN, "replication", "none is waited for");
+    reset(server, "synchronous_standby_names");
+    hf_close(client);
 }
 
 TEST_LIMIT(tables_that_cannot_keep_locks_are_found, 60)

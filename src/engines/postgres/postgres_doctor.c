@@ -56,27 +56,49 @@ static const struct hfi_sql_rule rules[] = {
 static const char ask_settings[] =
     "SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),"
     " current_setting('transaction_read_only'), current_setting('synchronous_standby_names'),"
-    " (SELECT count(*) FROM pg_stat_replication), current_setting('server_version'), pg_encoding_to_char("
+    " (SELECT count(*) FROM pg_stat_replication),"
+    " (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')),"
+    " (SELECT count(*) FROM pg_stat_replication WHERE sync_state IS NULL),"
+    " current_setting('server_version'), pg_encoding_to_char("
     "(SELECT encoding FROM pg_database WHERE datname = current_database())), current_setting('autovacuum')";
-enum { SEEN_COMMIT = 2, SEEN_NAMES = 4, SEEN_STANDBYS, SEEN_VERSION, SEEN_ENCODING, SEEN_AUTOVACUUM };
+enum {
+    SEEN_COMMIT = 2,
+    SEEN_NAMES = 4,
+    SEEN_STANDBYS,
+    SEEN_AWAITED, /* of them: commits wait for these */
+    SEEN_HIDDEN,  /* … and whether for these this role may not see */
+    SEEN_VERSION,
+    SEEN_ENCODING,
+    SEEN_AUTOVACUUM
+};
 
-#define REPLICATION "SHOW synchronous_standby_names; SELECT count(*) FROM pg_stat_replication"
+#define REPLICATION "SHOW synchronous_standby_names; SELECT sync_state FROM pg_stat_replication"
 
-static void judge_replication(const struct hfi_examination *examination, const char *names, long long standbys,
-                              const char *commit)
+static void judge_replication(const struct hfi_examination *examination, const PGresult *answer)
 {
+    const char *names = PQgetvalue(answer, 0, SEEN_NAMES), *commit = PQgetvalue(answer, 0, SEEN_COMMIT);
+    const long long standbys = hfi_postgres_number(answer, 0, SEEN_STANDBYS, 0);
+    const long long awaited = hfi_postgres_number(answer, 0, SEEN_AWAITED, 0);
     const bool waits = *names && strcmp(commit, "off") != 0 && strcmp(commit, "local") != 0;
-    if (waits && standbys == 0)
+    if (waits && awaited == 0 && hfi_postgres_number(answer, 0, SEEN_HIDDEN, 0) > 0)
+        hfi_finding(examination, HF_FINDING_NOTE, "replication",
+                    "every commit waits for a standby; if none of those that are connected is one, no lock is granted\n"
+                    "synchronous_standby_names is '%s', %lld standbys are connected; this role may not see which are "
+                    "waited for (" REPLICATION ")\nGRANT pg_read_all_stats, to see it",
+                    names, standbys);
+    else if (waits && awaited == 0)
         hfi_finding(examination, HF_FINDING_BROKEN, "replication",
                     "every commit waits for a standby, and there is none: no lock is granted or renewed in time\n"
-                    "synchronous_standby_names is '%s', 0 standbys are connected (" REPLICATION ")\n"
+                    "synchronous_standby_names is '%s', %lld standbys are connected, and none is waited for "
+                    "(" REPLICATION ")\n"
                     "start the standby, or take its name out",
-                    names);
+                    names, standbys);
     else if (waits)
         hfi_finding(examination, HF_FINDING_OK, "replication",
                     "a standby has a grant before its holder knows of it\n"
-                    "synchronous_standby_names is '%s', %lld standbys are connected (" REPLICATION ")",
-                    names, standbys);
+                    "synchronous_standby_names is '%s', %lld standbys are connected, %lld are waited for "
+                    "(" REPLICATION ")",
+                    names, standbys, awaited);
     else if (standbys > 0)
         hfi_finding(examination, HF_FINDING_RISK, "replication",
                     "a failover to a standby that lags forgets the last grants: until their holders renew, others can "
@@ -102,8 +124,7 @@ static hf_status look_at_server(const struct doctor *doctor, hf_error *err)
                 PQgetvalue(answer, 0, SEEN_VERSION));
     for (int i = 0; i < (int)RULES; i++)
         hfi_sql_judge(examination, &rules[i], PQgetvalue(answer, 0, i), "SHOW %s");
-    judge_replication(examination, PQgetvalue(answer, 0, SEEN_NAMES), hfi_postgres_number(answer, 0, SEEN_STANDBYS, 0),
-                      PQgetvalue(answer, 0, SEEN_COMMIT));
+    judge_replication(examination, answer);
     const char *encoding = PQgetvalue(answer, 0, SEEN_ENCODING);
     if (strcmp(encoding, "UTF8") == 0)
         hfi_finding(examination, HF_FINDING_OK, "encoding",
