@@ -116,8 +116,17 @@ TEST_LIMIT(rights_are_looked_at, 60)
     mysql_server_do(server, "GRANT UPDATE ON holdfast_locks_grants TO keeper@'%%'");
     mysql_server_do(server, "REVOKE INSERT ON holdfast_locks_fences FROM keeper@'%%'");
     must_find(find_with(client, 0), HF_FINDING_NOTE, "rights", "guard");
+    mysql_server_do(server, "GRANT INSERT ON holdfast_locks_fences TO keeper@'%%'");
+    mysql_server_do(server, "REVOKE INSERT ON holdfast_locks_done FROM keeper@'%%'");
+    must_find(find_with(client, 0), HF_FINDING_NOTE, "rights", "mark work as done");
+    mysql_server_do(server, "GRANT INSERT ON holdfast_locks_done TO keeper@'%%'");
+    mysql_server_do(server, "REVOKE DELETE ON holdfast_locks FROM keeper@'%%'");
+    must_find_no_risk(find_with(client, 0)); /* only insert needs it */
     CHECK_INT(0, mysql_server_number(server, "SELECT COUNT(*) FROM holdfast_locks WHERE name = ''"));
     hf_close(client);
+    snprintf(url, sizeof url, "mysql://keeper@127.0.0.1:%d/app?strategy=insert", server->port);
+    use_url(url);
+    found(HF_FINDING_BROKEN, "rights", "DELETE");
     mysql_server_do(server, "ALTER USER keeper@'%%' WITH MAX_USER_CONNECTIONS 3");
     found(HF_FINDING_RISK, "connections", "of 3 allowed by max_user_connections");
 }

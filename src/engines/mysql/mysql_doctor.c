@@ -229,21 +229,25 @@ static hf_status look_at_tables(const struct doctor *doctor, hf_error *err)
 /* To explain a statement takes the rights that it takes, and does nothing. */
 static const struct {
     const char *text;
-    bool spare; /* locks do without */
+    enum { BY_ALL, BY_INSERT, BY_NONE } needed; /* for locks: by which strategies */
 } statements[] = {
-    { "EXPLAIN SELECT * FROM {L} WHERE name = ''", false },
-    { "EXPLAIN INSERT INTO {L} (name) VALUES ('')", false },
-    { "EXPLAIN UPDATE {L} SET token = token WHERE name = ''", false },
-    { "EXPLAIN SELECT * FROM {G} WHERE name = ''", false },
-    { "EXPLAIN INSERT INTO {G} (name) VALUES ('')", false },
-    { "EXPLAIN UPDATE {G} SET token = token WHERE name = ''", false },
-    { "EXPLAIN SELECT * FROM {W} WHERE name = ''", false },
-    { "EXPLAIN INSERT INTO {W} (connection, name, owner, since) VALUES (0, '', '', '1970-01-01')", false },
-    { "EXPLAIN DELETE FROM {W} WHERE connection = 0", false },
-    { "EXPLAIN SELECT * FROM {F} WHERE resource = ''", true },
-    { "EXPLAIN INSERT INTO {F} (resource, token) VALUES ('', 0)", true },
-    { "EXPLAIN UPDATE {F} SET token = token WHERE resource = ''", true },
-    { "EXPLAIN UPDATE {N} SET token = token WHERE name = ''", true },
+    { "EXPLAIN SELECT * FROM {L} WHERE name = ''", BY_ALL },
+    { "EXPLAIN INSERT INTO {L} (name) VALUES ('')", BY_ALL },
+    { "EXPLAIN UPDATE {L} SET token = token WHERE name = ''", BY_ALL },
+    { "EXPLAIN DELETE FROM {L} WHERE name = ''", BY_INSERT },
+    { "EXPLAIN SELECT * FROM {G} WHERE name = ''", BY_ALL },
+    { "EXPLAIN INSERT INTO {G} (name) VALUES ('')", BY_ALL },
+    { "EXPLAIN UPDATE {G} SET token = token WHERE name = ''", BY_ALL },
+    { "EXPLAIN SELECT * FROM {W} WHERE name = ''", BY_ALL },
+    { "EXPLAIN INSERT INTO {W} (connection, name, owner, since) VALUES (0, '', '', '1970-01-01')", BY_ALL },
+    { "EXPLAIN DELETE FROM {W} WHERE connection = 0", BY_ALL },
+    { "EXPLAIN SELECT * FROM {F} WHERE resource = ''", BY_NONE },
+    { "EXPLAIN INSERT INTO {F} (resource, token) VALUES ('', 0)", BY_NONE },
+    { "EXPLAIN UPDATE {F} SET token = token WHERE resource = ''", BY_NONE },
+    { "EXPLAIN SELECT * FROM {N} WHERE name = ''", BY_NONE },
+    { "EXPLAIN INSERT INTO {N} (name, token, since, expires) VALUES ('', 0, '1970-01-01', '1970-01-01')", BY_NONE },
+    { "EXPLAIN UPDATE {N} SET token = token WHERE name = ''", BY_NONE },
+    { "EXPLAIN DELETE FROM {N} WHERE name = ''", BY_NONE },
 };
 
 static hf_status try_statement(const struct doctor *doctor, const char *template, hf_error *err)
@@ -259,9 +263,13 @@ static hf_status look_at_rights(const struct doctor *doctor, hf_error *err)
 {
     const struct hfi_examination *examination = doctor->examination;
     const char *locks = doctor->store->config.locks;
+    const bool inserts = strcmp(doctor->store->config.strategy->name, "insert") == 0;
     bool all = true;
     for (size_t i = 0; i < sizeof statements / sizeof statements[0] && all; i++) {
         hf_error trouble = { .message = "" };
+        const bool spare = statements[i].needed == BY_NONE;
+        if (statements[i].needed == BY_INSERT && !inserts)
+            continue;
         const hf_status status = try_statement(doctor, statements[i].text, &trouble);
         if (doctor->connection->broken) {
             if (err)
@@ -271,10 +279,10 @@ static hf_status look_at_rights(const struct doctor *doctor, hf_error *err)
         if (status != HF_DENIED) /* a table that is missing was told of */
             continue;
         all = false;
-        hfi_finding(examination, statements[i].spare ? HF_FINDING_NOTE : HF_FINDING_BROKEN, "rights",
+        hfi_finding(examination, spare ? HF_FINDING_NOTE : HF_FINDING_BROKEN, "rights",
                     "%s\n%s (SHOW GRANTS)\nGRANT SELECT, INSERT, UPDATE, DELETE ON the tables that begin with %s",
-                    statements[i].spare ? "this user cannot show tokens to the guard, or mark work as done"
-                                        : "this user cannot take, renew or give back every lock",
+                    spare ? "this user cannot show tokens to the guard, or mark work as done"
+                          : "this user cannot take, renew or give back every lock",
                     trouble.message, locks);
     }
     if (all)
