@@ -289,6 +289,7 @@ static int look_at_what_is_left(struct verify_run *run, const struct arguments *
     hf_error err = { 0 };
     hf_client *client = NULL;
     hf_status status = run->hurried ? HF_CANCELED : hf_open(&client, arguments->globals.url, NULL, &err);
+    int code = HFC_EXIT_OK;
 
     options.ttl_ms = run->history.ttl_ms;
     options.wait_ms = run->history.end_ms + run->history.claim_ms + (uint32_t)(VERIFY_SLACK_NS / VERIFY_MS);
@@ -298,12 +299,14 @@ static int look_at_what_is_left(struct verify_run *run, const struct arguments *
         if (client != NULL)
             status = hf_acquire(&lock, client, run->name[i], &options, &err);
         left->status = (int32_t)status;
+        if (status >= HF_UNAVAILABLE && code == HFC_EXIT_OK)
+            code = hfc_fail(&err);
         const bool released = hf_release(lock, NULL) == HF_OK;
         if (status == HF_OK && released && (run->history.caps & HF_CAP_INSPECT))
-            hf_inspect_one(client, run->name[i], is_listed, &left->listed, NULL);
+            left->status = (int32_t)hf_inspect_one(client, run->name[i], is_listed, &left->listed, NULL);
     }
     hf_close(client);
-    return status >= HF_UNAVAILABLE ? hfc_fail(&err) : HFC_EXIT_OK;
+    return code;
 }
 
 static int write_page(const struct verify_run *run)

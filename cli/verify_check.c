@@ -204,11 +204,13 @@ static void judge_try(struct verify_judge *judge, size_t i)
 {
     const struct verify_record *record = &judge->history->record[i];
     const int64_t took_ns = record->answered_ns - record->asked_ns;
+    const bool late = took_ns > VERIFY_SLACK_NS;
 
-    if (!is_answered(record) || was_struck(judge, record->owner, record->asked_ns, record->answered_ns))
+    if (!is_answered(record) || was_struck(judge, record->owner, record->asked_ns, record->answered_ns) ||
+        is_trouble(record->status) || (late && verify_in_trouble(judge, record->asked_ns, record->answered_ns)))
         return;
     judge->result->verdict[VERIFY_P2].seen++;
-    if (took_ns > VERIFY_SLACK_NS && !verify_in_trouble(judge, record->asked_ns, record->answered_ns))
+    if (late)
         verify_violate(judge, VERIFY_P2, record->answered_ns, i, SIZE_MAX, "a try was answered after %" PRId64 " ms",
                        took_ns / VERIFY_MS);
 }
@@ -277,15 +279,32 @@ static void judge_overlap(struct verify_judge *judge, size_t first, size_t secon
                        (double)(lost_ns(one) - other->granted_ns) / 1e6, other->worker);
 }
 
+/* Two processes at least have asked for it. */
+static bool has_rivals(const struct verify_judge *judge, int lock)
+{
+    uint32_t first = 0; /* owners count from 1 */
+
+    for (size_t i = 0; i < judge->history->records; i++) {
+        const struct verify_record *record = &judge->history->record[i];
+        if (record->lock != lock || record->kind == VERIFY_OPEN || record->owner == first)
+            continue;
+        if (first != 0)
+            return true;
+        first = record->owner;
+    }
+    return false;
+}
+
 /* Each believer against those who came before it. */
 static void judge_believers(struct verify_judge *judge, int lock)
 {
     const struct verify_record *record = judge->history->record;
     size_t last = SIZE_MAX; /* of those so far, the one that believed for longest */
 
+    if (has_rivals(judge, lock)) /* or it could not have been broken */
+        judge->result->verdict[VERIFY_P1].seen += judge->believed[lock];
     for (size_t i = 0; i < judge->believed[lock]; i++) {
         const size_t now = judge->order[lock][i];
-        judge->result->verdict[VERIFY_P1].seen++;
         if (last != SIZE_MAX && record[now].granted_ns < record[last].believed_ns)
             judge_overlap(judge, last, now);
         /* It had stopped to believe, the next one had the lock, and then its release said that it had been its own. */
@@ -448,12 +467,13 @@ static void settle(struct verify_judge *judge)
     verdict[VERIFY_P5_PAUSED].claimed = caps & HF_CAP_EXPIRY;
     verdict[VERIFY_P7].claimed = !knows_late(judge);
     for (int i = 0; i < VERIFY_PROMISES; i++) {
+        const uint64_t enough = i == VERIFY_P12 ? VERIFY_LOCKS : 1; /* what was not looked at may be left behind */
         if (!verdict[i].claimed)
             verdict[i].outcome = VERIFY_NOT_CLAIMED;
         else if (verdict[i].broken > 0)
             verdict[i].outcome = VERIFY_BROKEN;
         else
-            verdict[i].outcome = verdict[i].seen > 0 ? VERIFY_KEPT : VERIFY_NOT_SEEN;
+            verdict[i].outcome = verdict[i].seen >= enough ? VERIFY_KEPT : VERIFY_NOT_SEEN;
     }
     judge->result->figures.losses_in_time =
         judge->result->figures.losses - (verdict[VERIFY_P7].broken < judge->result->figures.losses

@@ -82,7 +82,7 @@ void verify_remark(char *buffer, size_t size, const struct verify_run *run, enum
         break;
     case VERIFY_P12:
     case VERIFY_PROMISES:
-        snprintf(buffer, size, "%" PRIu64 " of %d locks free in the end", seen, (int)VERIFY_LOCKS);
+        snprintf(buffer, size, "%" PRIu64 " of %d locks looked at in the end", seen, (int)VERIFY_LOCKS);
     }
 }
 

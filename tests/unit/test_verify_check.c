@@ -151,7 +151,19 @@ TEST(two_locks_do_not_meet)
     begin(LEASES);
     hold(0, 0, 100, 9);
     hold(1, 50, 200, 1)->lock = VERIFY_LONG;
+    ask(1, VERIFY_TRY, 20, 21, HF_BUSY);
+    ask(0, VERIFY_TRY, 120, 121, HF_BUSY)->lock = VERIFY_LONG;
     check_seen(VERIFY_P1, 2);
+}
+
+/* One worker, and the probe: nobody was there who could have been let in beside. */
+TEST(who_has_no_rival_shows_nothing_of_exclusion)
+{
+    begin(LEASES);
+    hold(0, 0, 100, 1);
+    hold(0, 200, 300, 2);
+    hold(ROWS, 0, 300, 1)->lock = VERIFY_PROBE;
+    check_seen(VERIFY_P1, 0);
 }
 
 /* --- 1 and 7 --- */
@@ -243,6 +255,7 @@ TEST(a_try_that_takes_long_is_found_unless_the_store_did_not_answer)
     check_broken(BIT(VERIFY_P2));
     ask(ROWS, VERIFY_TRY, 10, 1400, HF_OK)->lock = VERIFY_PROBE;
     check_broken(0);
+    check_seen(VERIFY_P2, 0);
 }
 
 TEST(waits_that_end_late_early_or_never_are_found)
@@ -382,6 +395,15 @@ TEST(what_is_left_behind_is_found)
     begin(LEASES);
     history.left[2].listed = true;
     check_broken(BIT(VERIFY_P12));
+}
+
+TEST(what_could_not_be_looked_at_may_be_left_behind)
+{
+    begin(LEASES);
+    history.left[0].status = HF_UNAVAILABLE;
+    check();
+    CHECK_INT(VERIFY_NOT_SEEN, result.verdict[VERIFY_P12].outcome);
+    verify_result_free(&result);
 }
 
 /* --- 6 --- */
