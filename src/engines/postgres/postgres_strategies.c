@@ -225,11 +225,15 @@ static const char row_inspect_one[] = ROW_INSPECT(IS_IT);
 static const char insert_take[] = INSERT_TAKE("");
 static const char insert_take_once[] = INSERT_TAKE(UNLESS_DONE);
 
-/* Above all that advisory locks were given and a crash may have forgotten, see postgres_tokens.c. */
-#define ABOVE_CEILING "coalesce((SELECT m.token + 1 FROM {G} m WHERE m.name = ''), 0)"
+/* Above all that advisory locks were given and a crash may have forgotten, see postgres_tokens.c: above the floor, or
+ * where it would be. Not always above the ceiling, which is ahead of the clock: a failover that forgets the last token
+ * leaves nothing but the clock to make the next one greater. */
+#define ABOVE_FORGOTTEN                                                                                                \
+    "coalesce((SELECT w.note::bigint FROM {W} w WHERE w.client = 0 AND w.serial = 0),"                                 \
+    " (SELECT m.token FROM {G} m WHERE m.name = ''), -1) + 1"
 #define INSERT_COUNT                                                                                                   \
     "WITH fresh AS (SELECT FROM {L} WHERE name = $1 AND token = 0 AND client IS NOT NULL),"                            \
-    " counted AS (UPDATE {G} g SET token = greatest(g.token + 1, " MICROSECONDS ", " ABOVE_CEILING                     \
+    " counted AS (UPDATE {G} g SET token = greatest(g.token + 1, " MICROSECONDS ", " ABOVE_FORGOTTEN                   \
     ") FROM fresh WHERE g.name = $1 RETURNING g.token)"
 #define INSERT_GIVE_TOKEN "UPDATE {L} l SET token = counted.token FROM counted WHERE l.name = $1"
 
@@ -275,7 +279,7 @@ static const char insert_evict[] = "DELETE FROM {L} l WHERE l.name = $1" EVICTED
 #define GRANTED(token) "$1, " token ", $2, $3, $4, " NOW ", $5, $6, $7"
 
 static const char grant[] = "INSERT INTO {G} AS g (" GRANT_COLUMNS
-                            ") VALUES (" GRANTED("greatest(" MICROSECONDS ", " ABOVE_CEILING ")") ")" GRANT_UPDATE;
+                            ") VALUES (" GRANTED("greatest(" MICROSECONDS ", " ABOVE_FORGOTTEN ")") ")" GRANT_UPDATE;
 
 #define CLEAR                                                                                                          \
     "UPDATE {G} SET client = NULL, serial = NULL, backend = NULL WHERE name = $1 AND client = $2 AND serial = $3"
