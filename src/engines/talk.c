@@ -10,6 +10,8 @@
 #include <sys/socket.h>
 
 #define SILENCE_MOST_MS 10000
+/* More than that were needed by a crowd that has gone: servers allow a thousand or so in all. */
+#define IDLE_MOST 64
 
 /* --- the URL --- */
 
@@ -104,6 +106,7 @@ static struct hfi_talk *take_idle(struct hfi_talks *talks)
         pthread_mutex_lock(&talks->mutex);
         struct hfi_talk *talk = talks->idle;
         talks->idle = talk ? talk->next : NULL;
+        talks->idle_count -= talk ? 1 : 0;
         pthread_mutex_unlock(&talks->mutex);
         if (!talk || poll(&(struct pollfd){ .fd = talk->fd, .events = POLLIN }, 1, 0) == 0)
             return talk;
@@ -138,10 +141,14 @@ hf_status hfi_talk_end(struct hfi_talk *talk, hf_status status)
         return disconnect(talk, status);
     talk->err = NULL;
     pthread_mutex_lock(&talks->mutex);
-    talk->next = talks->idle;
-    talks->idle = talk;
+    const bool stays = talks->idle_count < IDLE_MOST;
+    if (stays) {
+        talk->next = talks->idle;
+        talks->idle = talk;
+        talks->idle_count++;
+    }
     pthread_mutex_unlock(&talks->mutex);
-    return status;
+    return stays ? status : disconnect(talk, status);
 }
 
 /* --- one exchange --- */

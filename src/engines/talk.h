@@ -18,6 +18,7 @@ struct hfi_talks {
     char host[256], port[8]; /* port "": the host is a socket's path */
     pthread_mutex_t mutex;
     struct hfi_talk *idle;
+    size_t idle_count;
 };
 
 /* A connection, and what is said on it. */
@@ -47,7 +48,7 @@ hf_status hfi_talk_begin(struct hfi_talk **out, struct hfi_talks *talks, hfi_tim
 void hfi_talk_add(struct hfi_talk *talk, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Sends it, and reads so many answers, which are in talk->in then, with a 0 behind them. */
 hf_status hfi_talk_ask(struct hfi_talk *talk, size_t answers);
-/* Keeps the connection, or closes it if it is broken. Returns `status`. */
+/* Keeps the connection, or closes it if it is broken or many are kept. Returns `status`. */
 hf_status hfi_talk_end(struct hfi_talk *talk, hf_status status);
 
 #endif

@@ -6,6 +6,7 @@
 #include "engine_support.h"
 #include "memcached_server.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -252,6 +253,41 @@ TEST_LIMIT(a_server_that_stops_for_too_long_costs_the_lock_in_time, 60)
     must_release(next);
     hf_close(client);
     hf_close(other);
+}
+
+static int count_descriptors(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 1000; fd++)
+        count += fcntl(fd, F_GETFD) != -1;
+    return count;
+}
+
+/* Each of those who ask at the same time has one; but not for ever. */
+TEST_LIMIT(connections_of_a_crowd_are_not_kept, 60)
+{
+    enum { CROWD = 100 };
+    struct memcached_server *server = start_store("");
+    hf_client *client = open_client();
+    struct waiter waiters[CROWD];
+    char names[CROWD][20];
+    const hf_options options = stranger(20000);
+    const int before = count_descriptors();
+    memcached_server_pause(server);
+    for (int i = 0; i < CROWD; i++) {
+        snprintf(names[i], sizeof names[i], "of %d", i);
+        waiter_start(&waiters[i], client, names[i], &options);
+    }
+    while (count_descriptors() < before + CROWD - 1) /* one was there */
+        pause_ms(10);
+    memcached_server_continue(server);
+    for (int i = 0; i < CROWD; i++) {
+        waiter_join(&waiters[i], HF_OK);
+        must_release(waiters[i].lock);
+    }
+    while (memcached_server_statistic(server, "curr_connections") >= CROWD)
+        pause_ms(10);
+    hf_close(client);
 }
 
 static uint64_t hash_of(const char *name)
