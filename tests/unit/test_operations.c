@@ -280,6 +280,34 @@ TEST(a_callback_may_wait_for_an_operation_with_a_deadline)
     hf_close(it.client);
 }
 
+static void wait_for_its_release(hf_lock *lock, const char *why, void *arg)
+{
+    struct from_callback *it = arg;
+    hf_op *op = NULL;
+    hf_event event = { .status = HF_INTERNAL };
+    (void)why;
+    CHECK_INT(HF_OK, hf_start_release(&op, lock, NULL, NULL));
+    CHECK_INT(1, hf_op_wait(op, 15000, &event, sizeof event));
+    it->status = event.status;
+    hf_op_free(op);
+    gate_pass(&it->done);
+}
+
+/* A release waits for callbacks of its lock to return, but not for the one that has started it. */
+TEST(a_callback_may_wait_for_the_release_of_the_lock_that_is_lost)
+{
+    struct from_callback it = { .client = open_mem() };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *lost = NULL;
+    options.max_hold_ms = 100;
+    options.on_lost = wait_for_its_release;
+    options.arg = &it;
+    REQUIRE(hf_acquire(&lost, it.client, "lost", &options, NULL) == HF_OK);
+    gate_await(&it.done, 1);
+    CHECK_INT(HF_LOST, it.status);
+    hf_close(it.client);
+}
+
 /* --- when there is too little of something --- */
 
 static hf_status use(hf_client *client, hf_error *err)
