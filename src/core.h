@@ -255,6 +255,7 @@ struct hf_client {
     hfi_time taken_ns;           /* when a runner took one of them last */
     struct hfi_timers op_timers; /* of those that stand in a line, or are parked */
     unsigned runners, idle_runners;
+    bool runner_looks;                /* an idle one looks after what comes due */
     _Atomic unsigned waiting_runners; /* in the wait() of an engine */
     struct hfi_runner *ended_runner;  /* the last one: to be joined by the next that ends */
     pthread_cond_t work;              /* there is something to run, or the runners are to end */

@@ -143,6 +143,43 @@ TEST_LIMIT(ten_thousand_deadlines_take_no_thread, 120)
     hf_close(client);
 }
 
+static unsigned runners_of(hf_client *client)
+{
+    hfi_client_lock(client);
+    const unsigned runners = client->runners;
+    hfi_client_unlock(client);
+    return runners;
+}
+
+/* Something comes due all the time, for which one of them is enough. */
+TEST_LIMIT(threads_with_nothing_to_do_end_though_deadlines_come, 120)
+{
+    enum { WAITS = 2000, MANY = 200 };
+    hf_client *client = open_mem();
+    hf_lock *lock = NULL;
+    hf_op *last = NULL;
+    hf_options options = HF_OPTIONS_INIT;
+    char name[32];
+    unsigned most = 0;
+    REQUIRE(hf_acquire(&lock, client, "x", NULL, NULL) == HF_OK);
+    for (uint32_t i = 1; i <= WAITS; i++) {
+        options.wait_ms = 10 * i;
+        REQUIRE(hf_start_acquire(i < WAITS ? NULL : &last, client, "x", &options, NULL, NULL) == HF_OK);
+    }
+    for (int i = 0; i < MANY; i++) {
+        snprintf(name, sizeof name, "many %d", i);
+        REQUIRE(hf_start_acquire(NULL, client, name, NULL, NULL, NULL) == HF_OK);
+        most = runners_of(client) > most ? runners_of(client) : most;
+    }
+    test_note("%u threads at most", most);
+    while (runners_of(client) > 2)
+        await_a_moment();
+    CHECK(!atomic_load(&last->ended));
+    hf_op_free(last);
+    CHECK_INT(HF_OK, hf_release(lock, NULL));
+    hf_close(client);
+}
+
 TEST_LIMIT(ten_thousand_waits_that_are_cancelled_leave_nothing, 120)
 {
     enum { WAITS = 10000 };
