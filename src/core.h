@@ -255,6 +255,7 @@ struct hf_client {
     hfi_time taken_ns;           /* when a runner took one of them last */
     struct hfi_timers op_timers; /* of those that stand in a line, or are parked */
     unsigned runners, idle_runners;
+    bool runner_looks;                /* an idle one looks after what comes due */
     _Atomic unsigned waiting_runners; /* in the wait() of an engine */
     struct hfi_runner *ended_runner;  /* the last one: to be joined by the next that ends */
     pthread_cond_t work;              /* there is something to run, or the runners are to end */
@@ -440,7 +441,9 @@ bool hfi_acquire_line_up(hf_op *op);
 /* The same if all that it has to do is to ask the store, which is done: it may be gone afterwards. */
 bool hfi_acquire_start(hf_op *op);
 
-/* lock.c: the release of an operation, if the store must be asked, and nothing else is to be done or waited for. True:
+/* lock.c: as hf_release() and hf_release_done(), for `thread`; without the mutex. */
+hf_status hfi_release(hf_lock *lock, bool done, uint64_t thread, hf_error *err);
+/* The release of an operation, if the store must be asked, and nothing else is to be done or waited for. True:
  * it is, or a runner is to do so; it may be gone afterwards. Lets go of the mutex in between. */
 bool hfi_release_start(hf_op *op);
 /* Goes on with it: asks, if that is still to be done, and ends it. */

@@ -21,19 +21,19 @@ static bool is_over(const struct hfi_hold *hold)
     return deadline != HFI_NEVER && hfi_now_ns() >= deadline;
 }
 
-/* Another thread is inside of its callback. */
-static bool is_being_told(const hf_lock *handle)
+/* A thread is inside of its callback, and not the one that asks for its release. */
+static bool is_being_told(const hf_lock *handle, uint64_t thread)
 {
     const struct hfi_telling *telling = handle->hold->client->tellings;
     while (telling && telling->handle != handle)
         telling = telling->next;
-    return telling && telling->thread != hfi_thread_number();
+    return telling && telling->thread != thread;
 }
 
-static void wait_for_callback(const hf_lock *handle)
+static void wait_for_callback(const hf_lock *handle, uint64_t thread)
 {
     hf_client *client = handle->hold->client;
-    while (is_being_told(handle))
+    while (is_being_told(handle, thread))
         pthread_cond_wait(&client->changed, &client->mutex);
 }
 
@@ -65,7 +65,7 @@ static void let_go(struct hfi_hold *hold, bool done)
     hfi_hold_schedule(hold);
 }
 
-static hf_status release(hf_lock *lock, bool done, hf_error *err)
+static hf_status release(hf_lock *lock, bool done, uint64_t thread, hf_error *err)
 {
     if (!lock)
         return HF_OK;
@@ -81,7 +81,7 @@ static hf_status release(hf_lock *lock, bool done, hf_error *err)
     trouble.message[0] = 0;
     hfi_client_lock(client);
     hfi_client_enter(client);
-    wait_for_callback(lock);
+    wait_for_callback(lock, thread);
     hfi_event_drop_loss(lock); /* whoever releases it is told by this call */
     if (hold->state == HFI_HOLD_HELD && (hold->lost || is_over(hold)))
         end_by_loss(hold);
@@ -158,19 +158,24 @@ hf_status hfi_release_go_on(hf_op *op, hf_error *err)
     return status;
 }
 
+hf_status hfi_release(hf_lock *lock, bool done, uint64_t thread, hf_error *err)
+{
+    const bool may_be_done = !done || !lock || lock->generation != hfi_generation || lock->hold->once;
+    const hf_status status = release(lock, done, thread, err);
+    if (status == HF_OK && !may_be_done)
+        return hfi_fail(err, HF_INVALID, 0,
+                        "it is released, but not recorded as done: it was taken without once_per_ms");
+    return status;
+}
+
 hf_status hf_release(hf_lock *lock, hf_error *err)
 {
-    return release(lock, false, err);
+    return hfi_release(lock, false, hfi_thread_number(), err);
 }
 
 hf_status hf_release_done(hf_lock *lock, hf_error *err)
 {
-    const bool once = !lock || lock->generation != hfi_generation || lock->hold->once;
-    const hf_status status = release(lock, true, err);
-    if (status == HF_OK && !once)
-        return hfi_fail(err, HF_INVALID, 0,
-                        "it is released, but not recorded as done: it was taken without once_per_ms");
-    return status;
+    return hfi_release(lock, true, hfi_thread_number(), err);
 }
 
 /* One exchange. The hold is pinned. Mutex held; let go of in between. */

@@ -185,7 +185,7 @@ static hf_status run_release(hf_op *op, hf_error *err)
         return hfi_release_go_on(op, err);
     op->lock = NULL;
     pthread_mutex_unlock(&client->mutex);
-    const hf_status status = op->kind == HFI_OP_RELEASE ? hf_release(lock, err) : hf_release_done(lock, err);
+    const hf_status status = hfi_release(lock, op->kind == HFI_OP_RELEASE_DONE, op->want.thread, err);
     pthread_mutex_lock(&client->mutex);
     return status;
 }
@@ -383,6 +383,7 @@ void hf_op_free(hf_op *op)
         hfi_event_forget_loss(lock);
     if (lock && !client->closing) {
         op->kind = HFI_OP_RELEASE;
+        op->want.thread = hfi_thread_number();
         op->active = true;
         if (hfi_runner_submit(op)) {
             lock = NULL;
@@ -487,7 +488,10 @@ hf_status hf_start_try_acquire(hf_op **out, hf_client *client, const char *name,
 
 static hf_status start_release(hf_op **out, hf_lock *lock, enum hfi_op_kind kind, void *tag, hf_error *err)
 {
-    static const struct hfi_want none = { .name = "", .key = { .text = "" }, .deadline_ns = HFI_NEVER };
+    /* Whoever is inside of the lock's callback may wait for the end of this. */
+    const struct hfi_want none = {
+        .thread = hfi_thread_number(), .name = "", .key = { .text = "" }, .deadline_ns = HFI_NEVER
+    };
     if (out)
         *out = NULL;
     if (!lock)

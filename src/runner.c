@@ -36,11 +36,13 @@ static unsigned at_hand(const hf_client *client)
     return client->runners - atomic_load(&client->waiting_runners);
 }
 
-/* True: there may be something to run. False: there was nothing for long. */
+/* True: there may be something to run. False: there was nothing for long. One of those that wait looks after what comes
+ * due: all of them would be in each other's way, and none would ever have nothing to do. */
 static bool wait_for_work(hf_client *client)
 {
     const hfi_time now = hfi_now_ns(), look = hfi_operations_look(client);
-    const hfi_time left = look < now + IDLE_MOST ? look - now : IDLE_MOST;
+    const bool looks = !client->runner_looks;
+    const hfi_time left = looks && look < now + IDLE_MOST ? look - now : IDLE_MOST;
     struct timespec until;
     if (client->count_to_run || left <= 0)
         return true;
@@ -48,8 +50,10 @@ static bool wait_for_work(hf_client *client)
     const hfi_time at = until.tv_sec * HFI_SECOND + until.tv_nsec + left;
     until = (struct timespec){ .tv_sec = at / HFI_SECOND, .tv_nsec = at % HFI_SECOND };
     client->idle_runners++;
+    client->runner_looks = true;
     const int failure = pthread_cond_timedwait(&client->work, &client->mutex, &until);
     client->idle_runners--;
+    client->runner_looks = client->runner_looks && !looks;
     return failure != ETIMEDOUT || left < IDLE_MOST || client->count_to_run || at_hand(client) == 1;
 }
 

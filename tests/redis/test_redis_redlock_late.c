@@ -11,18 +11,20 @@
 struct stage {
     struct redis_group *group;
     struct late_relay *relays[3];
-    hf_client *client; /* by way of the relays */
+    char url[200]; /* by way of the relays */
+    hf_client *client;
 };
 
 static struct stage *set_up(void)
 {
     struct stage *stage = shared_new(sizeof *stage);
-    char url[200] = "redlock://";
+    char *url = stage->url;
+    snprintf(url, sizeof stage->url, "redlock://");
     stage->group = start_masters(3, NULL);
     for (int i = 0; i < 3; i++) {
         const struct redis_server *server = stage->group->server[i];
         stage->relays[i] = late_relay_start(server->address, server->port);
-        snprintf(url + strlen(url), sizeof url - strlen(url), "%s127.0.0.1:%d", i ? "," : "",
+        snprintf(url + strlen(url), sizeof stage->url - strlen(url), "%s127.0.0.1:%d", i ? "," : "",
                  late_relay_port(stage->relays[i]));
     }
     stage->client = open_url("%s", url);
@@ -337,5 +339,40 @@ TEST(a_late_acquire_of_somebody_who_was_told_that_it_is_done_takes_nothing)
     CHECK_INT(0, votes(stage->group));
     CHECK_STATUS(HF_OK, hf_forget_done(other, NAME, &err), &err);
     hf_close(other);
+    hf_close(stage->client);
+}
+
+/* --- a client that does not run --- */
+
+/* How long masters may take to answer who asks for a long time-to-live: ANSWER_MOST of the engine. */
+enum { ANSWER_MOST_MS = 1000 };
+
+static void take_and_give_back(void *arg)
+{
+    const struct stage *stage = arg;
+    const hf_options options = stranger(endless_ttl_ms());
+    hf_lock *lock = NULL;
+    hf_client *client = open_url("%s", stage->url);
+    hf_try_acquire(&lock, client, NAME, &options, NULL);
+    hf_release(lock, NULL);
+    hf_close(client);
+}
+
+/* One of the answers, all of which wait to be read when their time is over, is a refusal. */
+TEST(a_client_that_was_stopped_reads_what_was_answered_meanwhile)
+{
+    struct stage *stage = set_up();
+    redis_server_do(stage->group->server[2], "CONFIG SET min-replicas-to-write 1");
+    for (int i = 0; i < 3; i++)
+        late_relay_catch(stage->relays[i], NAME, 1);
+    const pid_t helper = helper_start(take_and_give_back, stage);
+    for (int i = 0; i < 3; i++)
+        late_relay_await(stage->relays[i]);
+    helper_stop(helper);
+    deliver_all(stage);
+    pause_ms(ANSWER_MOST_MS + 100);
+    helper_continue(helper);
+    helper_join(helper);
+    await_clean(stage->group);
     hf_close(stage->client);
 }

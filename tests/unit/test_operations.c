@@ -143,6 +143,43 @@ TEST_LIMIT(ten_thousand_deadlines_take_no_thread, 120)
     hf_close(client);
 }
 
+static unsigned runners_of(hf_client *client)
+{
+    hfi_client_lock(client);
+    const unsigned runners = client->runners;
+    hfi_client_unlock(client);
+    return runners;
+}
+
+/* Something comes due all the time, for which one of them is enough. */
+TEST_LIMIT(threads_with_nothing_to_do_end_though_deadlines_come, 120)
+{
+    enum { WAITS = 2000, MANY = 200 };
+    hf_client *client = open_mem();
+    hf_lock *lock = NULL;
+    hf_op *last = NULL;
+    hf_options options = HF_OPTIONS_INIT;
+    char name[32];
+    unsigned most = 0;
+    REQUIRE(hf_acquire(&lock, client, "x", NULL, NULL) == HF_OK);
+    for (uint32_t i = 1; i <= WAITS; i++) {
+        options.wait_ms = 10 * i;
+        REQUIRE(hf_start_acquire(i < WAITS ? NULL : &last, client, "x", &options, NULL, NULL) == HF_OK);
+    }
+    for (int i = 0; i < MANY; i++) {
+        snprintf(name, sizeof name, "many %d", i);
+        REQUIRE(hf_start_acquire(NULL, client, name, NULL, NULL, NULL) == HF_OK);
+        most = runners_of(client) > most ? runners_of(client) : most;
+    }
+    test_note("%u threads at most", most);
+    while (runners_of(client) > 2)
+        await_a_moment();
+    CHECK(!atomic_load(&last->ended));
+    hf_op_free(last);
+    CHECK_INT(HF_OK, hf_release(lock, NULL));
+    hf_close(client);
+}
+
 TEST_LIMIT(ten_thousand_waits_that_are_cancelled_leave_nothing, 120)
 {
     enum { WAITS = 10000 };
@@ -277,6 +314,34 @@ TEST(a_callback_may_wait_for_an_operation_with_a_deadline)
     CHECK_INT(HF_TIMEOUT, it.status);
     CHECK_INT(HF_LOST, hf_release(lost, NULL));
     CHECK_INT(HF_OK, hf_release(held, NULL));
+    hf_close(it.client);
+}
+
+static void wait_for_its_release(hf_lock *lock, const char *why, void *arg)
+{
+    struct from_callback *it = arg;
+    hf_op *op = NULL;
+    hf_event event = { .status = HF_INTERNAL };
+    (void)why;
+    CHECK_INT(HF_OK, hf_start_release(&op, lock, NULL, NULL));
+    CHECK_INT(1, hf_op_wait(op, 15000, &event, sizeof event));
+    it->status = event.status;
+    hf_op_free(op);
+    gate_pass(&it->done);
+}
+
+/* A release waits for callbacks of its lock to return, but not for the one that has started it. */
+TEST(a_callback_may_wait_for_the_release_of_the_lock_that_is_lost)
+{
+    struct from_callback it = { .client = open_mem() };
+    hf_options options = HF_OPTIONS_INIT;
+    hf_lock *lost = NULL;
+    options.max_hold_ms = 100;
+    options.on_lost = wait_for_its_release;
+    options.arg = &it;
+    REQUIRE(hf_acquire(&lost, it.client, "lost", &options, NULL) == HF_OK);
+    gate_await(&it.done, 1);
+    CHECK_INT(HF_LOST, it.status);
     hf_close(it.client);
 }
 

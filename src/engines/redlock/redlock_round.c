@@ -206,14 +206,19 @@ static bool start_sending(struct redlock_leg *leg)
 }
 
 /* The server was restarted, or its scripts flushed: nothing was done. */
-static bool goes_again(struct redlock_leg *leg)
+static bool lacks_script(struct redlock_leg *leg)
 {
     struct redis_wire *wire = *leg->call.slot;
-    if (leg->call.op.woken != HF_OK || !hfi_redis_is_error(leg->reply, "NOSCRIPT"))
-        return false;
-    if (wire)
+    const bool lacks = hfi_redis_is_error(leg->reply, "NOSCRIPT");
+    if (lacks && wire)
         wire->scripts &= ~script_bit(leg);
-    if (leg->call.op.over)
+    return lacks;
+}
+
+/* Not if it was concluded before it could go on, and has no reply any more: see leave_leg(). */
+static bool goes_again(struct redlock_leg *leg)
+{
+    if (!is_pending(leg) || leg->call.op.woken != HF_OK || !lacks_script(leg) || leg->call.op.over)
         return false;
     freeReplyObject(leg->reply);
     leg->reply = NULL;
@@ -240,7 +245,7 @@ static void conclude(struct redlock_leg *leg)
         if (leg->reply) {
             hfi_redis_refusal(leg->reply, "", &round->trouble);
             leave_if_no_master(leg);
-            leg->sent = !hfi_redis_is_error(leg->reply, "NOSCRIPT"); /* it may be refused half-way */
+            leg->sent = !lacks_script(leg); /* it may be refused half-way */
             freeReplyObject(leg->reply);
             leg->reply = NULL;
         }
