@@ -263,6 +263,7 @@ static int run_command(struct hfc_guard *guard, char **command)
 static void explain(char *why, size_t size, const struct hfc_guard *guard, const struct hfc_acquire *request,
                     hf_status status, const hf_error *err)
 {
+    const bool silent = status == HF_UNAVAILABLE || status == HF_UNKNOWN;
     char since[16];
 
     if (guard->held_long) {
@@ -271,7 +272,8 @@ static void explain(char *why, size_t size, const struct hfc_guard *guard, const
         snprintf(why, size, "its time-to-live is over, and it was not to be renewed");
     } else if (status != HF_OK && guard->heard_ms != 0) {
         hfc_wall_clock(since, sizeof since, "%H:%M:%S", guard->heard_ms);
-        snprintf(why, size, "the store is silent since %s (%s)", since, err->message);
+        snprintf(why, size, "the store %s since %s (%s)", silent ? "is silent" : "has refused to renew it", since,
+                 err->message);
     } else {
         snprintf(why, size, "it could not be renewed in time");
     }

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 # bash completion for holdfast(1)
 
-# The names of held locks, one per line. Asked only of a store on this machine: completion must not hang on a network.
+# The names of held locks, or with --done of those whose work is done, one per line. Asked only of a store on this
+# machine: completion must not hang on a network.
 _holdfast_names()
 {
     local url=()
     [[ -z $1 ]] || url=(-u "$1")
     [[ $(holdfast "${url[@]}" engines --url 2>/dev/null) == 'url '*' file:'* ]] || return
-    holdfast "${url[@]}" ls --names 2>/dev/null
+    holdfast "${url[@]}" ls $2 --names 2>/dev/null
 }
 
 # Puts those that match into COMPREPLY. A name may contain blanks and quotes, so it is offered as it has to be typed:
@@ -22,7 +23,7 @@ _holdfast_offer_names()
         *) printf -v typed %q "$name" ;;
         esac
         [[ $typed != "$current"* ]] || COMPREPLY+=("${typed#[\'\"]}")
-    done < <(_holdfast_names "$url")
+    done < <(_holdfast_names "$url" $1)
 }
 
 _holdfast_offer()
@@ -125,7 +126,8 @@ _holdfast()
             _holdfast_offer_names
         fi
         ;;
-    hold | ls | status | break | forget) [[ -n $name ]] || _holdfast_offer_names ;;
+    hold | ls | status | break) [[ -n $name ]] || _holdfast_offer_names ;;
+    forget) [[ -n $name ]] || _holdfast_offer_names --done ;;
     doctor) [[ -n $name ]] || _holdfast_offer "$(_holdfast_schemes)" ;;
     esac
 }

@@ -57,13 +57,16 @@ function __holdfast_option
     test (count $argv) -eq 0; or contains -- "$found[3]" $argv
 end
 
-# The names of held locks. Asked only of a store on this machine: completion must not hang on a network.
+# The names of held locks, or of those whose work is done. Asked only of a store on this machine: completion must not
+# hang on a network.
 function __holdfast_names
     set -l option
-    set -l url (__holdfast_place)[2]
-    test -z "$url"; or set option -u $url
+    set -l which
+    set -l found (__holdfast_place)
+    test -z "$found[2]"; or set option -u $found[2]
+    test "$found[3]" != forget; or set which --done
     holdfast $option engines --url 2>/dev/null | string match -qr '^url +file:'; or return
-    holdfast $option ls --names 2>/dev/null
+    holdfast $option ls $which --names 2>/dev/null
 end
 
 function __holdfast_schemes

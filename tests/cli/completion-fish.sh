@@ -31,6 +31,8 @@ for command in run hold ls status break; do
     offers "holdfast $command " nightly "two  words, it's"
     nothing "holdfast $command AME"
 done
+offers 'holdfast forget ' 'work done'
+nothing 'holdfast forget ni'
 offers "holdfast -u file://$TMP/locks status ni" nightly
 offers "holdfast status -u file://$TMP/locks ni" nightly
 nothing 'holdfast -u redis://127.0.0.1:1 status ni'

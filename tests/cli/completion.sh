@@ -36,7 +36,7 @@ case_of 'holdfast status "two  w' "holdfast|status|two  words, it's"
 types bash "$completions/holdfast.bash"
 hold_no_more
 
-for command in run hold ls status break guard engines doctor bench verify; do
+for command in run hold ls status break forget guard engines doctor bench verify; do
     "$HOLDFAST" $command --help | grep -o -- '^  .*  ' | grep -o -- '--[a-z-]*[a-z]' | sort -u >options
     [ -s options ] || fail "no options in the help of $command"
     while read -r option; do

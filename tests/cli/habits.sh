@@ -34,7 +34,7 @@ expect 0 holdfast --help
 cp out help
 expect 0 holdfast help
 cmp out help || fail "help is not --help"
-for command in run hold ls status break guard engines doctor bench verify; do
+for command in run hold ls status break forget guard engines doctor bench verify; do
     expect 0 holdfast $command --help
     cp out help
     expect 0 holdfast help $command

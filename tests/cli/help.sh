@@ -7,7 +7,7 @@ same "$(cat out)" "holdfast $(sed -n 's/^holdfast //p' out)"
 grep -Eq '^holdfast [0-9]+\.[0-9]+\.[0-9]+$' out || fail "no version"
 expect 0 "$HOLDFAST" --help
 printed "usage: holdfast"
-for command in run hold ls status break guard engines doctor bench verify; do
+for command in run hold ls status break forget guard engines doctor bench verify; do
     expect 0 "$HOLDFAST" --help
     printed "  $command "
     expect 0 "$HOLDFAST" $command --help

@@ -97,8 +97,8 @@ manual()
         sed 's/\\-/-/g; s/\\(dq/"/g; s/\\(aq/'"'"'/g'
 }
 
-# For the tests of completion: $TMP/bin in front of PATH, with holdfast and a command that no other name begins like; and
-# two locks that are held until hold_no_more.
+# For the tests of completion: $TMP/bin in front of PATH, with holdfast and a command that no other name begins like;
+# one lock whose work is done, and two that are held until hold_no_more.
 hold_for_completion()
 {
     mkdir bin
@@ -106,6 +106,7 @@ hold_for_completion()
     printf '#!/bin/sh\n' >bin/zz-unique-command
     chmod +x bin/zz-unique-command
     PATH=$TMP/bin:$PATH
+    holdfast run --once-per 1h 'work done' -- true
     for name in nightly "two  words, it's"; do
         holdfast run "$name" -- sh -c 'until [ -e done ]; do sleep 0.02; done' &
     done
@@ -140,6 +141,9 @@ types()
         case_of "holdfast $command N" "holdfast|$command|N"
         case_of "holdfast $command A" "holdfast|$command|A"
     done
+    case_of 'holdfast forget wo' 'holdfast|forget|work done'
+    case_of 'holdfast forget ni' 'holdfast|forget|ni'
+    case_of 'holdfast status wo' 'holdfast|status|wo'
     case_of 'holdfast status two\ \ w' "holdfast|status|two  words, it's"
     case_of "holdfast -u 'file://$TMP/locks' status ni" "holdfast|-u|file://$TMP/locks|status|nightly"
     case_of "holdfast status -u 'file://$TMP/locks' ni" "holdfast|status|-u|file://$TMP/locks|nightly"

@@ -21,6 +21,12 @@ lost() # PATTERN: the holder's only line is a loss with this cause
     grep -Eq "^holdfast: the lock 'x' was lost at [0-2][0-9]:[0-5][0-9]:[0-6][0-9] after [0-9a-z]+: $1\$" holder.err ||
         fail "said: $(cat holder.err)"
 }
+free_in_redis()
+{
+    code=0
+    "$HOLDFAST" -u "$redis" status -q x || code=$?
+    [ $code -eq 1 ]
+}
 start() # URL OPTION ...
 {
     rm -f ready
@@ -44,6 +50,24 @@ start "$file" --max-hold 300ms
 lost "that is as long as --max-hold allows \\($file\\)"
 start "$redis" --no-renew -t 2s
 lost "its time-to-live is over, and it was not to be renewed \\(redis\\+unix://.*/socket\\)"
+
+# A server that answers, and refuses: it is not silent.
+tell_server() # COMMAND
+{
+    python3 -c 'import socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect(sys.argv[1])
+server.sendall((sys.argv[2] + "\r\n").encode())
+answer = server.recv(1000)
+sys.exit(answer != b"+OK\r\n" and repr(answer))' "$TMP/socket" "$1"
+}
+start "$redis" -t 6s
+until_true '[ -e ready ]'
+tell_server 'ACL SETUSER default -eval -evalsha'
+lost "the store has refused to renew it since [0-2][0-9]:[0-5][0-9]:[0-6][0-9] \\(.*\\) \\(redis.*\\)"
+tell_server 'ACL SETUSER default +@all'
+# The release was refused too: it ends by itself.
+until_true 'free_in_redis'
 
 # A server that is gone.
 start "$redis" -t 6s

@@ -4,15 +4,19 @@
 # nights.sh: the same line in the crontab of five hosts whose clocks differ, night after night, in the store of
 # HOLDFAST_URL. Read by once.sh, and run with a store of its own by the tests of others: sh nights.sh URL NIGHTS.
 
-# nights N: fails unless the job of each of N nights runs exactly once.
+# nights N: fails unless the job of each of N nights runs exactly once. It takes 0.1 s: some hosts come while it runs,
+# and the last one when it is over.
 nights()
 {
     jobs=$(mktemp -d)
     night=0
     while [ $night -lt "$1" ]; do
         hosts=
-        for late in 0 0.00 0.02 0.05 0.1; do
-            { sleep $late; exec "$HOLDFAST" run --once-per 12h nightly -- sh -c "echo ran >>'$jobs/$night'"; } &
+        for late in 0 0 0.05 0.15 0.3; do
+            {
+                sleep $late
+                exec "$HOLDFAST" run --once-per 12h nightly -- sh -c "sleep 0.1; echo ran >>'$jobs/$night'"
+            } &
             hosts="$hosts $!"
         done
         for host in $hosts; do
