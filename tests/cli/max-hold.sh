@@ -61,4 +61,6 @@ if unshare $apart -m true 2>/dev/null; then
             sh -c "trap \"touch told-too; exit\" TERM; while :; do sleep 0.02; done"' 2>err || :
     grep -q 'as long as --max-hold allows' err || fail "not ended"
     [ -e told-too ] || fail "killed without SIGTERM where there is no /proc"
+else
+    not_run "a system without /proc: it needs namespaces, which this system refuses"
 fi
