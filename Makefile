@@ -97,7 +97,7 @@ help:
 	@echo "make test-all   these, and failovers, sanitizers, valgrind, analysers, models, interop, install (half an hour)"
 	@echo "make lint       format, own rules, static analysis, manual pages"
 	@echo "make format     lay out the sources as clang-format 14 does"
-	@echo "make model      go through every order of events of redlock:// with spin (two minutes)"
+	@echo "make model      go through every order of events of redlock://, and of late requests, with spin (four minutes)"
 	@echo "make interop    share locks with Redisson, Curator, etcdctl, consul and others, on real servers"
 	@echo "make bench      measure, beside what the system itself offers"
 	@echo "make bench-check  compare with the last release, by turns (half an hour); STORES=\"mem redis\", REVISION="

@@ -43,4 +43,6 @@ if [ "$(id -u)" -eq 0 ]; then
     code=0
     wait $front || code=$?
     same "$code" 76
+else
+    not_run "a command that becomes another user: it needs root"
 fi

@@ -11,6 +11,12 @@ fail()
     exit 1
 }
 
+# not_run WHAT: WHY: the system does not let the rest be tried. Named in the last lines of the whole run.
+not_run()
+{
+    echo "# not run: $*"
+}
+
 # expect CODE COMMAND ...: fails unless COMMAND exits with CODE. Its output is in $TMP/out and $TMP/err.
 expect()
 {

@@ -68,5 +68,5 @@ if unshare $apart -m true 2>/dev/null; then
     unshare $apart -m sh -c 'mount -t tmpfs none /run && exec python3 listen /run/systemd/journal/socket journal "$HOLDFAST"'
     unshare $apart -m sh -c 'mount -t tmpfs none /dev && exec python3 listen /dev/log syslog "$HOLDFAST"'
 else
-    echo "# not run: --log syslog and journal, as this user may not make namespaces"
+    not_run "what the journal and syslog are told: it needs namespaces, which this system refuses"
 fi

@@ -62,5 +62,5 @@ if unshare $apart -m true 2>/dev/null; then
     grep -q 'as long as --max-hold allows' err || fail "not ended"
     [ -e told-too ] || fail "killed without SIGTERM where there is no /proc"
 else
-    echo "# not run: a system without /proc, as this user may not make namespaces"
+    not_run "a system without /proc: it needs namespaces, which this system refuses"
 fi

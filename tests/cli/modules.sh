@@ -84,4 +84,6 @@ if [ "$(id -u)" -eq 0 ]; then
     ./privileged >out
     grep -q "$built/src/libholdfast.so" out || fail "the program cannot be run with more rights"
     ! grep -q "$built/src/.*$first.so" out || fail "a program with more rights looks beside the library"
+else
+    not_run "engines of other users, and programs with more rights than their caller: it needs root"
 fi

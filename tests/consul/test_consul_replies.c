@@ -257,6 +257,7 @@ TEST_LIMIT(a_break_that_comes_late_breaks_nobody_else, 30)
     must_release(lock);
     waiter_join(&waiter, HF_OK);
     pthread_join(thread, NULL);
+    CHECK(late_relay_resets(relay) >= 1); /* by whoever gave it up */
     CHECK_STATUS(HF_OK, hf_renew(waiter.lock, 0, NULL), NULL);
     late_relay_deliver(relay);
     CHECK_STATUS(HF_OK, hf_renew(waiter.lock, 0, NULL), NULL);

@@ -292,6 +292,12 @@ void need_namespaces(void)
         test_cannot_run("it needs root, or user namespaces, which this system refuses");
 }
 
+void need_root(void)
+{
+    if (geteuid() != 0)
+        test_cannot_run("it needs root");
+}
+
 void enter_namespaces(int flags)
 {
     char user[64], group[64];

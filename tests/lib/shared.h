@@ -85,6 +85,8 @@ bool fenced_write(struct fenced_register *place, uint64_t token);
 
 /* The test is not run where it may not do what comes next: in a chroot, users must not make namespaces. */
 void need_namespaces(void);
+/* … where only root may do it. */
+void need_root(void);
 /* Enters namespaces of its own (CLONE_NEWNS and the like), as root of a user namespace where the tests do not run as
  * root. */
 void enter_namespaces(int flags);

@@ -80,7 +80,8 @@ TEST_LIMIT(a_try_that_comes_late_takes_nothing, 30)
 {
     struct stage stage = set_stage();
     lose_a_try(&stage, "cas ");
-    await_nothing(&stage); /* it was given back */
+    await_nothing(&stage);                      /* it was given back */
+    CHECK(late_relay_resets(stage.relay) >= 1); /* by whoever gave it up */
     late_relay_deliver_if_open(stage.relay);
     check_free(stage.other, NAME);
     clear_stage(&stage);

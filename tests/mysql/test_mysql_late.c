@@ -176,6 +176,63 @@ TEST_LIMIT(a_late_renewal_of_many_does_not_cut_later_ones, 90)
     hf_close(client);
 }
 
+/* ------------------------------------------------------------------------------------------------------- releases */
+
+struct leaver {
+    char name[60], url[200];
+    struct gate held, go;
+};
+
+static void hold_and_release(void *arg)
+{
+    struct leaver *leaver = arg;
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = test_ms(3000);
+    options.renew = HF_RENEW_OFF;
+    store_url = leaver->url;
+    hf_lock *lock = must_acquire(open_client(), leaver->name, &options);
+    gate_pass(&leaver->held);
+    gate_await(&leaver->go, 1);
+    hf_release(lock, NULL);
+}
+
+/* The n-th statement of a release. Whoever made it has died before it arrives, and somebody else has the lock. */
+static void check_late_release(struct mysql_server *server, const char *strategy, unsigned nth)
+{
+    struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+    struct leaver *leaver = shared_new(sizeof *leaver);
+    struct loss loss = { 0 };
+    hf_options options = lasting();
+    snprintf(leaver->name, sizeof leaver->name, "%s-release-%u", strategy, nth);
+    relayed_url(leaver->url, relay, strategy);
+    const pid_t helper = helper_start(hold_and_release, leaver);
+    gate_await(&leaver->held, 1);
+    late_relay_catch(relay, leaver->name, nth);
+    gate_pass(&leaver->go);
+    late_relay_await(relay);
+    helper_kill(helper);
+    hf_client *client = open_client();
+    record_loss(&options, &loss);
+    hf_lock *lock = must_acquire(client, leaver->name, &options); /* when its time is over */
+    late_relay_deliver(relay);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
+    CHECK_INT(0, gate_count(&loss.told));
+    must_release(lock);
+    hf_close(client);
+}
+
+TEST_LIMIT(a_late_release_does_not_free_the_next_holder, 120)
+{
+    struct mysql_server *server = start_store("lease", "");
+    use_strategy(server, "lease");
+    check_late_release(server, "lease", 1);
+    use_strategy(server, "version");
+    check_late_release(server, "version", 1);
+    use_strategy(server, "insert");
+    check_late_release(server, "insert", 1); /* for whoever waits */
+    check_late_release(server, "insert", 2);
+}
+
 /* ------------------------------------------------------------------------------------------------- forced release */
 
 TEST_LIMIT(a_late_break_does_not_break_the_next_holder, 90)

@@ -2,7 +2,11 @@
  *
  * test_mysql_waits.c: waiters that stand still, whose turn it is, and settings that end more than a wait.
  */
+#include "late_relay.h"
 #include "mysql_support.h"
+#include "turns.h"
+
+#include <stdio.h>
 
 #define DEADLOCKS "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'INNODB_DEADLOCKS'"
 
@@ -55,6 +59,46 @@ TEST_LIMIT(a_waiter_that_stands_still_does_not_cost_a_lease, 60)
     CHECK_INT(0, mysql_server_number(server, "SELECT COUNT(*) FROM holdfast_locks WHERE owner IS NOT NULL"));
     hf_close(client);
     hf_close(other);
+}
+
+/* The server ends the connection that waits, and a proxy does not say so. In a crowd that is well the waiter would
+ * never find the lock free. All strategies at once. */
+TEST_LIMIT(a_waiter_for_a_row_whose_connection_ends_behind_a_proxy_lines_up_anew, 120)
+{
+    enum { ROWS = 3 };
+    struct mysql_server *server = start_store("lease", "");
+    hf_client *deaf[ROWS], *others[ROWS];
+    struct waiter waiters[ROWS];
+    struct turns *turns[ROWS];
+    hf_options options = HF_OPTIONS_INIT;
+    options.wait_ms = test_ms(60000);
+    for (size_t i = 0; i < ROWS; i++) {
+        const char *strategy = strategy_names[i];
+        char url[120], there[120];
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+        use_strategy(server, strategy);
+        others[i] = open_client();
+        snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/app?strategy=%s", late_relay_port(relay), strategy);
+        use_url(url);
+        deaf[i] = open_client();
+        hf_lock *lock = must_acquire(others[i], strategy, NULL);
+        waiter_start(&waiters[i], deaf[i], strategy, &options);
+        await_waiters(others[i], strategy, 1);
+        const int64_t connection =
+            mysql_server_number(server, "SELECT connection FROM holdfast_locks_waiters WHERE name = '%s'", strategy);
+        mysql_server_do(server, "KILL %lld", (long long)connection);
+        snprintf(there, sizeof there, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %lld",
+                 (long long)connection);
+        mysql_server_await(server, 0, there);
+        turns[i] = turns_start(others[i], strategy, 30000, 0);
+        must_release(lock);
+    }
+    for (size_t i = 0; i < ROWS; i++) {
+        waiter_finish(&waiters[i]);
+        test_note("%u grants to others meanwhile", turns_stop(turns[i]));
+        hf_close(deaf[i]);
+        hf_close(others[i]);
+    }
 }
 
 /* --- the turn --- */

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_postgres_late.c: requests that were given up and arrive all the same, after their successors: the process of the
- * server that has them is stopped, and goes on later. Whatever arrives late does nothing.
+ * server that has them is stopped, and goes on later; or a relay keeps them back. Whatever arrives late does nothing.
  */
+#include "late_relay.h"
 #include "postgres_support.h"
+#include "silent_relay.h"
+#include "turns.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -155,6 +158,135 @@ TEST_LIMIT(a_late_break_does_not_break_the_next_holder, 90)
         must_release(lock);
         hf_close(client);
         postgres_server_await(server, 0, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'");
+    }
+}
+
+/* ------------------------------------------------------------------------------------------- by way of a relay */
+
+struct leaver {
+    char name[60], url[200];
+    struct gate held, go;
+};
+
+static struct leaver *leaver_new(const char *what, const char *strategy, const struct late_relay *relay)
+{
+    struct leaver *leaver = shared_new(sizeof *leaver);
+    snprintf(leaver->name, sizeof leaver->name, "%s-%s", what, strategy);
+    snprintf(leaver->url, sizeof leaver->url, "postgres://postgres@127.0.0.1:%d/postgres?strategy=%s",
+             late_relay_port(relay), strategy);
+    return leaver;
+}
+
+static void hold_and_release(void *arg)
+{
+    struct leaver *leaver = arg;
+    hf_options options = HF_OPTIONS_INIT;
+    options.ttl_ms = endless_ttl_ms();
+    use_url(leaver->url);
+    hf_lock *lock = must_acquire(open_client(), leaver->name, &options);
+    gate_pass(&leaver->held);
+    gate_await(&leaver->go, 1);
+    hf_release(lock, NULL);
+}
+
+/* Whoever released it has died before that arrives, and somebody else has the lock. */
+TEST_LIMIT(a_late_release_does_not_free_the_next_holder, 90)
+{
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < 3; i++) {
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+        struct leaver *leaver = leaver_new("late-release", rows[i], relay);
+        struct loss loss = { 0 };
+        hf_options options = HF_OPTIONS_INIT;
+        const pid_t helper = helper_start(hold_and_release, leaver);
+        gate_await(&leaver->held, 1);
+        late_relay_catch(relay, leaver->name, 1);
+        gate_pass(&leaver->go);
+        late_relay_await(relay);
+        helper_kill(helper);
+        use_strategy(server, rows[i]);
+        hf_client *client = open_client();
+        CHECK_STATUS(HF_OK, hf_break(client, leaver->name, NULL), NULL);
+        record_loss(&options, &loss);
+        hf_lock *lock = must_acquire(client, leaver->name, &options);
+        late_relay_deliver(relay);
+        CHECK_STATUS(HF_OK, hf_renew(lock, 0, NULL), NULL);
+        CHECK_INT(0, gate_count(&loss.told));
+        must_release(lock);
+        hf_close(client);
+    }
+}
+
+/* Whoever asked for it has asked again, and left the line, before that arrives. */
+TEST_LIMIT(a_late_place_in_line_is_not_taken, 90)
+{
+    struct postgres_server *server = start_store("lease", "");
+    for (size_t i = 0; i < 3; i++) {
+        struct late_relay *relay = late_relay_start("127.0.0.1", server->port);
+        const struct leaver *leaver = leaver_new("late-place", rows[i], relay);
+        struct waiter waiter;
+        char in_line[160];
+        snprintf(in_line, sizeof in_line, "SELECT count(*) FROM holdfast_locks_waiters WHERE name = '%s'",
+                 leaver->name);
+        use_url(leaver->url);
+        hf_client *client = open_impatient();
+        use_strategy(server, rows[i]);
+        hf_client *other = open_client();
+        hf_lock *lock = must_acquire(other, leaver->name, NULL);
+        late_relay_catch(relay, "backend, host, pid, note) SELECT", 1); /* to line up, which is prepared with it */
+        waiter_start(&waiter, client, leaver->name, NULL);
+        late_relay_await(relay);
+        postgres_server_await(server, 1, in_line);
+        CHECK_STATUS(HF_OK, hf_cancel(client, leaver->name), NULL);
+        waiter_join(&waiter, HF_CANCELED);
+        postgres_server_await(server, 0, in_line);
+        CHECK(late_relay_resets(relay) >= 1);
+        late_relay_deliver_if_open(relay);
+        CHECK_INT(0, postgres_server_number(server, "%s", in_line));
+        must_release(lock);
+        check_free(other, leaver->name);
+        hf_close(client);
+        hf_close(other);
+    }
+}
+
+/* A proxy goes on with the connection that listens, and nothing comes by it any more. Whoever hands the lock to its
+ * waiter is told that it was heard, and in a crowd that is well it would never find the lock free. All strategies at
+ * once. */
+TEST_LIMIT(a_waiter_whose_push_connection_died_without_a_word_is_served, 90)
+{
+    enum { ROWS = 3 };
+    struct postgres_server *server = start_store("lease", "");
+    hf_client *deaf[ROWS], *others[ROWS];
+    struct relay *relays[ROWS];
+    struct waiter waiters[ROWS];
+    struct turns *turns[ROWS];
+    hf_options options = HF_OPTIONS_INIT;
+    options.wait_ms = test_ms(40000);
+    for (size_t i = 0; i < ROWS; i++) {
+        char url[120];
+        relays[i] = relay_start(server->port);
+        use_strategy(server, rows[i]);
+        others[i] = open_client();
+        snprintf(url, sizeof url, "postgres://postgres@127.0.0.1:%d/postgres?strategy=%s", relays[i]->port, rows[i]);
+        use_url(url);
+        deaf[i] = open_client();
+        hf_lock *lock = must_acquire(others[i], rows[i], NULL);
+        waiter_start(&waiters[i], deaf[i], rows[i], &options);
+        await_waiters(others[i], rows[i], 1);
+        atomic_store(&relays[i]->swallow_pushes, true);
+        while (atomic_load(&relays[i]->swallowed) == 0)
+            await_a_moment();
+        turns[i] = turns_start(others[i], rows[i], 30000, 0);
+        must_release(lock);
+    }
+    for (size_t i = 0; i < ROWS; i++) {
+        waiter_finish(&waiters[i]);
+        test_note("%u grants to others meanwhile", turns_stop(turns[i]));
+        CHECK_INT(1, atomic_load(&relays[i]->swallowed));
+        hf_close(deaf[i]);
+        hf_close(others[i]);
+        relay_stop(relays[i]);
     }
 }
 

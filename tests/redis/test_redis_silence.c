@@ -5,57 +5,18 @@
  */
 #include "redlock_support.h"
 #include "silent_relay.h"
+#include "turns.h"
 
 #include <string.h>
 
 /* ---------------------------------------------------------------------------------------------------- subscriptions */
 
-/* Two threads of a client that is well. Where there is a queue the lock is never free for a moment, as somebody always
- * stands in line; where there is none they leave room for others. */
-struct crowd {
-    hf_client *client;
-    pthread_t threads[2];
-    struct gate stop, grants;
-    uint32_t ttl_ms, rest_ms;
-};
-
-static void *take_turns_for_ever(void *arg)
-{
-    struct crowd *crowd = arg;
-    const hf_options options = stranger(crowd->ttl_ms);
-    while (gate_count(&crowd->stop) == 0 && test_now_ns() < test_deadline_ns() - SECOND_NS) {
-        hf_lock *lock = must_acquire(crowd->client, NAME, &options);
-        gate_pass(&crowd->grants);
-        pause_ms(5);
-        must_release(lock);
-        pause_ms(crowd->rest_ms);
-    }
-    return NULL;
-}
-
-static void crowd_start(struct crowd *crowd)
-{
-    for (size_t i = 0; i < 2; i++)
-        REQUIRE_INT(0, pthread_create(&crowd->threads[i], NULL, take_turns_for_ever, crowd));
-}
-
-static void crowd_stop(struct crowd *crowd)
-{
-    gate_pass(&crowd->stop);
-    for (size_t i = 0; i < 2; i++)
-        REQUIRE_INT(0, pthread_join(crowd->threads[i], NULL));
-}
-
 /* A waiter by way of `relay` is deaf from the moment at which it stands in line. Whoever hands it the lock is told that
  * it was heard. It must find out by itself, and is then served among the others. */
 static void go_deaf(struct relay *relay, hf_client *deaf, hf_client *others, uint32_t ttl_ms, uint32_t wait_ms)
 {
-    struct crowd *crowd = shared_new(sizeof *crowd);
     struct waiter waiter;
-    crowd->client = others;
-    crowd->ttl_ms = ttl_ms;
-    crowd->rest_ms = hf_capabilities(others) & HF_CAP_WAKE_ONE ? 0 : 15;
-    hf_options options = stranger(crowd->ttl_ms);
+    hf_options options = stranger(ttl_ms);
     hf_lock *lock = must_acquire(others, NAME, &options);
     options.wait_ms = wait_ms;
     waiter_start(&waiter, deaf, NAME, &options);
@@ -63,13 +24,13 @@ static void go_deaf(struct relay *relay, hf_client *deaf, hf_client *others, uin
     atomic_store(&relay->swallow_pushes, true);
     while (atomic_load(&relay->swallowed) == 0)
         await_a_moment();
-    crowd_start(crowd);
+    /* Where there is no queue they leave room for others. */
+    struct turns *turns = turns_start(others, NAME, ttl_ms, hf_capabilities(others) & HF_CAP_WAKE_ONE ? 0 : 15);
     must_release(lock);
     gate_await(&waiter.ended, 1);
-    test_note("%u grants to others meanwhile", gate_count(&crowd->grants));
     waiter_join(&waiter, HF_OK);
     hf_release(waiter.lock, NULL);
-    crowd_stop(crowd);
+    test_note("%u grants to others meanwhile", turns_stop(turns));
     CHECK_INT(1, atomic_load(&relay->swallowed));
     hf_close(deaf);
     hf_close(others);

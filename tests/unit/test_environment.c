@@ -3,6 +3,7 @@
  * test_environment.c: which environment the library believes.
  */
 #include "file_tests.h"
+#include "shared.h"
 #include "test.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -40,20 +41,27 @@ static void run_program(char line[600])
     pclose(output);
 }
 
-/* In a program that runs with other rights than its caller's. Only root can make one of another user's. */
-TEST(a_set_user_id_program_does_not_believe_its_environment)
+TEST(a_program_believes_its_environment)
 {
     char line[600];
     set_up();
     copy_program(in_directory("program"));
     run_program(line);
     CHECK(strncmp(line, url, strlen(url)) == 0);
-    if (geteuid() == 0) {
-        REQUIRE_INT(0, chmod(directory, 01777)); /* so that it is not refused for another reason */
-        REQUIRE_INT(0, chown(in_directory("program"), NOBODY, NOBODY));
-        REQUIRE_INT(0, chmod(in_directory("program"), 04755));
-        run_program(line);
-        CHECK_STR("there is no home directory for lock files; name one as file:///DIRECTORY\n", line);
-    }
+    tear_down(false);
+}
+
+/* It runs with other rights than its caller's. */
+TEST(a_set_user_id_program_does_not_believe_its_environment)
+{
+    char line[600];
+    need_root(); /* to make a program of another user's */
+    set_up();
+    copy_program(in_directory("program"));
+    REQUIRE_INT(0, chmod(directory, 01777)); /* so that it is not refused for another reason */
+    REQUIRE_INT(0, chown(in_directory("program"), NOBODY, NOBODY));
+    REQUIRE_INT(0, chmod(in_directory("program"), 04755));
+    run_program(line);
+    CHECK_STR("there is no home directory for lock files; name one as file:///DIRECTORY\n", line);
     tear_down(false);
 }

@@ -277,8 +277,7 @@ static void forget_and_do_it(void)
 TEST(users_who_share_locks_share_what_is_done)
 {
     hf_error err = { 0 };
-    if (geteuid() != 0) /* then there is no other user to be */
-        return;
+    need_root(); /* to be another user */
     set_up();
     REQUIRE_INT(0, chmod(directory, 01777));
     hf_client *client = open_client();

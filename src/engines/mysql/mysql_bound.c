@@ -13,8 +13,6 @@
 #include <string.h>
 
 #define TRIES_MOST 3
-/* How often a waiter looks whether it is in line. Longer than the server lets a statement wait for a row. */
-#define LOOK_PAUSE (10 * HFI_SECOND)
 
 static void drop(struct mysql_store *store, struct mysql_lock *lock)
 {
@@ -207,20 +205,6 @@ static hf_status start_calling(struct mysql_store *store, struct mysql_lock *loc
     return status;
 }
 
-/* A statement that waits for a row would have ended long ago; one that waits for a user-level lock has another that
- * says so. In doubt it does. */
-static bool is_in_line(struct mysql_store *store, const struct mysql_lock *lock, hfi_time deadline_ns)
-{
-    const struct mysql_values values = { .connection = lock->connection->id };
-    const hfi_time usual = store->env->now_ns() + store->env->timeout_ns;
-    struct mysql_answer answer = { .found = false };
-    if (!store->config.strategy->sql[SQL_WAITS].text)
-        return false;
-    const hf_status status =
-        hfi_mysql_ask(store, SQL_WAITS, &values, &answer, usual < deadline_ns ? usual : deadline_ns, NULL);
-    return status != HF_OK || !answer.found || answer.row.text[0][0] == '1';
-}
-
 hf_status hfi_mysql_bound_wait(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
                                hf_error *err)
 {
@@ -229,7 +213,7 @@ hf_status hfi_mysql_bound_wait(struct mysql_store *store, struct mysql_lock *loc
         return hfi_fail(err, HF_UNAVAILABLE, 0, "the connection to the server broke");
     if (!lock->calling)
         status = start_calling(store, lock, request, err);
-    hfi_time look_at = store->env->now_ns() + LOOK_PAUSE;
+    hfi_time look_at = store->env->now_ns() + HFI_MYSQL_LOOK_PAUSE;
     while (status == HF_OK && lock->connection->wanted && !hfi_waker_called_back(request->waker)) {
         struct pollfd socket = { .fd = mysql_get_socket(lock->connection->client), .events = POLLIN };
         const bool last = request->deadline_ns <= look_at;
@@ -240,11 +224,11 @@ hf_status hfi_mysql_bound_wait(struct mysql_store *store, struct mysql_lock *loc
             continue;
         if (last)
             return HF_TIMEOUT;
-        if (!is_in_line(store, lock, request->deadline_ns)) {
+        if (!hfi_mysql_is_in_line(store, lock, request->deadline_ns)) {
             drop(store, lock);
             return HF_OK; /* asks anew */
         }
-        look_at = store->env->now_ns() + LOOK_PAUSE;
+        look_at = store->env->now_ns() + HFI_MYSQL_LOOK_PAUSE;
     }
     return status;
 }

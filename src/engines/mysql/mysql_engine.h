@@ -320,6 +320,7 @@ struct mysql_lock {
     uint64_t token; /* of a row that is held */
     char bell[HFI_MYSQL_KEY_MAX + 1];
     hfi_time ask_again_ns;
+    hfi_time look_at_ns;     /* rows: when to see whether the server knows that it is called */
     struct mysql_lock *next; /* in the list of those that are watched */
 };
 
@@ -372,6 +373,12 @@ hf_status hfi_mysql_bound_wait(struct mysql_store *store, struct mysql_lock *loc
 hf_status hfi_mysql_bound_release(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
                                   hf_error *err);
 hf_status hfi_mysql_bound_renew(struct mysql_store *store, struct hfi_renewal *renewals, size_t count);
+
+/* Whether the server knows that the lock's connection waits. A statement that waits for a row would have ended long
+ * ago; one that waits for a user-level lock has another that says so. In doubt it does. */
+bool hfi_mysql_is_in_line(struct mysql_store *store, const struct mysql_lock *lock, hfi_time deadline_ns);
+/* How often that is looked at. Longer than the server lets a statement wait for a row. */
+#define HFI_MYSQL_LOOK_PAUSE (10 * HFI_SECOND)
 
 hf_status hfi_mysql_inspect(void *memory, const char *prefix, hf_inspect_fn each, void *arg, hfi_time deadline_ns,
                             hf_error *err);

@@ -26,6 +26,18 @@ void hfi_mysql_enter_line(struct mysql_store *store, struct mysql_connection *co
         hfi_mysql_run(store, connection, SQL_TIDY, values, NULL, deadline_ns, NULL);
 }
 
+bool hfi_mysql_is_in_line(struct mysql_store *store, const struct mysql_lock *lock, hfi_time deadline_ns)
+{
+    const struct mysql_values values = { .connection = lock->connection->id };
+    const hfi_time usual = store->env->now_ns() + store->env->timeout_ns;
+    struct mysql_answer answer = { .found = false };
+    if (!store->config.strategy->sql[SQL_WAITS].text)
+        return false;
+    const hf_status status =
+        hfi_mysql_ask(store, SQL_WAITS, &values, &answer, usual < deadline_ns ? usual : deadline_ns, NULL);
+    return status != HF_OK || !answer.found || answer.row.text[0][0] == '1';
+}
+
 static int show(const struct mysql_row *row, hf_inspect_fn each, void *arg)
 {
     const hf_info info = { .size = sizeof info,

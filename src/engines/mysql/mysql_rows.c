@@ -167,6 +167,20 @@ static void say_who(const struct mysql_row *row, struct hfi_grant *grant)
     grant->holder_left_ms = left < 0 ? 0 : left;
 }
 
+/* The connection that waits may have ended behind a proxy that does not say so. As long as others stand in line the
+ * bell would go from one of them to the next, and never come. */
+static void look_after_wait(struct mysql_store *store, struct mysql_lock *lock, hfi_time deadline_ns)
+{
+    const hfi_time now = store->env->now_ns();
+    if (!lock->calling || now < lock->look_at_ns)
+        return;
+    lock->look_at_ns = now + HFI_MYSQL_LOOK_PAUSE;
+    if (hfi_mysql_is_in_line(store, lock, deadline_ns))
+        return;
+    lock->connection->broken = true;
+    leave_line(store, lock, deadline_ns);
+}
+
 /* Somebody else has it. `connection` is the one that was asked with. */
 static void stay_in_line(struct mysql_store *store, struct mysql_lock *lock, const struct hfi_request *request,
                          struct mysql_connection *connection, const struct mysql_answer *answer,
@@ -174,6 +188,7 @@ static void stay_in_line(struct mysql_store *store, struct mysql_lock *lock, con
 {
     const struct mysql_row *row = &answer->row;
     bool first = false;
+    look_after_wait(store, lock, request->deadline_ns);
     grant->holder_left_ms = 0;
     if (answer->found) {
         say_who(row, grant);
@@ -272,6 +287,7 @@ static hf_status join_line(struct mysql_store *store, struct mysql_lock *lock, c
     if (status == HF_OK)
         status = hfi_mysql_send(store, lock->connection, SQL_CALL, &values, limit, err);
     lock->calling = status == HF_OK;
+    lock->look_at_ns = store->env->now_ns() + HFI_MYSQL_LOOK_PAUSE;
     if (status != HF_OK && lock->connection) {
         lock->connection->broken = true;
         leave_line(store, lock, 0);

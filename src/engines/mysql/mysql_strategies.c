@@ -343,9 +343,9 @@ static const char guard[] = "INSERT INTO {F} (resource, token) VALUES (?, LAST_I
     [SQL_MARKS] = { marks, "nn" }, [SQL_LOOK_AT_MARK] = { look_at_mark, "n" }, [SQL_FORGET] = { forget, "nv" }
 #define ROW_STATEMENTS                                                                                                 \
     [SQL_ENTER] = { enter, "nohpk" }, [SQL_TIDY] = { tidy, "" }, [SQL_CALL] = { call, "l" },                           \
-    [SQL_MEND] = { mend, "n" }, [SQL_RENEW] = { renew, "rttnor" }, [SQL_RENEW_MANY] = { renew_many, "rttNOr" },        \
-    [SQL_ALIVE_MANY] = { alive_many, "NO" }, [SQL_BLAME] = { blame, "nk" }, [SQL_BROKEN] = { broken, "n" },            \
-    [SQL_GUARD] = { guard, "nv" }, MARK_STATEMENTS
+    [SQL_WAITS] = { lock_waits, "bb" }, [SQL_MEND] = { mend, "n" }, [SQL_RENEW] = { renew, "rttnor" },                 \
+    [SQL_RENEW_MANY] = { renew_many, "rttNOr" }, [SQL_ALIVE_MANY] = { alive_many, "NO" },                              \
+    [SQL_BLAME] = { blame, "nk" }, [SQL_BROKEN] = { broken, "n" }, [SQL_GUARD] = { guard, "nv" }, MARK_STATEMENTS
 
 static const struct mysql_strategy strategies[] = {
     { .name = "lease",

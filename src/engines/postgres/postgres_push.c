@@ -2,6 +2,9 @@
  *
  * postgres_push.c: how a waiter hears that the lock was handed to it. One connection per client listens to a channel of
  * the client's own, on which the serial of the hold is sent that was served. Who reads it: see push.h.
+ *
+ * A proxy may keep it open when its other half has ended. Its waiters would then be deaf, and never served as long as
+ * somebody else stands in line: so one that says nothing is pinged, and left for another if it does not answer.
  */
 #include "postgres.h"
 #include <stdio.h>
@@ -9,6 +12,9 @@
 #include <string.h>
 
 #define SECOND_PATIENCE (20 * HFI_MS)
+/* For so long it may say nothing; and then a ping may go unanswered. */
+#define QUIET (8 * HFI_SECOND)
+#define PING_PATIENCE (4 * HFI_SECOND)
 /* For so long the number of a process that has ended goes to no other: a server would have to start thousands of them
  * every second. */
 #define VOUCHED (10 * HFI_SECOND)
@@ -37,7 +43,7 @@ static hf_status make_push(struct postgres_store *store, hfi_time deadline_ns, h
     }
     pthread_mutex_lock(&store->mutex);
     store->push.connection = connection;
-    hfi_push_connected(&store->push.shared, PQsocket(connection->pq), HFI_NEVER);
+    hfi_push_connected(&store->push.shared, PQsocket(connection->pq), store->env->now_ns() + QUIET);
     pthread_mutex_unlock(&store->mutex);
     return HF_OK;
 }
@@ -93,18 +99,38 @@ static bool has_news(const struct hfi_waiter *waiter)
     return HFI_WAITER_OF(struct postgres_lock, waiter, waiter)->state != POSTGRES_NEW;
 }
 
+/* False: it has not answered for too long. `heard`: it has just said something. */
+static bool look_after(struct postgres_store *store, struct postgres_connection *connection, bool heard)
+{
+    struct hfi_push *push = &store->push.shared;
+    const hfi_time now = store->env->now_ns();
+    if (connection->pinged && !PQisBusy(connection->pq)) {
+        PQclear(PQgetResult(connection->pq));
+        connection->pinged = false;
+        heard = true;
+    }
+    if (heard && !connection->pinged)
+        hfi_push_look_at(push, now + QUIET);
+    if (now < push->look_ns)
+        return true;
+    hfi_push_look_at(push, now + PING_PATIENCE);
+    return !connection->pinged && hfi_postgres_ping(store, connection);
+}
+
 static void hear(struct hfi_push *push)
 {
     struct postgres_store *store = HFI_WAITER_OF(struct postgres_store, push.shared, push);
-    PGconn *pq = store->push.connection->pq;
-    const bool alive = PQconsumeInput(pq) == 1 && PQstatus(pq) == CONNECTION_OK;
-    for (PGnotify *one; (one = PQnotifies(pq)) != NULL;) {
+    struct postgres_connection *connection = store->push.connection;
+    const bool open = PQconsumeInput(connection->pq) == 1 && PQstatus(connection->pq) == CONNECTION_OK;
+    bool heard = false;
+    for (PGnotify *one; (one = PQnotifies(connection->pq)) != NULL; heard = true) {
         call(store, one->extra, one->be_pid);
         PQfreemem(one);
     }
-    if (alive)
+    if (open && look_after(store, connection, heard))
         return;
-    hfi_postgres_disconnect(store->push.connection);
+    connection->broken = true;
+    hfi_postgres_disconnect(connection);
     store->push.connection = NULL;
     hfi_push_broken(push);
 }

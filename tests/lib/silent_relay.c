@@ -58,8 +58,10 @@ static void carry(struct pair *pair, int from)
         pair->side[from] = -1;
         return;
     }
-    /* Also SSUBSCRIBE; the command is short and comes in one piece. */
-    pair->subscribed = pair->subscribed || (from == 0 && memmem(bytes, (size_t)got, "SUBSCRIBE", 9));
+    /* Also SSUBSCRIBE, and LISTEN of PostgreSQL; the command is short and comes in one piece. */
+    pair->subscribed =
+        pair->subscribed ||
+        (from == 0 && (memmem(bytes, (size_t)got, "SUBSCRIBE", 9) || memmem(bytes, (size_t)got, "LISTEN ", 7)));
     if (!pair->swallowed && write(pair->side[!from], bytes, (size_t)got) != got)
         shutdown(pair->side[!from], SHUT_RDWR);
 }
