@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_redis_redlock_hung.c: one of three masters stands still, and much is sent to it that it does not answer, or that
- * nobody waits for.
+ * test_redis_redlock_hung.c: one of three masters stands still or is down, and much is sent to it that it does not
+ * answer, or that nobody waits for.
  */
 #include "redlock_support.h"
 
@@ -50,5 +50,20 @@ TEST(a_master_that_forgot_its_scripts_is_sent_their_text)
     redis_server_continue(group->server[2]);
     await_votes(group, 3);
     must_release(lock);
+    hf_close(client);
+}
+
+/* The one that was down is not waited for, and nobody else can say that the lock is gone from two of three. */
+TEST(a_release_says_that_one_of_a_bare_majority_has_forgotten_the_lock)
+{
+    struct redis_group *group = start_masters(3, NULL);
+    redis_server_kill(group->server[2]);
+    hf_client *client = open_client();
+    const hf_options options = stranger(endless_ttl_ms());
+    hf_lock *lock = must_acquire(client, NAME, &options);
+    redis_server_do(group->server[1], "FLUSHALL");
+    hf_error err = { 0 };
+    CHECK_STATUS(HF_LOST, hf_release(lock, &err), &err);
+    CHECK_INT(0, redis_server_number(group->server[0], "EXISTS %s", NAME));
     hf_close(client);
 }

@@ -228,28 +228,32 @@ static hf_status redlock_wait(void *memory, void *lock_memory, const struct hfi_
 
 /* --- giving back and keeping --- */
 
-/* How many masters have let go of it, and how many did not have it. */
+/* How many masters have let go of it, how many did not have it, and how many have not answered and may have it. */
 struct departure {
-    size_t gone, kept;
+    size_t gone, kept, open;
 };
 
 static struct departure count_gone(const struct redlock_round *round)
 {
-    struct departure departure = { 0, 0 };
+    struct departure departure = { 0, 0, 0 };
     for (size_t i = 0; i < round->store->count; i++) {
         const struct redlock_leg *leg = &round->legs[i];
-        if (leg->state != REDLOCK_ANSWERED)
-            continue;
-        departure.gone += hfi_redlock_number(leg->reply, 0) == 1;
-        departure.kept += hfi_redlock_number(leg->reply, 0) != 1;
+        const bool answered = leg->state == REDLOCK_ANSWERED;
+        if (round->lock->freed & 1u << i || (answered && hfi_redlock_number(leg->reply, 0) == 1))
+            departure.gone++;
+        else if (answered)
+            departure.kept++;
+        else
+            departure.open += round->must >> i & 1;
     }
     return departure;
 }
 
-/* A majority never had it, or has it no more. */
+/* A majority never had it, or has it no more. Also if not all of that majority are asked: one that was down when it was
+ * granted cannot make up for one that has forgotten it. */
 static bool is_lost(const struct redlock_store *store, struct departure departure)
 {
-    return departure.kept > store->count - store->quorum;
+    return departure.kept > store->count - store->quorum || departure.gone + departure.open < store->quorum;
 }
 
 /* A majority has let go of it, or none can any more. */
@@ -334,9 +338,12 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
     round.decided = !was_held ? NULL : marks ? release_is_decided : is_free_or_lost;
     hfi_redlock_ask(&round, was_held ? enough_released : hfi_redlock_all_answered,
                     hfi_redlock_answer_by(store, request->ttl_ms, request->deadline_ns));
-    for (size_t i = 0; i < store->count; i++)
-        lock->maybe &= round.legs[i].state == REDLOCK_ANSWERED ? ~(1u << i) : ~0u;
     const struct departure departure = count_gone(&round);
+    for (size_t i = 0; i < store->count; i++) {
+        const bool answered = round.legs[i].state == REDLOCK_ANSWERED;
+        lock->maybe &= answered ? ~(1u << i) : ~0u;
+        lock->freed |= was_held && answered && hfi_redlock_number(round.legs[i].reply, 0) == 1 ? 1u << i : 0;
+    }
     const bool lost = is_lost(store, departure), freed = !marks && is_free(store, departure);
     hfi_redlock_end(&round);
     hfi_redlock_reach(store, lock, &command, lock->maybe & hfi_redlock_untold(&round), REACH_MOST);
@@ -347,6 +354,7 @@ static hf_status redlock_release(void *memory, void *lock_memory, const struct h
     lock->redis.state = REDIS_NEW;
     lock->redis.queued = false;
     lock->score = 0;
+    lock->freed = 0;
     if (was_held && lost && marks)
         take_back_record(store, lock, request);
     if (was_held && lost)

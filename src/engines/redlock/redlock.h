@@ -53,6 +53,7 @@ struct redlock_lock {
     unsigned attempts;       /* each asks under a name of its own */
     unsigned splits;         /* one after the other: it had its usher's vote, and no majority */
     uint32_t maybe;          /* bit I: master I may have it, or our place in the queue */
+    uint32_t freed;          /* bit I: master I has let go of it, when others did not answer to the release */
     uint32_t astray;         /* bit I: something may arrive there at any time, by a connection that is no longer ours */
     struct redis_node *line; /* the usher on which it stands in line; NULL: none */
     /* The number of the connection on which an answer may still be to come; 0: none. What is sent to that master next
