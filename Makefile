@@ -9,7 +9,7 @@ SOAK_MINUTES ?= 20
 TESTFLAGS ?=
 
 # model, interop, bench and demo are folders too.
-.PHONY: all build demo test test-all check lint format model interop bench bench-check soak install deb static clean help
+.PHONY: all build demo test test-all check stories lint format model interop bench bench-check soak install deb static clean help
 .NOTPARALLEL:
 
 all: build
@@ -35,6 +35,12 @@ test-all:
 check:
 	@tools/setup test
 	@tools/test $(TESTFLAGS) check
+
+# docs/STORIES.md and its pictures are made of what was seen.
+stories:
+	@tools/setup test
+	@tools/test $(TESTFLAGS) stories
+	@tests/stories/book build/plain docs
 
 lint:
 	@tools/setup test
@@ -95,6 +101,7 @@ help:
 	@echo "make check      the tests that tell most, and the promises once on each engine (the quickest)"
 	@echo "make test       the tests of the library, the command and every store (10 minutes)"
 	@echo "make test-all   these, and failovers, sanitizers, valgrind, analysers, models, interop, install (half an hour)"
+	@echo "make stories    see how locks are lost, with other recipes and with Holdfast, and write docs/STORIES.md"
 	@echo "make lint       format, own rules, static analysis, manual pages"
 	@echo "make format     lay out the sources as clang-format 14 does"
 	@echo "make model      go through every order of events of redlock://, and of late requests, with spin (four minutes)"

@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""consensus.py: what a store with consensus keeps, and what it cannot keep either; on etcd.
+
+    consensus.py HOLDFAST OUT [NAME...]
+"""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+
+sys.dont_write_bytecode = True
+
+from places import Claims, Pair, Redis, told  # noqa: E402
+from tale import LIMIT_S, SET_NX, TRY, Trouble, main, start_process, story, wait_until  # noqa: E402
+
+
+class Etcd:
+    """One member or three, with data that nothing has to survive but the death of its process."""
+
+    def __init__(self, tale, count):
+        self.ports = [Claims.take() for _ in range(count)]
+        peers = [Claims.take() for _ in range(count)]
+        cluster = ",".join(f"m{index}=http://127.0.0.1:{port}" for index, port in enumerate(peers))
+        tale.keep(self)
+        self.members = []
+        for index, (port, peer) in enumerate(zip(self.ports, peers)):
+            folder = os.path.join(tale.folder, f"etcd-{port}")
+            client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer}"
+            with open(folder + ".log", "w", encoding="utf-8") as log:
+                self.members.append(start_process(
+                    ["etcd", "--name", f"m{index}", "--data-dir", folder, "--unsafe-no-fsync", "--log-level", "error",
+                     "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
+                     "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        wait_until(self.leader_is_known, LIMIT_S, "etcd has a leader")
+        tale.server = "etcd " + self.get(0, "/version")["etcdserver"]
+
+    @property
+    def hosts(self):
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def get(self, index, path, body=None):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[index]}{path}", data=body)
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as reply:
+            return json.loads(reply.read())
+
+    def leader(self):
+        """The number of the member that leads, None while nobody does."""
+        for index, member in enumerate(self.members):
+            if member.poll() is None:
+                try:
+                    status = self.get(index, "/v3/maintenance/status", b"{}")
+                except OSError:
+                    continue
+                if status.get("leader", "0") != "0" and status["leader"] == status["header"]["member_id"]:
+                    return index
+        return None
+
+    def leader_is_known(self):
+        return self.leader() is not None
+
+    def told(self, tale, title):
+        telling = tale.told(title)
+        telling.env.update(HOLDFAST_URL=f"etcd://{self.hosts}", ETCDCTL_API="3", ETCDCTL_ENDPOINTS=self.hosts)
+        return telling
+
+    def kill_leader(self, telling):
+        index = self.leader()
+        self.members[index].kill()
+        self.members[index].wait()
+        telling.note("the leader", "is killed: kill -KILL")
+
+    def close(self):
+        for member in self.members:
+            member.kill()
+            member.wait()
+
+
+def the_lock_stays(t, happens):
+    """Anna has it, something happens, and Ben is refused."""
+    anna = t.person("Anna", TRY, LEASE="60s")
+    t.hears(anna, "has the lock")
+    happens()
+    ben = t.person("Ben", TRY.replace("run -n", "run -w 5s"), LEASE="60s")
+    t.hears(ben, "is refused: exit code 75, somebody else has it")
+    t.ends(ben)
+    t.lets_work_end(anna)
+    t.hears(anna, "gives the lock back")
+    t.ends(anna)
+
+
+@story
+def leader_dies(tale):
+    """The server that granted the lock dies
+
+    A replica that takes over has what it was sent in time. A majority has what it has agreed on.
+    """
+    pair = Pair(tale)
+    t = told(tale, "SET NX PX, on a Redis master with a replica", pair.name.path)
+    pair.between.hold()
+    t.note("the network", "is slow between master and replica")
+    anna = t.person("Anna", SET_NX, LEASE="60000")
+    t.hears(anna, "has the lock")
+    pair.fail_over(t)
+    ben = t.person("Ben", SET_NX, LEASE="60000")
+    t.hears(ben, "has the lock")
+    for one in (anna, ben):
+        t.lets_work_end(one)
+        t.hears(one, "gives the lock back")
+        t.ends(one)
+    t.ended(2, "Two at once.")
+
+    masters = [Redis(tale) for _ in range(3)]
+    t = told(tale, "holdfast run, with redlock:// and three masters", None)
+    t.env["HOLDFAST_URL"] = "redlock://" + ",".join(f"127.0.0.1:{master.port}" for master in masters)
+
+    def one_dies():
+        masters[0].kill()
+        t.note("master 1", "is killed: kill -KILL")
+
+    the_lock_stays(t, one_dies)
+    t.ended(1, "Two of three masters still have it, and there is nobody who takes over.")
+
+    etcd = Etcd(tale, 3)
+    t = etcd.told(tale, "holdfast run, with etcd:// and three members")
+    the_lock_stays(t, lambda: etcd.kill_leader(t))
+    t.ended(1, "Whoever leads next has the lock, too: it was granted when a majority had it.")
+
+
+@story
+def look_then_put(tale):
+    """A key that is not there, and is put
+
+    A store with consensus answers every question right. Between the answer and what is made of it there is time.
+    """
+    etcd = Etcd(tale, 1)
+    t = etcd.told(tale, "etcdctl get, then etcdctl put")
+    recipe = """
+        [ -z "$(etcdctl get lock)" ] || { say "is refused"; exit; }
+        say "sees that nobody has it"
+        work
+        etcdctl put lock "$ME"
+        say "has the lock"
+        work
+        say "gives the lock back"
+        etcdctl del lock
+        """
+    people = [t.person(name, recipe) for name in ("Anna", "Ben")]
+    t.hears_of({one: "sees that nobody has it" for one in people})
+    for words in ("has the lock", "gives the lock back"):
+        for one in people:
+            t.lets_work_end(one)
+            t.hears(one, words)
+    for one in people:
+        t.ends(one)
+    t.ended(2, "Two at once, in a store that has lost nothing.")
+
+    t = etcd.told(tale, "holdfast run")
+    people = [t.person(name, TRY, LEASE="60s") for name in ("Anna", "Ben")]
+    t.gathers({"has the lock": 1, "is refused: exit code 75, somebody else has it": 1})
+    for one in people:
+        t.lets_work_end(one)
+    t.gathers({"gives the lock back": 1})
+    for one in people:
+        t.ends(one)
+    t.ended(1, "They come at the same time, and one of them is refused: look and put are one transaction.")
+
+
+@story
+def paused_client_of_etcd(tale):
+    """Consensus does not help who is stopped
+
+    `etcdctl lock` takes the lock with a lease. Anna is stopped for longer than that, and then writes, to the very store
+    that has given the lock to Ben.
+    """
+    etcd = Etcd(tale, 1)
+    t = etcd.told(tale, "etcdctl lock, and etcdctl put")
+    recipe = """
+        etcdctl lock --ttl 2 -- stock sh -c '
+            count=$(etcdctl get --print-value-only count)
+            say "has the lock, and reads $count"
+            work
+            etcdctl put count $((count - SOLD))
+            say "writes $((count - SOLD))"'
+        """
+    put(t, "count", "42")
+    anna = t.person("Anna", recipe, SOLD="1")
+    t.hears(anna, "has the lock, and reads 42")
+    t.stops(anna)
+    ben = t.person("Ben", recipe, SOLD="2")
+    t.hears(ben, "has the lock, and reads 42")
+    t.lets_work_end(ben)
+    t.hears(ben, "writes 40")
+    t.goes_on(anna)
+    t.lets_work_end(anna)
+    t.hears(anna, "writes 41")
+    t.finds("etcd", value(t, "count"), "41", "has 41: what Ben has sold is forgotten")
+    t.ended(2, "42 - 1 - 2 is 41.")
+
+    t = etcd.told(tale, "holdfast run, and a transaction that looks whether the lock's key is still there")
+    # --on-lost ignore: nothing may depend on the command being ended in time.
+    recipe = """
+        holdfast run -t 2s --on-lost ignore stock -- sh -c '
+            count=$(etcdctl get --print-value-only count)
+            key=$(etcdctl get --prefix --keys-only --sort-by CREATE --limit 1 holdfast/stock/)
+            say "has the lock, and reads $count"
+            work
+            printf "%s\\n" "create(\\"${key%%[[:space:]]*}\\") > \\"0\\"" "" "put count $((count - SOLD))" "" "" |
+                etcdctl txn >answer-$ME
+            if grep -q SUCCESS answer-$ME
+            then say "writes $((count - SOLD))"
+            else say "is refused: $(grep FAILURE answer-$ME)"
+            fi'
+        tell $?
+        """
+    put(t, "count", "42")
+    anna = t.person("Anna", recipe, SOLD="1")
+    t.hears(anna, "has the lock, and reads 42")
+    t.stops(anna)
+    ben = t.person("Ben", recipe, SOLD="2")
+    t.hears(ben, "has the lock, and reads 42")
+    t.lets_work_end(ben)
+    t.hears(ben, "writes 40")
+    t.ends(ben)
+    t.goes_on(anna)
+    t.lets_work_end(anna)
+    t.hears(anna, "is refused: FAILURE")
+    t.hears(anna, "is told: exit code 76, the lock was lost")
+    t.ends(anna)
+    t.finds("etcd", value(t, "count"), "40", "has 40, as Ben has left it")
+    t.ended(2, "Anna's write is refused, and she is told.")
+
+
+def etcdctl(telling, *words):
+    done = subprocess.run(["etcdctl", *words], env=telling.env, capture_output=True, text=True, check=False,
+                          timeout=LIMIT_S)
+    if done.returncode != 0:
+        raise Trouble(f"etcdctl {words}: {done.stderr}")
+    return done.stdout.strip()
+
+
+def put(telling, key, text):
+    etcdctl(telling, "put", key, text)
+
+
+def value(telling, key):
+    return etcdctl(telling, "get", "--print-value-only", key)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
