@@ -1,82 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""consensus.py: what a store with consensus keeps, and what it cannot keep either; on etcd.
+"""consensus.py: what a store with consensus keeps, and what it cannot keep either.
 
     consensus.py HOLDFAST OUT [NAME...]
 """
 
-import json
-import os
 import subprocess
 import sys
-import urllib.request
 
 sys.dont_write_bytecode = True
 
-from places import Claims, Pair, Redis, told  # noqa: E402
-from tale import LIMIT_S, SET_NX, TRY, Trouble, main, start_process, story, wait_until  # noqa: E402
-
-
-class Etcd:
-    """One member or three, with data that nothing has to survive but the death of its process."""
-
-    def __init__(self, tale, count):
-        self.ports = [Claims.take() for _ in range(count)]
-        peers = [Claims.take() for _ in range(count)]
-        cluster = ",".join(f"m{index}=http://127.0.0.1:{port}" for index, port in enumerate(peers))
-        tale.keep(self)
-        self.members = []
-        for index, (port, peer) in enumerate(zip(self.ports, peers)):
-            folder = os.path.join(tale.folder, f"etcd-{port}")
-            client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer}"
-            with open(folder + ".log", "w", encoding="utf-8") as log:
-                self.members.append(start_process(
-                    ["etcd", "--name", f"m{index}", "--data-dir", folder, "--unsafe-no-fsync", "--log-level", "error",
-                     "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
-                     "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log))
-        wait_until(self.leader_is_known, LIMIT_S, "etcd has a leader")
-        tale.server = "etcd " + self.get(0, "/version")["etcdserver"]
-
-    @property
-    def hosts(self):
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
-
-    def get(self, index, path, body=None):
-        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[index]}{path}", data=body)
-        with urllib.request.urlopen(request, timeout=LIMIT_S) as reply:
-            return json.loads(reply.read())
-
-    def leader(self):
-        """The number of the member that leads, None while nobody does."""
-        for index, member in enumerate(self.members):
-            if member.poll() is None:
-                try:
-                    status = self.get(index, "/v3/maintenance/status", b"{}")
-                except OSError:
-                    continue
-                if status.get("leader", "0") != "0" and status["leader"] == status["header"]["member_id"]:
-                    return index
-        return None
-
-    def leader_is_known(self):
-        return self.leader() is not None
-
-    def told(self, tale, title):
-        telling = tale.told(title)
-        telling.env.update(HOLDFAST_URL=f"etcd://{self.hosts}", ETCDCTL_API="3", ETCDCTL_ENDPOINTS=self.hosts)
-        return telling
-
-    def kill_leader(self, telling):
-        index = self.leader()
-        self.members[index].kill()
-        self.members[index].wait()
-        telling.note("the leader", "is killed: kill -KILL")
-
-    def close(self):
-        for member in self.members:
-            member.kill()
-            member.wait()
+from clusters import Consul, Etcd, ZooKeeper  # noqa: E402
+from places import Pair, Redis, told  # noqa: E402
+from tale import LIMIT_S, SET_NX, TRY, Trouble, main, story  # noqa: E402
 
 
 def the_lock_stays(t, happens):
@@ -98,6 +34,8 @@ def leader_dies(tale):
 
     A replica that takes over has what it was sent in time. A majority has what it has agreed on.
     """
+    for kind in (ZooKeeper, Consul):
+        kind.must_be_there()
     pair = Pair(tale)
     t = told(tale, "SET NX PX, on a Redis master with a replica", pair.name.path)
     pair.between.hold()
@@ -124,10 +62,12 @@ def leader_dies(tale):
     the_lock_stays(t, one_dies)
     t.ended(1, "Two of three masters still have it, and there is nobody who takes over.")
 
-    etcd = Etcd(tale, 3)
-    t = etcd.told(tale, "holdfast run, with etcd:// and three members")
-    the_lock_stays(t, lambda: etcd.kill_leader(t))
-    t.ended(1, "Whoever leads next has the lock, too: it was granted when a majority had it.")
+    for kind, where in ((Etcd, "etcd:// and three members"), (ZooKeeper, "zookeeper:// and three servers"),
+                        (Consul, "consul:// and three servers")):
+        cluster = kind(tale, 3)
+        t = cluster.told(tale, f"holdfast run, with {where}")
+        the_lock_stays(t, lambda cluster=cluster, t=t: cluster.kill_leader(t))
+        t.ended(1, "Whoever leads next has the lock, too: it was granted when a majority had it.")
 
 
 @story

@@ -102,9 +102,9 @@ class Redis:
         fields = dict(line.split(":", 1) for line in self.ask("INFO", "all").splitlines() if ":" in line)
         return fields.get(name, "")
 
-    def follow(self, port):
+    def follow(self, port, host="127.0.0.1"):
         """Becomes a replica of what is behind the port."""
-        self.ask("REPLICAOF", "127.0.0.1", port)
+        self.ask("REPLICAOF", host, port)
         wait_until(lambda: self.info("master_link_status") == "up", LIMIT_S, "the replica is in step")
 
     def promote(self):
@@ -132,17 +132,18 @@ class Redis:
 class Relay:
     """A way to a server: what it is told to hold back arrives when it is let go, also if its sender is gone by then."""
 
-    def __init__(self, story, target):
+    def __init__(self, story, target, host="127.0.0.1"):
         self.target = target  # where connections lead that are made from now on: a port, or a socket file
         self.port = Claims.take()
         self.path = os.path.join(story.folder, f"relay-{self.port}")
         self.gate = threading.Condition()
         self.closed = self.held = False
+        self.held_from = None  # the address of those who are held back; None: everybody is
         self.waiting = 0  # bytes
         self.sockets = []
         self.listeners = [socket.socket(), socket.socket(socket.AF_UNIX)]
         self.listeners[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listeners[0].bind(("127.0.0.1", self.port))
+        self.listeners[0].bind((host, self.port))
         self.listeners[1].bind(self.path)
         for listener in self.listeners:
             listener.listen(64)
@@ -152,9 +153,10 @@ class Relay:
     def serve(self, listener):
         while not self.closed:
             try:
-                client, _ = listener.accept()
+                client, sender = listener.accept()
             except OSError:
                 return  # the story is over
+            come_from = sender[0] if sender else None
             server = socket.socket(socket.AF_UNIX if isinstance(self.target, str) else socket.AF_INET)
             self.sockets += [client, server]
             try:
@@ -163,23 +165,26 @@ class Relay:
                 client.close()  # nobody is there
                 continue
             for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=self.pump, args=[source, sink], daemon=True).start()
+                threading.Thread(target=self.pump, args=[source, sink, come_from], daemon=True).start()
 
-    def pump(self, source, sink):
+    def passes(self, come_from):
+        return self.closed or not self.held or self.held_from not in (None, come_from)
+
+    def pump(self, source, sink, come_from):
         try:
             while data := source.recv(65536):
                 with self.gate:
                     self.waiting += len(data)
-                    self.gate.wait_for(lambda: self.closed or not self.held)
+                    self.gate.wait_for(lambda: self.passes(come_from))
                     self.waiting -= len(data)
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # one end is gone; what comes from it still arrives at the other
 
-    def hold(self):
+    def hold(self, come_from=None):
         with self.gate:
-            self.held = True
+            self.held, self.held_from = True, come_from
 
     def let_go(self):
         with self.gate:
