@@ -88,8 +88,10 @@ def look_then_put(tale):
         say "gives the lock back"
         etcdctl del lock
         """
-    people = [t.person(name, recipe) for name in ("Anna", "Ben")]
-    t.hears_of({one: "sees that nobody has it" for one in people})
+    people = []
+    for name in ("Anna", "Ben"):
+        people.append(t.person(name, recipe))
+        t.hears(people[-1], "sees that nobody has it")
     for words in ("has the lock", "gives the lock back"):
         for one in people:
             t.lets_work_end(one)

@@ -372,6 +372,8 @@ def restart_without_fsync(tale):
     """
     program = os.environ.get("TEST_VALKEY") or "redis-server"
     server = Redis(tale, program=program)
+    if not server.ask("COMMAND", "INFO", "WAITAOF")[0]:
+        raise NotRun("fsync=yes needs Redis 7.2 or newer")
     t = told(tale, "SET NX PX, on a server without appendonly", server.socket)
     anna = t.person("Anna", SET_NX, LEASE="60000")
     t.hears(anna, "has the lock")

@@ -29,7 +29,8 @@ from stage import Connection, Trouble, end_everything, start_process, wait_until
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SLOW = int(os.environ.get("HOLDFAST_TEST_SLOW", "1"))
 LIMIT_S = 40 * SLOW  # for whatever is waited for
-GROUPS = set()  # of the people who are there, for a run that is cut short
+# For a run that is cut short: the process groups of the people who are there, and the folders of their stories.
+GROUPS, FOLDERS = set(), set()
 
 # What a line says about whom it is told of, by its first words. Whoever has the lock believes so until a line says that
 # he knows better.
@@ -348,6 +349,7 @@ class Story:
     def run(self, holdfast):
         """None, or what went wrong."""
         self.folder = tempfile.mkdtemp(prefix="holdfast-story.")
+        FOLDERS.add(self.folder)
         self.holdfast = holdfast
         try:
             self.play(self)
@@ -359,6 +361,7 @@ class Story:
             for thing in [*self.tellings, *reversed(self.closing)]:
                 thing.close()
             shutil.rmtree(self.folder, ignore_errors=True)
+            FOLDERS.discard(self.folder)
 
     def record(self):
         return {"name": self.name, "title": self.title, "prose": self.prose, "server": self.server,
@@ -383,6 +386,8 @@ def cut_short(number, _frame):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
     end_everything()
+    for folder in FOLDERS:
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(128 + number)
 
 
