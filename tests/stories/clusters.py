@@ -4,17 +4,19 @@ loss of power: it is not synced to the disk."""
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import urllib.request
 
 from places import Claims
-from tale import LIMIT_S, NotRun, start_process, wait_until
+from tale import LIMIT_S, NotRun, Trouble, start_process, wait_until
 
 JAR = "/usr/share/java/zookeeper.jar"
 # For a machine with many of them, that start often and do little.
-JAVA = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no"]
+JAVA = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no",
+        "-Dzookeeper.fastleader.maxNotificationInterval=1000"]
 
 
 class Cluster:
@@ -34,7 +36,10 @@ class Cluster:
             with open(os.path.join(folder, "log"), "w", encoding="utf-8") as log:
                 self.members.append(start_process(self.command(index), stdin=subprocess.DEVNULL, stdout=log,
                                                   stderr=log, cwd=folder))
-        wait_until(self.serves, 2 * LIMIT_S, f"{type(self).__name__} serves")
+        try:
+            wait_until(self.is_up, 2 * LIMIT_S, f"{type(self).__name__} serves")
+        except Trouble as trouble:
+            raise Trouble("\n".join([str(trouble), *map(self.last_words, self.folders)])) from None
         tale.server = (tale.server + ", " if tale.server else "") + self.version()
 
     @classmethod
@@ -68,6 +73,16 @@ class Cluster:
 
     def serves(self):
         return self.leader() is not None
+
+    def is_up(self):
+        if any(member.poll() is not None for member in self.members):
+            raise Trouble(f"{type(self).__name__} has ended")
+        return self.serves()
+
+    @staticmethod
+    def last_words(folder):
+        with open(os.path.join(folder, "log"), encoding="utf-8", errors="replace") as file:
+            return "".join(file.readlines()[-15:])
 
     def told(self, tale, title):
         telling = tale.told(title)
@@ -121,7 +136,7 @@ class ZooKeeper(Cluster):
         self.write(index, "data/myid", f"{index + 1}\n")
         settings = ["tickTime=500", "initLimit=50", "syncLimit=20", f"dataDir={self.folders[index]}/data",
                     f"clientPort={self.ports[index]}", "clientPortAddress=127.0.0.1", "maxSessionTimeout=60000",
-                    "admin.enableServer=false", "4lw.commands.whitelist=*"]
+                    "maxClientCnxns=0", "admin.enableServer=false", "4lw.commands.whitelist=*"]
         settings += [f"server.{number + 1}=127.0.0.1:{self.peers[number]}:{self.others[number]}"
                      for number in range(self.count)]
         return [*JAVA, "-cp", JAR, "org.apache.zookeeper.server.quorum.QuorumPeerMain",
@@ -140,6 +155,10 @@ class ZooKeeper(Cluster):
             return all("Mode: " in self.word(index, "srvr") for index in range(self.count))
         except OSError:
             return False  # not yet
+
+    def asked(self):
+        """The last request of each session, apart from heartbeats."""
+        return dict(re.findall(r"sid=0x(\w+),.*?lcxid=0x(\w+),", self.word(0, "cons")))
 
     def version(self):
         return "ZooKeeper " + self.word(0, "srvr").partition("version: ")[2].partition("-")[0].partition(",")[0]

@@ -5,6 +5,8 @@
     consensus.py HOLDFAST OUT [NAME...]
 """
 
+import json
+import os
 import subprocess
 import sys
 
@@ -12,7 +14,9 @@ sys.dont_write_bytecode = True
 
 from clusters import Consul, Etcd, ZooKeeper  # noqa: E402
 from places import Pair, Redis, told  # noqa: E402
-from tale import LIMIT_S, SET_NX, TRY, Trouble, main, story  # noqa: E402
+from tale import HOLD, LIMIT_S, SET_NX, TRY, Trouble, main, story  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def the_lock_stays(t, happens):
@@ -68,6 +72,56 @@ def leader_dies(tale):
         t = cluster.told(tale, f"holdfast run, with {where}")
         the_lock_stays(t, lambda cluster=cluster, t=t: cluster.kill_leader(t))
         t.ended(1, "Whoever leads next has the lock, too: it was granted when a majority had it.")
+
+
+@story
+def herd_on_zookeeper(tale):
+    """A hundred watch one node
+
+    Whoever creates the node has the lock, the others watch it. When it goes, all of them are told.
+    """
+    zookeeper = ZooKeeper(tale, 1)
+    t = zookeeper.told(tale, "create, and a watch")
+    with open(os.path.join(HERE, "zk_lock.py"), encoding="utf-8") as file:
+        t.program("zk-lock", file.read())
+    recipe = 'zk-lock "$PORT" /stock "$COUNT"'
+    anna = t.person("Anna", recipe, PORT=str(zookeeper.ports[0]), COUNT="1")
+    t.hears(anna, "has the lock")
+    t.person("waiters", recipe, PORT=str(zookeeper.ports[0]), COUNT="100")
+    t.gathers({"is refused, and watches": 100})
+    t.lets_work_end(anna)
+    t.hears(anna, "gives the lock back")
+    t.ends(anna)
+    t.gathers({"is refused again": 99, "has the lock": 1})
+    t.ended(1, "A herd: with each release all of them come, and whoever is the quickest gets it.")
+
+    t = zookeeper.told(tale, "holdfast run")
+    anna = t.person("Anna", HOLD, LEASE="60s")
+    t.hears(anna, "has the lock")
+    first = t.person("waiter1", HOLD, LEASE="60s")
+    t.sees("ZooKeeper", lambda: waiters(t) == 1, "has waiter1 in line")
+    for number in range(1, 100):
+        t.person(f"waiter{number + 1}", HOLD, LEASE="60s")
+    t.sees("ZooKeeper", lambda: waiters(t) == 100, "has a hundred in line")
+    before = zookeeper.asked()
+    t.lets_work_end(anna)
+    t.hears(anna, "gives the lock back")
+    t.hears(first, "has the lock")
+    t.ends(anna)
+    after = zookeeper.asked()
+    woken = sum(before.get(session) not in (None, after[session]) for session in after)
+    if woken > 5:
+        raise Trouble(f"{woken} sessions have asked for something")
+    t.note("ZooKeeper", f"was asked by {woken or 'none'} of those who waited")
+    t.ended(1, "Each of them watches the one before it: the release wakes the next, and nobody else.")
+
+
+def waiters(telling):
+    """How many wait for the lock, which must be held."""
+    code, said = telling.asks("status", "stock", "--json")
+    if code != 0:
+        raise Trouble(f"the lock is not held: {said}")
+    return json.loads(said)["waiters"]
 
 
 @story

@@ -24,6 +24,7 @@ class Claims:
     """The ports that tests have at the moment: bytes of a file that are locked, as in tests/lib/server_home.c."""
 
     file = None
+    ours = set()  # a process can lock a byte that it has locked already
 
     @classmethod
     def take(cls):
@@ -32,11 +33,14 @@ class Claims:
             cls.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         while True:
             port = random.choice(PORTS)
+            if port in cls.ours:
+                continue
             try:
                 fcntl.lockf(cls.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
                 with socket.socket() as trial:
                     trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     trial.bind(("127.0.0.1", port))
+                cls.ours.add(port)
                 return port
             except OSError:
                 continue  # another test has it, or somebody else
