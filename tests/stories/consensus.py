@@ -82,12 +82,11 @@ def herd_on_zookeeper(tale):
     """
     zookeeper = ZooKeeper(tale, 1)
     t = zookeeper.told(tale, "create, and a watch")
-    with open(os.path.join(HERE, "zk_lock.py"), encoding="utf-8") as file:
-        t.program("zk-lock", file.read())
-    recipe = 'zk-lock "$PORT" /stock "$COUNT"'
-    anna = t.person("Anna", recipe, PORT=str(zookeeper.ports[0]), COUNT="1")
+    t.program("zk-lock", f'#!/bin/sh\nexec python3 "{HERE}/zk_lock.py" {zookeeper.ports[0]} "$@"\n')
+    recipe = 'zk-lock /stock "$COUNT"'
+    anna = t.person("Anna", recipe, COUNT="1")
     t.hears(anna, "has the lock")
-    t.person("waiters", recipe, PORT=str(zookeeper.ports[0]), COUNT="100")
+    t.person("waiters", recipe, COUNT="100")
     t.gathers({"is refused, and watches": 100})
     t.lets_work_end(anna)
     t.hears(anna, "gives the lock back")
