@@ -8,7 +8,8 @@ from xml.sax.saxutils import escape
 WIDTH = 1100
 ROW = 26
 TIME = 76     # where the lanes begin
-LANE = 60
+LANE = 60     # at least
+LETTER = 7    # of a name above a lane
 BAR = 14
 COLUMNS = 118  # of text in the width that is left; what is longer is in the text below the picture
 
@@ -51,7 +52,9 @@ class Drawing:
         if meaning == "writes":
             self.parts.append(f'  <circle cx="{x}" cy="{y}" r="6" fill="#0969da" stroke="#ffffff"/>')
         elif meaning == "refused":
-            self.parts.append(f'  <path d="M{x - 5} {y - 5} l10 10 m0 -10 l-10 10" stroke="#b3261e" stroke-width="3"/>')
+            for color, width in (("#ffffff", 6), ("#b3261e", 3)):  # it may be on a red bar
+                self.parts.append(f'  <path d="M{x - 5:g} {y - 5} l10 10 m0 -10 l-10 10" stroke="{color}" '
+                                  f'stroke-width="{width}"/>')
         else:
             self.parts.append(f'  <circle cx="{x}" cy="{y}" r="3" fill="#57606a"/>')
 
@@ -59,8 +62,9 @@ class Drawing:
 def draw_telling(drawing, telling):
     events = telling["events"]
     lanes = list(dict.fromkeys(event["who"] for event in events if event["meaning"]))
-    places = {who: TIME + 30 + LANE * index for index, who in enumerate(lanes)}
-    words_at = TIME + 14 + LANE * len(lanes)
+    lane = max([LANE, *(LETTER * len(who) + 10 for who in lanes)])
+    places = {who: TIME + lane // 2 + lane * index for index, who in enumerate(lanes)}
+    words_at = TIME + 14 + lane * len(lanes)
     drawing.lines(telling["title"], "telling")
     drawing.y += 2
     for who, x in places.items():
@@ -79,7 +83,7 @@ def draw_telling(drawing, telling):
         if who in places:
             drawing.mark(places[who], meaning)
         drawing.text(TIME - 14, f"{event['s']:.2f} s", "time", "end")
-        shown = textwrap.shorten(event["words"], COLUMNS - 8 * len(lanes) - len(who), placeholder=" …")
+        shown = textwrap.shorten(event["words"], COLUMNS - lane * len(lanes) // LETTER - len(who), placeholder=" …")
         kind = "bad" if meaning == "refused" else ""
         drawing.text(words_at, f'<tspan class="who">{escape(who)}</tspan> {escape(shown)}', kind)
         drawing.y += ROW
