@@ -8,8 +8,9 @@
  *
  * Both reply 1: done, 0: the value is another, -1: there is no such key.
  *
- * What changes a key is the server's own SET or DEL, called from here: replicas and the log on disk get these, with
- * an absolute expiry, and need no module; events, WATCH and client-side caches see what they always see.
+ * A key is read and changed by the server's functions for keys, and not by a command within this one, which would take
+ * twice as long. Replicas and the log on disk get a plain SET, with an absolute expiry, or DEL, and need no module;
+ * events, WATCH and client-side caches see what they see of these.
  */
 #include "server_api.h"
 
@@ -25,7 +26,6 @@
 #define WRONG_TYPE "WRONGTYPE Operation against a key holding the wrong kind of value"
 #define ARITY_ERROR(command_) "ERR wrong number of arguments for '" command_ "' command"
 #define EXPIRY_ERROR "ERR invalid expire time in 'cas' command"
-#define REFUSED "ERR the server did not carry out a command that belongs to this one"
 
 #define CAS_OPTIONS_AT 4
 #define CAD_ARGUMENTS 3
@@ -44,8 +44,15 @@ struct expiry_option {
     long long unit_ms;
 };
 
+/* A key that is open for a comparison, and for the change that follows. */
+struct target {
+    struct rm_context *context;
+    struct rm_string *name;
+    struct rm_key *key;
+};
+
 /* The first three are replies, too. */
-enum found { FOUND_NO_KEY = -1, FOUND_OTHER = 0, FOUND_SAME = 1, FOUND_WRONG_TYPE, FOUND_UNREADABLE };
+enum found { FOUND_NO_KEY = -1, FOUND_OTHER = 0, FOUND_SAME = 1, FOUND_WRONG_TYPE };
 
 static struct server_api api;
 static bool server_has_pxat;
@@ -105,76 +112,111 @@ static const char *read_options(struct expiry *out, struct rm_string **options, 
 
 /* -------------------------------------------------------------------------------------------------------- comparing */
 
-/* GET, and not the key's own memory: to show that, the server would store short values and numbers anew, and a
- * comparison must change nothing. */
-static enum found compare_value(struct rm_context *context, struct rm_string *name, const char *expected, size_t length)
+static enum found compare(const struct target *target, const struct rm_string *expected)
 {
-    enum found found = FOUND_UNREADABLE;
-    struct rm_reply *reply = api.call(context, "GET", "s", name);
-    if (!reply)
-        return found;
-    if (api.call_reply_type(reply) == RM_REPLY_STRING) {
-        size_t there_length = 0;
-        const char *there = api.call_reply_string_ptr(reply, &there_length);
-        const bool same = there_length == length && (length == 0 || memcmp(there, expected, length) == 0);
-        found = same ? FOUND_SAME : FOUND_OTHER;
-    }
-    api.free_call_reply(reply);
-    return found;
-}
-
-static enum found look(struct rm_context *context, struct rm_string *name, const struct rm_string *expected)
-{
-    enum found found = FOUND_OTHER;
-    size_t length = 0;
+    size_t length = 0, there_length = 0;
     const char *bytes = api.string_ptr_len(expected, &length);
-    /* As commands that write look keys up: what has expired is removed, and a key that is missing is no "keymiss". */
-    struct rm_key *key = api.open_key(context, name, RM_READ | RM_WRITE);
-    const int type = api.key_type(key);
+    const int type = api.key_type(target->key);
     if (type == RM_KEY_EMPTY)
-        found = FOUND_NO_KEY;
-    else if (type != RM_KEY_STRING)
-        found = FOUND_WRONG_TYPE;
-    const bool may_be_same = type == RM_KEY_STRING && api.value_length(key) == length;
-    api.close_key(key);
-    return may_be_same ? compare_value(context, name, bytes, length) : found;
+        return FOUND_NO_KEY;
+    if (type != RM_KEY_STRING)
+        return FOUND_WRONG_TYPE;
+    /* The length first: to show its memory, the server stores a short value or a number anew. */
+    if (api.value_length(target->key) != length)
+        return FOUND_OTHER;
+    const char *there = api.string_dma(target->key, &there_length, RM_READ);
+    const bool same = there_length == length && (length == 0 || memcmp(there, bytes, length) == 0);
+    return same ? FOUND_SAME : FOUND_OTHER;
 }
 
-static int reply_without_change(struct rm_context *context, enum found found)
+static int reply(const struct target *target, enum found found)
 {
     if (found == FOUND_WRONG_TYPE)
-        return api.reply_with_error(context, WRONG_TYPE);
-    if (found == FOUND_UNREADABLE)
-        return api.reply_with_error(context, REFUSED);
-    return api.reply_with_long_long(context, found);
+        return api.reply_with_error(target->context, WRONG_TYPE);
+    return api.reply_with_long_long(target->context, found);
+}
+
+/* As commands that write look keys up: what has expired is removed, and a key that is missing is no "keymiss". */
+static struct target open_target(struct rm_context *context, struct rm_string *name)
+{
+    return (struct target){ .context = context, .name = name, .key = api.open_key(context, name, RM_READ | RM_WRITE) };
 }
 
 /* --------------------------------------------------------------------------------------------------------- changing */
 
-/* Takes the reply. If it is an error, the client gets it, and the answer is false. */
-static bool was_done(struct rm_context *context, struct rm_reply *reply)
+static void tell(const struct target *target, int kind, const char *event)
 {
-    const bool done = reply && api.call_reply_type(reply) != RM_REPLY_ERROR;
-    if (!reply)
-        api.reply_with_error(context, REFUSED);
-    else if (!done)
-        api.reply_with_call_reply(context, reply);
-    if (reply)
-        api.free_call_reply(reply);
-    return done;
+    api.notify_keyspace_event(target->context, kind, event, target->name);
+}
+
+static void delete_key(const struct target *target)
+{
+    api.signal_modified_key(target->context, target->name); /* Redis 8 looks for the key */
+    api.delete_key(target->key);
+    api.replicate(target->context, "DEL", "s", target->name);
+    tell(target, RM_NOTIFY_GENERIC, "del");
+}
+
+/* Servers before 6.2 only know how long a key lasts. */
+static long long expiry_of(const struct target *target)
+{
+    if (api.get_abs_expire)
+        return api.get_abs_expire(target->key);
+    const long long left_ms = api.get_expire(target->key);
+    return left_ms == RM_NO_EXPIRE ? RM_NO_EXPIRE : left_ms + api.milliseconds();
+}
+
+static void expire_at(const struct target *target, long long at_ms)
+{
+    if (api.set_abs_expire)
+        api.set_abs_expire(target->key, at_ms);
+    else
+        api.set_expire(target->key, at_ms - api.milliseconds());
 }
 
 /* Replicas get the time at which it expires and not how long it lasts: that is the same for all, late or not. */
-static bool set(struct rm_context *context, struct rm_string *name, struct rm_string *value, struct expiry expiry)
+static void replicate_set(const struct target *target, struct rm_string *value, struct expiry expiry)
 {
-    if (expiry.kind == EXPIRY_NONE)
-        return was_done(context, api.call(context, "SET", "!ss", name, value));
+    struct rm_context *const context = target->context;
+    if (expiry.kind == EXPIRY_AT && server_has_pxat) {
+        api.replicate(context, "SET", "sscl", target->name, value, "PXAT", expiry.at_ms);
+        return;
+    }
     if (expiry.kind == EXPIRY_KEEP)
-        return was_done(context, api.call(context, "SET", "!ssc", name, value, "KEEPTTL"));
-    if (server_has_pxat)
-        return was_done(context, api.call(context, "SET", "!sscl", name, value, "PXAT", expiry.at_ms));
-    return was_done(context, api.call(context, "SET", "!ss", name, value)) &&
-           was_done(context, api.call(context, "PEXPIREAT", "!sl", name, expiry.at_ms));
+        api.replicate(context, "SET", "ssc", target->name, value, "KEEPTTL");
+    else
+        api.replicate(context, "SET", "ss", target->name, value);
+    if (expiry.kind == EXPIRY_AT)
+        api.replicate(context, "PEXPIREAT", "sl", target->name, expiry.at_ms);
+}
+
+static bool is_same(const struct rm_string *one, const struct rm_string *other)
+{
+    size_t length = 0, other_length = 0;
+    const char *bytes = api.string_ptr_len(one, &length);
+    const char *others = api.string_ptr_len(other, &other_length);
+    return length == other_length && (length == 0 || memcmp(bytes, others, length) == 0);
+}
+
+/* `old`: what is there. A lock that is kept has the same value as before: it is left as it is stored. */
+static void set(const struct target *target, const struct rm_string *old, struct rm_string *value, struct expiry expiry)
+{
+    if (expiry.kind == EXPIRY_AT && expiry.at_ms <= api.milliseconds()) { /* it has ended before it begins */
+        delete_key(target);
+        return;
+    }
+    const long long kept_ms = expiry.kind == EXPIRY_KEEP ? expiry_of(target) : RM_NO_EXPIRE;
+    if (expiry.kind != EXPIRY_AT || !is_same(old, value))
+        api.string_set(target->key, value); /* removes the expiry */
+    if (expiry.kind == EXPIRY_AT)
+        expire_at(target, expiry.at_ms);
+    else if (kept_ms != RM_NO_EXPIRE)
+        expire_at(target, kept_ms);
+    api.signal_modified_key(target->context, target->name);
+    replicate_set(target, value, expiry);
+    tell(target, RM_NOTIFY_STRING, "set");
+    if (expiry.kind == EXPIRY_AT)
+        tell(target, RM_NOTIFY_GENERIC, "expire");
 }
 
 static int cas(struct rm_context *context, struct rm_string **argv, int argc)
@@ -185,21 +227,24 @@ static int cas(struct rm_context *context, struct rm_string **argv, int argc)
     const char *wrong = read_options(&expiry, argv + CAS_OPTIONS_AT, argc - CAS_OPTIONS_AT);
     if (wrong)
         return api.reply_with_error(context, wrong);
-    const enum found found = look(context, argv[1], argv[2]);
-    if (found != FOUND_SAME)
-        return reply_without_change(context, found);
-    return set(context, argv[1], argv[3], expiry) ? api.reply_with_long_long(context, FOUND_SAME) : RM_OK;
+    const struct target target = open_target(context, argv[1]);
+    const enum found found = compare(&target, argv[2]);
+    if (found == FOUND_SAME)
+        set(&target, argv[2], argv[3], expiry);
+    api.close_key(target.key);
+    return reply(&target, found);
 }
 
 static int cad(struct rm_context *context, struct rm_string **argv, int argc)
 {
     if (argc != CAD_ARGUMENTS)
         return api.reply_with_error(context, ARITY_ERROR("cad"));
-    const enum found found = look(context, argv[1], argv[2]);
-    if (found != FOUND_SAME)
-        return reply_without_change(context, found);
-    const bool done = was_done(context, api.call(context, "DEL", "!s", argv[1]));
-    return done ? api.reply_with_long_long(context, FOUND_SAME) : RM_OK;
+    const struct target target = open_target(context, argv[1]);
+    const enum found found = compare(&target, argv[2]);
+    if (found == FOUND_SAME)
+        delete_key(&target);
+    api.close_key(target.key);
+    return reply(&target, found);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- loading */
@@ -278,7 +323,7 @@ int RedisModule_OnLoad(struct rm_context *context, struct rm_string **argv, int 
         return RM_ERR;
     }
     api.set_module_attribs(context, MODULE_NAME, MODULE_VERSION, RM_INTERFACE_VERSION);
-    /* SET and DEL tell of the change. A comparison that fails must not break a transaction that watches the key. */
+    /* A comparison that fails must not break a transaction that watches the key. */
     api.set_module_options(context, RM_OPTION_NO_IMPLICIT_SIGNAL);
     server_has_pxat = api.get_server_version && api.get_server_version() >= SERVER_WITH_PXAT;
 

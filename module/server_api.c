@@ -28,15 +28,20 @@ bool server_api_load(struct server_api *api, struct rm_context *context)
     missing |= find("RedisModule_CloseKey", &api->close_key);
     missing |= find("RedisModule_KeyType", &api->key_type);
     missing |= find("RedisModule_ValueLength", &api->value_length);
-    missing |= find("RedisModule_Call", &api->call);
-    missing |= find("RedisModule_CallReplyType", &api->call_reply_type);
-    missing |= find("RedisModule_CallReplyStringPtr", &api->call_reply_string_ptr);
-    missing |= find("RedisModule_FreeCallReply", &api->free_call_reply);
+    missing |= find("RedisModule_DeleteKey", &api->delete_key);
+    missing |= find("RedisModule_StringDMA", &api->string_dma);
+    missing |= find("RedisModule_StringSet", &api->string_set);
+    missing |= find("RedisModule_GetExpire", &api->get_expire);
+    missing |= find("RedisModule_SetExpire", &api->set_expire);
+    missing |= find("RedisModule_SignalModifiedKey", &api->signal_modified_key);
+    missing |= find("RedisModule_NotifyKeyspaceEvent", &api->notify_keyspace_event);
+    missing |= find("RedisModule_Replicate", &api->replicate);
     missing |= find("RedisModule_ReplyWithLongLong", &api->reply_with_long_long);
     missing |= find("RedisModule_ReplyWithError", &api->reply_with_error);
-    missing |= find("RedisModule_ReplyWithCallReply", &api->reply_with_call_reply);
 
     find("RedisModule_GetServerVersion", &api->get_server_version);
+    find("RedisModule_GetAbsExpire", &api->get_abs_expire);
+    find("RedisModule_SetAbsExpire", &api->set_abs_expire);
     find("RedisModule_GetCommand", &api->get_command);
     find("RedisModule_SetCommandInfo", &api->set_command_info);
     find("RedisModule_SetCommandACLCategories", &api->set_command_acl_categories);

@@ -15,7 +15,6 @@
 struct rm_context;
 struct rm_string;
 struct rm_key;
-struct rm_reply;
 struct rm_command;
 
 typedef int (*rm_handler)(struct rm_context *context, struct rm_string **argv, int argc);
@@ -24,8 +23,8 @@ typedef int (*rm_handler)(struct rm_context *context, struct rm_string **argv, i
 enum rm_result { RM_OK = 0, RM_ERR = 1 };
 enum rm_open_mode { RM_READ = 1 << 0, RM_WRITE = 1 << 1 };
 enum rm_key_type { RM_KEY_EMPTY = 0, RM_KEY_STRING = 1 };
-enum rm_reply_type { RM_REPLY_STRING = 0, RM_REPLY_ERROR = 1 };
-enum { RM_INTERFACE_VERSION = 1 };
+enum rm_event_kind { RM_NOTIFY_GENERIC = 1 << 2, RM_NOTIFY_STRING = 1 << 3 };
+enum { RM_INTERFACE_VERSION = 1, RM_NO_EXPIRE = -1 };
 /* The module says itself when a key has changed. Else whatever is opened for writing counts as changed when closed. */
 enum { RM_OPTION_NO_IMPLICIT_SIGNAL = 1 << 1 };
 
@@ -105,18 +104,26 @@ struct server_api {
     int (*key_type)(struct rm_key *key);
     size_t (*value_length)(struct rm_key *key);
 
-    /* `format`: s an rm_string, c a C string, l a long long; ! the command goes to replicas and to the log on disk. */
-    struct rm_reply *(*call)(struct rm_context *context, const char *command, const char *format, ...);
-    int (*call_reply_type)(struct rm_reply *reply);
-    const char *(*call_reply_string_ptr)(struct rm_reply *reply, size_t *length);
-    void (*free_call_reply)(struct rm_reply *reply);
+    int (*delete_key)(struct rm_key *key);
+    /* The bytes of a string, until the key is changed or closed. */
+    char *(*string_dma)(struct rm_key *key, size_t *length, int mode);
+    int (*string_set)(struct rm_key *key, struct rm_string *value);
+    long long (*get_expire)(struct rm_key *key); /* in so many ms */
+    int (*set_expire)(struct rm_key *key, long long in_ms);
+
+    /* Who watches the key, or has it in a cache, is to know that it was changed. */
+    int (*signal_modified_key)(struct rm_context *context, struct rm_string *name);
+    int (*notify_keyspace_event)(struct rm_context *context, int kind, const char *event, struct rm_string *name);
+    /* To replicas and to the log on disk. `format`: s an rm_string, c a C string, l a long long. */
+    int (*replicate)(struct rm_context *context, const char *command, const char *format, ...);
 
     int (*reply_with_long_long)(struct rm_context *context, long long number);
     int (*reply_with_error)(struct rm_context *context, const char *text);
-    int (*reply_with_call_reply)(struct rm_context *context, struct rm_reply *reply);
 
     /* NULL where the server is too old. */
     int (*get_server_version)(void);                                                         /* 6.0.9 */
+    long long (*get_abs_expire)(struct rm_key *key);                                         /* 6.2.2 */
+    int (*set_abs_expire)(struct rm_key *key, long long at_ms);                              /* 6.2.2 */
     struct rm_command *(*get_command)(struct rm_context *context, const char *name);         /* 7.0 */
     int (*set_command_info)(struct rm_command *command, const struct rm_command_info *info); /* 7.0 */
     int (*set_command_acl_categories)(struct rm_command *command, const char *categories);   /* 7.2 */

@@ -285,14 +285,21 @@ TEST(a_comparison_that_fails_changes_nothing)
     redis_server_do(server, "SET number 12345 PX %d", LONG_MS);
     redis_server_do(server, "SET short mine");
     const int64_t expiry_ms = expiry_of(server, "number");
+    CHECK_ANSWER(0, server, "CAD number 5432");
+    CHECK_ANSWER(0, server, "CAS number 5432 1");
+    CHECK_ANSWER(0, server, "CAS number 5432 1 PX 5");
+    CHECK_ANSWER(0, server, "CAD short yours");
+    CHECK_TEXT("int", server, "OBJECT ENCODING number"); /* nor is anything stored in another way */
+    CHECK_TEXT("embstr", server, "OBJECT ENCODING short");
     CHECK_ANSWER(0, server, "CAD number 54321");
     CHECK_ANSWER(0, server, "CAS number 54321 1");
     CHECK_ANSWER(0, server, "CAS number 54321 1 PX 5");
     CHECK_ANSWER(0, server, "CAD short your");
-    CHECK_TEXT("int", server, "OBJECT ENCODING number");
-    CHECK_TEXT("embstr", server, "OBJECT ENCODING short");
     CHECK(same_expiry(expiry_ms, expiry_of(server, "number")));
     CHECK_ANSWER(12345, server, "GET number");
+    CHECK_TEXT("mine", server, "GET short");
+    CHECK_ANSWER(12346, server, "INCR number"); /* it is a number still */
+    CHECK(same_expiry(expiry_ms, expiry_of(server, "number")));
 }
 
 static bool transaction_runs(redisContext *watcher)
