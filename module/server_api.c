@@ -9,12 +9,18 @@
 /* Every server begins what it hands to a module with this function. */
 typedef int (*find_function)(const char *name, void *place);
 
-bool server_api_load(struct server_api *api, struct rm_context *context)
+static find_function finder(struct rm_context *context)
 {
     find_function find = NULL;
+    memcpy(&find, context, sizeof find);
+    return find;
+}
+
+bool server_api_load(struct server_api *api, struct rm_context *context)
+{
+    const find_function find = finder(context);
     int missing = 0;
     memset(api, 0, sizeof *api);
-    memcpy(&find, context, sizeof find);
 
     missing |= find("RedisModule_SetModuleAttribs", &api->set_module_attribs);
     missing |= find("RedisModule_IsModuleNameBusy", &api->is_module_name_busy);
@@ -46,4 +52,36 @@ bool server_api_load(struct server_api *api, struct rm_context *context)
     find("RedisModule_SetCommandInfo", &api->set_command_info);
     find("RedisModule_SetCommandACLCategories", &api->set_command_acl_categories);
     return missing == 0;
+}
+
+bool server_api_load_keys(struct server_api *api, struct rm_context *context)
+{
+    const find_function find = finder(context);
+    int missing = 0;
+    missing |= find("RedisModule_AutoMemory", &api->auto_memory);
+    missing |= find("RedisModule_GetContextFlags", &api->get_context_flags);
+    missing |= find("RedisModule_IsKeysPositionRequest", &api->is_keys_position_request);
+    missing |= find("RedisModule_KeyAtPos", &api->key_at_pos);
+    missing |= find("RedisModule_CreateString", &api->create_string);
+    missing |= find("RedisModule_CreateStringFromLongLong", &api->create_string_from_long_long);
+    missing |= find("RedisModule_FreeString", &api->free_string);
+    missing |= find("RedisModule_StringAppendBuffer", &api->string_append_buffer);
+    missing |= find("RedisModule_HashGet", &api->hash_get);
+    missing |= find("RedisModule_HashSet", &api->hash_set);
+    missing |= find("RedisModule_ZsetAdd", &api->zset_add);
+    missing |= find("RedisModule_ZsetRem", &api->zset_rem);
+    missing |= find("RedisModule_ZsetScore", &api->zset_score);
+    missing |= find("RedisModule_ZsetFirstInScoreRange", &api->zset_first_in_score_range);
+    missing |= find("RedisModule_ZsetRangeCurrentElement", &api->zset_range_current_element);
+    missing |= find("RedisModule_ZsetRangeNext", &api->zset_range_next);
+    missing |= find("RedisModule_ZsetRangeStop", &api->zset_range_stop);
+    missing |= find("RedisModule_PublishMessage", &api->publish_message);
+    missing |= find("RedisModule_PublishMessageShard", &api->publish_message_shard);
+    missing |= find("RedisModule_Call", &api->call);
+    missing |= find("RedisModule_CallReplyType", &api->call_reply_type);
+    missing |= find("RedisModule_CallReplyInteger", &api->call_reply_integer);
+    missing |= find("RedisModule_ReplyWithArray", &api->reply_with_array);
+    missing |= find("RedisModule_ReplyWithString", &api->reply_with_string);
+    missing |= find("RedisModule_ReplyWithStringBuffer", &api->reply_with_string_buffer);
+    return missing == 0 && api->set_abs_expire && api->set_command_info && api->get_command;
 }

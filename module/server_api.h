@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * server_api.h: the part of the module interface of Redis (6.0 and later) and Valkey that this module uses, in
+ * server_api.h: the part of the module interface of Redis (6.0 and later) and Valkey that our modules use, in
  * declarations of its own. The interface is stable: a server hands out its functions by name, so nothing is linked,
  * and one file serves every version.
  */
@@ -15,6 +15,7 @@
 struct rm_context;
 struct rm_string;
 struct rm_key;
+struct rm_reply;
 struct rm_command;
 
 typedef int (*rm_handler)(struct rm_context *context, struct rm_string **argv, int argc);
@@ -22,21 +23,34 @@ typedef int (*rm_handler)(struct rm_context *context, struct rm_string **argv, i
 /* The numbers are the interface's. */
 enum rm_result { RM_OK = 0, RM_ERR = 1 };
 enum rm_open_mode { RM_READ = 1 << 0, RM_WRITE = 1 << 1 };
-enum rm_key_type { RM_KEY_EMPTY = 0, RM_KEY_STRING = 1 };
-enum rm_event_kind { RM_NOTIFY_GENERIC = 1 << 2, RM_NOTIFY_STRING = 1 << 3 };
+enum rm_key_type { RM_KEY_EMPTY = 0, RM_KEY_STRING = 1, RM_KEY_HASH = 3, RM_KEY_ZSET = 5 };
+enum rm_event_kind {
+    RM_NOTIFY_GENERIC = 1 << 2,
+    RM_NOTIFY_STRING = 1 << 3,
+    RM_NOTIFY_HASH = 1 << 6,
+    RM_NOTIFY_ZSET = 1 << 7
+};
+enum { RM_REPLY_INTEGER = 2 };
+enum { RM_CONTEXT_CLUSTER = 1 << 5 };
+enum { RM_HASH_NONE = 0 };
+/* In place of a value: the field is to go. */
+#define RM_HASH_DELETE ((struct rm_string *)(uintptr_t)1)
 enum { RM_INTERFACE_VERSION = 1, RM_NO_EXPIRE = -1 };
 /* The module says itself when a key has changed. Else whatever is opened for writing counts as changed when closed. */
 enum { RM_OPTION_NO_IMPLICIT_SIGNAL = 1 << 1 };
 
 /* What a command does with a key, for access control. */
+#define RM_KEY_FLAG_RO (UINT64_C(1) << 0)
 #define RM_KEY_FLAG_RW (UINT64_C(1) << 1)
 #define RM_KEY_FLAG_ACCESS (UINT64_C(1) << 4)
 #define RM_KEY_FLAG_UPDATE (UINT64_C(1) << 5)
+#define RM_KEY_FLAG_INSERT (UINT64_C(1) << 6)
 #define RM_KEY_FLAG_DELETE (UINT64_C(1) << 7)
 
-/* How keys are found among the arguments: the first at a place, the last so many arguments after it. */
+/* How keys are found among the arguments: the first at a place, the last so many arguments after it; or their number is
+ * there, and they follow. */
 enum rm_begin_search { RM_BEGIN_INDEX = 2 };
-enum rm_find_keys { RM_FIND_RANGE = 2 };
+enum rm_find_keys { RM_FIND_RANGE = 2, RM_FIND_COUNTED = 3 };
 
 struct rm_key_spec {
     const char *notes;
@@ -127,10 +141,50 @@ struct server_api {
     struct rm_command *(*get_command)(struct rm_context *context, const char *name);         /* 7.0 */
     int (*set_command_info)(struct rm_command *command, const struct rm_command_info *info); /* 7.0 */
     int (*set_command_acl_categories)(struct rm_command *command, const char *categories);   /* 7.2 */
+
+    /* --- by server_api_load_keys() --- */
+
+    /* What is opened and made from now on is closed and freed when the command has ended. */
+    void (*auto_memory)(struct rm_context *context);
+    int (*get_context_flags)(struct rm_context *context);
+    /* The command is not to be run, but to say at which places its keys are. */
+    int (*is_keys_position_request)(struct rm_context *context);
+    void (*key_at_pos)(struct rm_context *context, int position);
+    struct rm_string *(*create_string)(struct rm_context *context, const char *bytes, size_t length);
+    struct rm_string *(*create_string_from_long_long)(struct rm_context *context, long long number);
+    void (*free_string)(struct rm_context *context, struct rm_string *string);
+    int (*string_append_buffer)(struct rm_context *context, struct rm_string *string, const char *bytes, size_t length);
+
+    /* Pairs of a field and where to put its value, or of a field and its value; and NULL. */
+    int (*hash_get)(struct rm_key *key, int flags, ...);
+    int (*hash_set)(struct rm_key *key, int flags, ...);
+    int (*zset_add)(struct rm_key *key, double score, struct rm_string *member, int *flags);
+    int (*zset_rem)(struct rm_key *key, struct rm_string *member, int *deleted);
+    int (*zset_score)(struct rm_key *key, struct rm_string *member, double *score);
+    int (*zset_first_in_score_range)(struct rm_key *key, double least, double most, int without_least,
+                                     int without_most);
+    struct rm_string *(*zset_range_current_element)(struct rm_key *key, double *score);
+    int (*zset_range_next)(struct rm_key *key);
+    void (*zset_range_stop)(struct rm_key *key);
+
+    /* How many receive it here; it goes to no replica. */
+    int (*publish_message)(struct rm_context *context, struct rm_string *channel, struct rm_string *message);
+    int (*publish_message_shard)(struct rm_context *context, struct rm_string *channel, struct rm_string *message);
+
+    /* `format`: as of replicate. NULL: there is no such command. */
+    struct rm_reply *(*call)(struct rm_context *context, const char *command, const char *format, ...);
+    int (*call_reply_type)(struct rm_reply *reply);
+    long long (*call_reply_integer)(struct rm_reply *reply);
+
+    int (*reply_with_array)(struct rm_context *context, long length);
+    int (*reply_with_string)(struct rm_context *context, struct rm_string *string);
+    int (*reply_with_string_buffer)(struct rm_context *context, const char *bytes, size_t length);
 };
 
 /* Fills `api`; false: the server lacks something that cannot be done without. */
 bool server_api_load(struct server_api *api, struct rm_context *context);
+/* The same for what commands on hashes and sorted sets need: Redis 7.0 or later, or Valkey. After server_api_load(). */
+bool server_api_load_keys(struct server_api *api, struct rm_context *context);
 
 /* What the server calls when it loads the module, and the only name that is visible outside. */
 __attribute__((visibility("default"))) int RedisModule_OnLoad(struct rm_context *context, struct rm_string **argv,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * clock_shim.c: preloaded into a server, gives it a wall clock of its own: the machine's plus the nanoseconds in the
- * file that SERVER_CLOCK names, see server_clock.h. It calls neither malloc() nor the loader when it is asked for the
- * time: allocators ask for it while they start.
+ * file that SERVER_CLOCK names, or one that stands still, see server_clock.h. It calls neither malloc() nor the loader
+ * when it is asked for the time: allocators ask for it while they start.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,13 +27,14 @@ time_t shim_time(time_t *out) INSTEAD_OF("time");
 int shim_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *until)
     INSTEAD_OF("pthread_cond_timedwait");
 
+/* In the file: how far it is ahead; and, unless it is 0, where it stands still. */
 static const _Atomic int64_t *ahead;
 
 __attribute__((constructor)) static void map_file(void)
 {
     const char *path = getenv("SERVER_CLOCK");
     const int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    void *found = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *ahead, PROT_READ, MAP_SHARED, fd, 0);
+    void *found = fd < 0 ? MAP_FAILED : mmap(NULL, 2 * sizeof *ahead, PROT_READ, MAP_SHARED, fd, 0);
     if (found == MAP_FAILED)
         _exit(127); /* better no server than one with the machine's clock */
     close(fd);
@@ -48,6 +49,9 @@ static int64_t ahead_ns(void)
 static int64_t wall_ns(void)
 {
     struct timespec real;
+    const int64_t stands_ns = ahead ? atomic_load(ahead + 1) : 0;
+    if (stands_ns)
+        return stands_ns;
     syscall(SYS_clock_gettime, CLOCK_REALTIME, &real);
     return real.tv_sec * SECOND + real.tv_nsec + ahead_ns();
 }

@@ -11,6 +11,8 @@
 /* Whoever follows `path` has a wall clock that is `offset_ms` ahead of the machine's from now on (behind, if
  * negative). */
 void server_clock_set(const char *path, int64_t offset_ms);
+/* It stands still at so many microseconds since 1970, until it is stopped elsewhere; 0: it goes on. */
+void server_clock_stop(const char *path, int64_t at_us);
 /* For a child that is going to become a server: it will follow `path`. */
 void server_clock_follow(const char *path);
 
