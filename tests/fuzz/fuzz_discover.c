@@ -61,7 +61,7 @@ const char *const fuzz_words[] = { "+PONG\r\n",
                                    NULL };
 
 static const char *const schemes[] = { "redis+sentinel", "redis+cluster", "redis" };
-static const char *const rests[] = { "//a,b/m?dialect=%s", "//a,b?dialect=%s", "//a?dialect=%s" };
+static const char *const rests[] = { "//a,b/m?module=no&dialect=%s", "//a,b?module=no&dialect=%s", "//a?dialect=%s" };
 static const char *const dialects[] = { "native", "plain", "tair", "redisson" };
 
 /* --- the only server there is --- */

@@ -59,8 +59,10 @@ static void describe(const struct redis_server *server, char *out, size_t size)
     const int used = snprintf(
         out, size, "--port %d --bind %s %s --dir %s --unixsocket %s/s --logfile %s/log --daemonize no ", server->port,
         server->address, server->place ? "" : loopback6, server->directory, server->directory, server->directory);
-    snprintf(out + used, size - (size_t)used, "%s %s",
-             server->sentinel ? "" : "--save \"\" --appendonly no --repl-diskless-sync-delay 0", server->arguments);
+    const char *const module = getenv("TEST_EVERY_SERVER_LOADS");
+    snprintf(out + used, size - (size_t)used, "%s %s %s %s",
+             server->sentinel ? "" : "--save \"\" --appendonly no --repl-diskless-sync-delay 0", server->arguments,
+             module && !server->sentinel ? "--loadmodule" : "", module && !server->sentinel ? module : "");
 }
 
 void redis_server_launch(struct redis_server *server, const char *more)
@@ -425,9 +427,11 @@ int64_t redis_server_listeners(struct redis_server *server)
 int64_t redis_server_sent(struct redis_server *server)
 {
     /* PUBLISH and the like are called by scripts alone; PING and INFO are also this file's own. */
-    static const char *const by_clients[] = { "evalsha", "eval",        "subscribe",  "unsubscribe", "scan",   "wait",
-                                              "waitaof", "auth",        "select",     "hello",       "script", "multi",
-                                              "exec",    "script|load", "psubscribe", "ssubscribe",  "fcall" };
+    static const char *const by_clients[] = { "evalsha",    "eval",    "subscribe",  "unsubscribe", "scan",
+                                              "wait",       "waitaof", "auth",       "select",      "hello",
+                                              "script",     "multi",   "exec",       "script|load", "psubscribe",
+                                              "ssubscribe", "fcall",   "hf.acquire", "hf.release",  "hf.renew",
+                                              "hf.look",    "hf.guard" };
     redisReply *reply = redis_server_command(server, "INFO commandstats");
     int64_t sent = 0;
     for (size_t i = 0; i < sizeof by_clients / sizeof *by_clients; i++)

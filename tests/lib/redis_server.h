@@ -10,7 +10,7 @@
  *
  * The test's own commands go through the server's Unix socket: they need no password that is set later, and no TLS, and
  * they reach a server whose network is cut. Whatever goes wrong with a server ends the test. One thread at a time.
- * Groups of servers: see redis_group.h.
+ * Groups of servers: see redis_group.h. TEST_EVERY_SERVER_LOADS: a module that all of them load, but for Sentinels.
  */
 #ifndef REDIS_SERVER_H
 #define REDIS_SERVER_H

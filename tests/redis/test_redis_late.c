@@ -15,14 +15,25 @@
 
 struct dialect {
     const char *name;
-    const char *renewal, *release; /* a word of the request, as the server of the system has it */
-    const char *queue;             /* NULL: the server has none */
+    const char *module;                      /* which variable says where the server's module is; NULL: it has none */
+    const char *request, *renewal, *release; /* a word of it, as the server of the system has it */
+    const char *queue;                       /* NULL: the server has none */
 };
 
-static const struct dialect dialects[] = { { "native", "EVAL", "EVAL", "hf:{" NAME "}:q" },
-                                           { "plain", "EVAL", "EVAL", "hf:{" NAME "}:w" },
-                                           { "tair", "CAS", "CAD", "hf:{" NAME "}:w" },
-                                           { "redisson", "EVAL", "EVAL", NULL } };
+static const struct dialect dialects[] = {
+    { "native", NULL, "EVAL", "EVAL", "EVAL", "hf:{" NAME "}:q" },
+    { "native", "TEST_NATIVE_MODULE", "HF.", "HF.RENEW", "HF.RELEASE", "hf:{" NAME "}:q" },
+    { "plain", NULL, "EVAL", "EVAL", "EVAL", "hf:{" NAME "}:w" },
+    { "tair", "TEST_SERVER_MODULE", "EVAL", "CAS", "CAD", "hf:{" NAME "}:w" },
+    { "redisson", NULL, "EVAL", "EVAL", "EVAL", NULL },
+};
+
+/* The oldest servers cannot load every module. */
+static bool can_be_tested(const struct dialect *dialect)
+{
+    const char *path = dialect->module ? getenv(dialect->module) : NULL;
+    return !dialect->module || (path && *path);
+}
 
 struct stage {
     const struct dialect *dialect;
@@ -34,7 +45,7 @@ struct stage {
 
 static bool is_native(const struct stage *stage)
 {
-    return stage->dialect == &dialects[0];
+    return strcmp(stage->dialect->name, "native") == 0;
 }
 
 static hf_client *open_hasty(const struct late_relay *relay, const char *query)
@@ -66,9 +77,9 @@ static struct stage set_stage(const struct dialect *dialect, const char *query)
 {
     char arguments[400] = "", whole[200];
     struct stage stage = { .dialect = dialect };
-    test_note("%s", dialect->name);
-    if (strcmp(dialect->name, "tair") == 0)
-        snprintf(arguments, sizeof arguments, "--loadmodule %s", getenv("TEST_SERVER_MODULE"));
+    test_note("%s%s", dialect->name, dialect->module ? " with a module" : "");
+    if (dialect->module)
+        snprintf(arguments, sizeof arguments, "--loadmodule %s", getenv(dialect->module));
     stage.server = redis_server_start(getenv("TEST_SERVER"), arguments);
     stage.relay = late_relay_start("127.0.0.1", stage.server->port);
     snprintf(whole, sizeof whole, "dialect=%s&%s", dialect->name, query);
@@ -88,6 +99,8 @@ static void clear_stage(struct stage *stage)
 static void in_every_dialect(void (*play)(struct stage *stage), const char *query)
 {
     for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++) {
+        if (!can_be_tested(&dialects[i]))
+            continue;
         struct stage stage = set_stage(&dialects[i], query);
         play(&stage);
         clear_stage(&stage);
@@ -106,7 +119,8 @@ static int64_t left_ms(const struct stage *stage)
 
 static int64_t scripts_run(const struct stage *stage)
 {
-    return redis_server_calls(stage->server, "evalsha");
+    return redis_server_calls(stage->server, "evalsha") + redis_server_calls(stage->server, "hf.acquire") +
+           redis_server_calls(stage->server, "hf.release") + redis_server_calls(stage->server, "hf.renew");
 }
 
 static void await_scripts(const struct stage *stage, int64_t count)
@@ -139,7 +153,7 @@ static void lose_a_try(const struct stage *stage)
     hf_lock *lock = NULL;
     hf_error err = { 0 };
     const int64_t scripts = scripts_run(stage);
-    late_relay_catch(stage->relay, "EVAL", 1);
+    late_relay_catch(stage->relay, stage->dialect->request, 1);
     CHECK_STATUS(HF_UNKNOWN, try_as(stage->client, &lock, test_ms(20000), &err), &err);
     await_scripts(stage, scripts + 1); /* it was given back */
 }
@@ -168,7 +182,7 @@ static void wait_is_late(struct stage *stage)
     waiter_start(&before, stage->client, NAME, &options); /* so that the client listens */
     await_waiters(stage->other, NAME, 1);
     options.wait_ms = test_ms(200);
-    late_relay_catch(stage->relay, "EVAL", 1);
+    late_relay_catch(stage->relay, stage->dialect->request, 1);
     waiter_start(&waiter, stage->client, NAME, &options);
     late_relay_await(stage->relay);
     const int64_t scripts = scripts_run(stage);
@@ -193,7 +207,7 @@ TEST_LIMIT(a_late_request_of_a_wait_leaves_no_ghost_in_the_queue, 60)
 static void attempt_is_late_while_held(struct stage *stage)
 {
     hf_error err = { 0 };
-    late_relay_catch(stage->relay, "EVAL", 1);
+    late_relay_catch(stage->relay, stage->dialect->request, 1);
     hf_lock *lock = take(stage->client, test_ms(3000));
     CHECK_STATUS(HF_OK, hf_renew(lock, 60000, &err), &err);
     late_relay_deliver(stage->relay);
@@ -211,7 +225,7 @@ TEST_LIMIT(a_late_attempt_does_not_cut_the_lease_of_a_lock_that_was_granted_sinc
 /* Granted in answer to the second request, given back, and then the first arrives. */
 static void attempt_is_late_after_the_hold(struct stage *stage)
 {
-    late_relay_catch(stage->relay, "EVAL", 1);
+    late_relay_catch(stage->relay, stage->dialect->request, 1);
     must_release(take(stage->client, test_ms(20000)));
     late_relay_deliver(stage->relay);
     CHECK(left_ms(stage) <= 0);
@@ -257,7 +271,7 @@ static void grant_is_late(struct stage *stage)
     struct trying trying = { .options = stranger(test_ms(20000)) };
     trying.options.max_hold_ms = SHORT_MS;
     trying.client = open_url("redis://127.0.0.1:%d?dialect=%s", late_relay_port(stage->relay), stage->dialect->name);
-    late_relay_catch(stage->relay, "EVAL", 1);
+    late_relay_catch(stage->relay, stage->dialect->request, 1);
     REQUIRE_INT(0, pthread_create(&thread, NULL, try_it, &trying));
     answer_late(stage);
     pthread_join(thread, NULL);
@@ -267,7 +281,7 @@ static void grant_is_late(struct stage *stage)
     check_becomes_free(stage->other, NAME);
     CHECK(left_ms(stage) <= 0);
 
-    late_relay_catch(stage->relay, "EVAL", 1);
+    late_relay_catch(stage->relay, stage->dialect->request, 1);
     waiter_start(&waiter, trying.client, NAME, &trying.options);
     answer_late(stage);
     waiter_join(&waiter, HF_OK);   /* asked again */
@@ -409,7 +423,7 @@ static void two_renewals_are_late(struct stage *stage)
     hf_lock *lock = take(stage->client, test_ms(20000));
     for (uint32_t i = 0; i < 2; i++) {
         /* After the first the client asks by script in every dialect. */
-        late_relay_catch(stage->relay, i ? "EVAL" : stage->dialect->renewal, 1);
+        late_relay_catch(stage->relay, i ? stage->dialect->request : stage->dialect->renewal, 1);
         CHECK_STATUS(HF_UNKNOWN, hf_renew(lock, test_ms(10000) + i, &err), &err);
     }
     CHECK_STATUS(HF_OK, hf_renew(lock, 60000, &err), &err);
@@ -529,12 +543,14 @@ TEST_LIMIT(a_break_finds_the_holder_that_was_renewed_with_a_number_meanwhile, 60
 TEST_LIMIT(with_replicas_nothing_that_is_late_frees_what_was_granted_since, 60)
 {
     for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++) {
+        if (!can_be_tested(&dialects[i]))
+            continue;
         struct stage stage = set_stage(&dialects[i], "replicas=1&replica_timeout=50");
         struct redis_server *replica = redis_server_start_replica(stage.server);
         struct waiter waiter;
         hf_options options = stranger(60000);
         redis_server_pause(replica);
-        late_relay_catch(stage.relay, "EVAL", 2);
+        late_relay_catch(stage.relay, stage.dialect->request, 2);
         waiter_start(&waiter, stage.client, NAME, &options);
         late_relay_await(stage.relay);
         redis_server_continue(replica);

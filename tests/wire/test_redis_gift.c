@@ -67,7 +67,7 @@ static void start(struct engine *engine)
         .client = 0x1234567812345678, .timeout_ns = 5 * HFI_SECOND, .now_ns = now_ns, .random = no_random
     };
     engine->store = hfi_alloc(hfi_module_engine.store_size);
-    snprintf(rest, sizeof rest, "//127.0.0.1:%d", script_port(engine->wire.server));
+    snprintf(rest, sizeof rest, "//127.0.0.1:%d?module=no", script_port(engine->wire.server));
     const struct hfi_url url = { "redis", rest };
     struct hfi_opened opened = { 0 };
     REQUIRE_STATUS(HF_OK, hfi_module_engine.open(engine->store, &url, &engine->env, &opened, &err), &err);

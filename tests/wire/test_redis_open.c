@@ -13,7 +13,9 @@
 #define SECRET "s3cr3t-w0rd"
 #define AUTH "*3\\r\\n$4\\r\\nAUTH\\r\\n$3\\r\\nann\\r\\n$11\\r\\n" SECRET "\\r\\n"
 #define SELECT "*2\\r\\n$6\\r\\nSELECT\\r\\n$1\\r\\n3\\r\\n"
-#define LOG_IN "accept\nexpect " AUTH SELECT "*1\\r\\n$4\\r\\nPING\\r\\n\n"
+#define HELLO "*2\\r\\n$5\\r\\nHELLO\\r\\n$1\\r\\n2\\r\\n"
+#define NO_HELLO "-ERR unknown command `HELLO`\\r\\n"
+#define LOG_IN "accept\nexpect " AUTH SELECT "*1\\r\\n$4\\r\\nPING\\r\\n" HELLO "\n"
 
 /* As wire_open(), with a user, a password and a database. */
 static hf_status open_as_ann(struct wire *wire, uint32_t timeout_ms, hf_error *err)
@@ -51,7 +53,7 @@ TEST(the_log_in_is_one_write)
 {
     struct wire wire;
     hf_error err = { 0 };
-    wire_serve(&wire, LOG_IN "send +OK\\r\\n+OK\\r\\n+PONG\\r\\n\n");
+    wire_serve(&wire, LOG_IN "send +OK\\r\\n+OK\\r\\n+PONG\\r\\n" NO_HELLO "\n");
     CHECK_STATUS(HF_OK, open_as_ann(&wire, 2000, &err), &err);
     wire_end(&wire);
 }
@@ -60,7 +62,7 @@ TEST(a_log_in_in_single_bytes)
 {
     struct wire wire;
     hf_error err = { 0 };
-    wire_serve(&wire, LOG_IN "dribble +OK\\r\\n+OK\\r\\n+PONG\\r\\n\n");
+    wire_serve(&wire, LOG_IN "dribble +OK\\r\\n+OK\\r\\n+PONG\\r\\n" NO_HELLO "\n");
     CHECK_STATUS(HF_OK, open_as_ann(&wire, 5000, &err), &err);
     wire_end(&wire);
 }
@@ -83,7 +85,7 @@ TEST(a_unix_socket)
     hf_error err = { 0 };
     REQUIRE(mkdtemp(directory) != NULL);
     snprintf(path, sizeof path, "%s/s", directory);
-    snprintf(url, sizeof url, "redis+unix://%s", path);
+    snprintf(url, sizeof url, "redis+unix://%s?module=no", path);
     wire.server = script_start_unix(path, "accept\nexpect *1\\r\\n$4\\r\\nPING\\r\\n\nsend +PONG\\r\\n\neof\n");
     REQUIRE_STATUS(HF_OK, hf_open(&wire.client, url, NULL, &err), &err);
     hf_close(wire.client);
@@ -99,8 +101,11 @@ TEST_LIMIT(faults_at_every_reply_of_the_log_in, 60)
 {
     static const struct {
         const char *before, *half;
-    } points[] = { { "", "+O" }, { "send +OK\\r\\n\n", "+OK\\r" }, { "send +OK\\r\\n+OK\\r\\n\n", "+PONG\\r" } };
-    for (size_t point = 0; point < 3; point++) {
+    } points[] = { { "", "+O" },
+                   { "send +OK\\r\\n\n", "+OK\\r" },
+                   { "send +OK\\r\\n+OK\\r\\n\n", "+PONG\\r" },
+                   { "send +OK\\r\\n+OK\\r\\n+PONG\\r\\n\n", "*14\\r\\n$6\\r\\nserv" } };
+    for (size_t point = 0; point < sizeof points / sizeof *points; point++) {
         for (size_t i = 0; i < wire_fault_count; i++) {
             struct wire wire;
             hf_error err = { 0 };
@@ -248,7 +253,7 @@ static hf_status open_talker(hf_client **out, bool logs_in, hf_error *err)
     char url[60];
     hf_client_options options = HF_CLIENT_OPTIONS_INIT;
     options.timeout_ms = test_ms(500);
-    snprintf(url, sizeof url, "redis://127.0.0.1:%d", start_talker(logs_in)->port);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d?module=no", start_talker(logs_in)->port);
     return hf_open(out, url, &options, err);
 }
 

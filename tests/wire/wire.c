@@ -23,6 +23,7 @@ struct text {
     size_t used;
     const struct redis_dialect *dialect; /* of the lines that follow */
     bool sharded;
+    bool natively; /* of the line */
     bool tells_port;
 };
 
@@ -92,9 +93,10 @@ static void add_breaker(struct text *out)
 
 static void add_script(struct text *out, int words, const struct redis_script *script, bool whole)
 {
-    add(out, "expect *%d\\r\\n", words + 2);
-    add_word(out, whole ? "EVAL" : "EVALSHA");
-    add_word(out, whole ? script->text : script->hash);
+    add(out, "expect *%d\\r\\n", words + (out->natively ? 1 : 2));
+    if (!out->natively)
+        add_word(out, whole ? "EVAL" : "EVALSHA");
+    add_word(out, out->natively ? script->native : whole ? script->text : script->hash);
 }
 
 #define LATCH "redisson_unlock_latch:{job}:"
@@ -133,7 +135,8 @@ static void add_request(struct text *out, const char *verb, char words[][32])
 {
     struct redis_script scripts[REDIS_SCRIPTS];
     const bool whole = strncmp(verb, "eval-", 5) == 0;
-    verb += whole ? 5 : 0;
+    out->natively = strncmp(verb, "native-", 7) == 0;
+    verb += whole ? 5 : out->natively ? 7 : 0;
     hfi_redis_scripts_init(scripts, out->dialect, out->sharded);
     if (strcmp(verb, "acquire") == 0) {
         add_script(out, 5 + key_count(out), &scripts[REDIS_ACQUIRE], whole);
@@ -319,6 +322,10 @@ static bool add_dialect_line(struct text *out, const char *verb, char words[][32
 /* --- lines of Sentinels and clusters --- */
 
 #define PING "*1\\r\\n$4\\r\\nPING\\r\\n"
+#define ASKED_FOR_MODULES "*2\\r\\n$5\\r\\nHELLO\\r\\n$1\\r\\n2\\r\\n"
+#define WITH_MODULE                                                                                                    \
+    "*4\\r\\n$4\\r\\nrole\\r\\n$6\\r\\nmaster\\r\\n$7\\r\\nmodules\\r\\n*1\\r\\n*4\\r\\n"                              \
+    "$4\\r\\nname\\r\\n$8\\r\\nholdfast\\r\\n$3\\r\\nver\\r\\n:1\\r\\n"
 #define PORT "\\5\\5\\5\\5\\5"
 #define HELLO "accept %s\nexpect " PING "\nsend +PONG\\r\\n\n"
 #define SUBSCRIBE "expect *2\\r\\n$9\\r\\nSUBSCRIBE\\r\\n$14\\r\\n+switch-master\\r\\n\n"
@@ -372,9 +379,11 @@ static void tell_port(const struct script_server *server)
 
 static void add_line(struct text *out, const char *line)
 {
-    static const char *const requests[] = { "acquire", "eval-acquire", "release",    "eval-release",
-                                            "undo",    "renew",        "eval-renew", "evict",
-                                            "look",    "eval-look",    "guard",      "eval-guard" };
+    static const char *const requests[] = { "acquire",        "eval-acquire",   "release",     "eval-release",
+                                            "undo",           "renew",          "eval-renew",  "evict",
+                                            "look",           "eval-look",      "guard",       "eval-guard",
+                                            "native-acquire", "native-release", "native-undo", "native-renew",
+                                            "native-look",    "native-guard" };
     char verb[32] = "", words[3][32] = { "", "", "" };
     sscanf(line, "%31s %31s %31s %31s", verb, words[0], words[1], words[2]);
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
@@ -383,7 +392,9 @@ static void add_line(struct text *out, const char *line)
             return;
         }
     }
-    if (strcmp(verb, "hello") == 0) {
+    if (strcmp(verb, "hello-native") == 0) {
+        add(out, "accept %s\nexpect " PING ASKED_FOR_MODULES "\nsend +PONG\\r\\n" WITH_MODULE "\n", words[0]);
+    } else if (strcmp(verb, "hello") == 0) {
         add(out, "accept %s\nexpect *1\\r\\n$4\\r\\nPING\\r\\n\nsend +PONG\\r\\n\n", words[0]);
     } else if (strcmp(verb, "scan") == 0) {
         add_scan(out, words[0]);
@@ -439,7 +450,8 @@ hf_status wire_open(struct wire *wire, const char *query, uint32_t timeout_ms, h
     hf_client_options options = HF_CLIENT_OPTIONS_INIT;
     options.timeout_ms = wire->timeout_ms = timeout_ms;
     options.handoff_ms = -1; /* every waiter of a test speaks to the server itself */
-    snprintf(url, sizeof url, "redis://127.0.0.1:%d%s", script_port(wire->server), query);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d%s%smodule=no", script_port(wire->server), query,
+             *query ? "&" : "?");
     return hf_open(&wire->client, url, &options, err);
 }
 
@@ -450,6 +462,8 @@ hf_status wire_open_url(struct wire *wire, const char *format, uint32_t timeout_
     options.timeout_ms = wire->timeout_ms = timeout_ms;
     options.handoff_ms = -1; /* every waiter of a test speaks to the server itself */
     snprintf(url, sizeof url, format, script_port(wire->server)); /* NOLINT: the test's own words */
+    if (!strstr(url, "module="))
+        snprintf(url + strlen(url), sizeof url - strlen(url), "%smodule=no", strchr(url, '?') ? "&" : "?");
     return hf_open(&wire->client, url, &options, err);
 }
 

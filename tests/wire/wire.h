@@ -5,6 +5,7 @@
  * A script here is one for script_server.h in which these lines are spelt out:
  *
  *     hello [NAME]                a connection, its PING and the PONG
+ *     hello-native [NAME]         the same with a client that asks for modules, and a server that has Holdfast's
  *     acquire SERIAL TTL QUEUE    expects the script for the lock "job" by the client's hold number SERIAL; the
  * client's own
  *     eval-acquire …              number is taken from the first of them and must be the same in all others
@@ -13,6 +14,7 @@
  *     renew SERIAL TTL            likewise; eval-renew; SERIAL+N after N requests that were not answered
  *     evict [SEEN], look          likewise; eval-look
  *     guard TOKEN, eval-guard     the script for the resource "job"
+ *     native-acquire …            the same by the module's command; native-release, -undo, -renew, -look, -guard
  *     scan CURSOR                 SCAN for the prefix "hf:"
  *     subscribe                   SUBSCRIBE to the client's channel
  *     granted TOKEN               sends the answer to an acquire: held
@@ -59,9 +61,10 @@ struct wire {
 
 /* Starts the server with a script, which may have printf's directives. */
 void wire_serve(struct wire *wire, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Opens a client of that server; `query` follows "redis://127.0.0.1:PORT". */
+/* Opens a client of that server; `query` follows "redis://127.0.0.1:PORT", and "module=no" follows that: only
+ * test_redis_commands.c and test_redis_open.c have clients that ask for the server's modules. */
 hf_status wire_open(struct wire *wire, const char *query, uint32_t timeout_ms, hf_error *err);
-/* The same with any URL, in which %d stands for the port. */
+/* The same with any URL, in which %d stands for the port; if it says "module=", that is left as it is. */
 hf_status wire_open_url(struct wire *wire, const char *format, uint32_t timeout_ms, hf_error *err);
 /* Waits for the script's end, closes the client, and checks that all went as the script says and that no descriptor
  * stays open. */

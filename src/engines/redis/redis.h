@@ -48,6 +48,7 @@ struct redis_access {
     int database;
     bool master;         /* a server that is no master is refused */
     bool alone;          /* there is no other server to go to */
+    bool asks_modules;   /* whether the server has commands of our own: see redis_native.c */
     int silence_ms;      /* see dial.h; 0 where a connection that does not answer is left anyway */
     hfi_time connect_ns; /* at most, for one connection; 0: the request's own deadline */
 };
@@ -67,6 +68,7 @@ struct redis_config {
     int replicas;        /* 0: do not wait for any */
     int replica_ms;
     bool fsync;                           /* WAITAOF instead of WAIT */
+    bool module;                          /* its commands are used where the server has it */
     char *ca_file, *cert_file, *key_file; /* NULL: the system's, none, none */
     bool verify;
 };
@@ -81,6 +83,7 @@ bool hfi_redis_address_read(struct redis_address *address, const char *host, siz
 struct redis_script {
     const char *text;
     char hash[41];
+    const char *native; /* the command of holdfast.so that does the same, and takes the same words; NULL: none */
 };
 
 void hfi_redis_script_init(struct redis_script *script, const char *text);
@@ -88,6 +91,7 @@ void hfi_redis_script_init(struct redis_script *script, const char *text);
 /* Words of a command, to be filled in with hfi_redis_add(). With `script` the first two say which one. */
 struct redis_command {
     const struct redis_script *script;
+    bool by_script; /* and not natively: that was refused */
     int count;
     int room;
     const char **text;
@@ -116,6 +120,7 @@ struct redis_connection {
     struct hfi_dial dial;
     short wants;     /* what poll() is to wait for before the next step */
     bool with_auth;  /* the first reply to the log-in is the one to AUTH */
+    bool native;     /* the server has holdfast.so, and has not refused us its commands yet */
     unsigned logged; /* replies to the log-in so far */
     unsigned expected;
     unsigned unanswered; /* commands, of which … */
@@ -128,6 +133,10 @@ struct redis_connection {
 hfi_time hfi_redis_now_ns(void);
 /* True if the socket is ready by the deadline. */
 bool hfi_redis_ready_by(int fd, short events, hfi_time deadline_ns);
+/* Adds the command as it goes over this connection: a script as the module's command, if there is one. False: no
+ * memory. */
+bool hfi_redis_format(struct hfi_bytes *out, const struct redis_connection *connection,
+                      const struct redis_command *command);
 bool hfi_redis_create_reader(struct redis_connection *connection);
 /* True if the connection, idle so far, still stands. */
 bool hfi_redis_is_alive(struct redis_connection *connection);
@@ -164,6 +173,12 @@ void hfi_redis_disconnect(struct redis_connection *connection);
  * since a server without that command repeats its arguments. */
 hf_status hfi_redis_refusal(const redisReply *reply, const char *key, hf_error *err);
 bool hfi_redis_is_error(const redisReply *reply, const char *code);
+/* To HELLO: the server has the module. */
+bool hfi_redis_names_module(const redisReply *reply);
+enum redis_again { REDIS_ANSWERED, REDIS_BY_HASH, REDIS_BY_TEXT };
+/* Whether and how a command goes again, for which it is made ready: since the server does not know the script, or has
+ * refused the module's command: `natively`, it was asked where there is one. *gone: it will refuse all of them. */
+enum redis_again hfi_redis_again(struct redis_command *command, const redisReply *reply, bool natively, bool *gone);
 /* The server is a replica: nothing was done. */
 bool hfi_redis_is_replica(const redisReply *reply);
 
@@ -355,6 +370,8 @@ struct redis_dialect {
     /* By number, for PUBLISH and for SPUBLISH. NULL: the dialect has no such script. */
     const char *scripts[REDIS_SCRIPTS];
     const char *sharded_scripts[REDIS_SCRIPTS];
+    /* Those of holdfast.so that do the same; NULL: none does. */
+    const char *const *commands, *const *sharded_commands;
     /* The keys of a lock, the first of them the lock's own; how many. */
     size_t (*keys)(redis_keys keys, const struct redis_store *store, const char *name, struct hfi_owner owner);
     void (*owner)(char out[HFI_REDIS_OWNER_MAX], struct hfi_owner owner);

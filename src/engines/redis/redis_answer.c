@@ -13,6 +13,62 @@ bool hfi_redis_is_error(const redisReply *reply, const char *code)
            (reply->str[length] == ' ' || reply->str[length] == 0);
 }
 
+/* The script may be allowed what the command is not; and one that has nothing to store is not refused for want of
+ * memory, disk or replicas. */
+static bool is_refused_natively(const redisReply *reply, bool *gone)
+{
+    static const char *const passing[] = { "OOM", "MISCONF", "NOREPLICAS" };
+    *gone = hfi_redis_is_error(reply, "ERR unknown command") || hfi_redis_is_error(reply, "NOPERM");
+    for (size_t i = 0; i < sizeof passing / sizeof passing[0]; i++) {
+        if (hfi_redis_is_error(reply, passing[i]))
+            return true;
+    }
+    return *gone;
+}
+
+enum redis_again hfi_redis_again(struct redis_command *command, const redisReply *reply, bool natively, bool *gone)
+{
+    *gone = false;
+    if (!command->script || reply->type != REDIS_REPLY_ERROR)
+        return REDIS_ANSWERED;
+    if (natively && command->script->native && !command->by_script && is_refused_natively(reply, gone)) {
+        command->by_script = true;
+        return REDIS_BY_HASH;
+    }
+    if (!hfi_redis_is_error(reply, "NOSCRIPT"))
+        return REDIS_ANSWERED;
+    command->text[0] = "EVAL";
+    command->text[1] = command->script->text;
+    return REDIS_BY_TEXT;
+}
+
+static bool is_text(const redisReply *reply, const char *text)
+{
+    return (reply->type == REDIS_REPLY_STRING || reply->type == REDIS_REPLY_STATUS) && strcmp(reply->str, text) == 0;
+}
+
+/* What follows upon `name` in a list of names and values; NULL: nothing. */
+static const redisReply *find_value(const redisReply *list, const char *name)
+{
+    for (size_t i = 0; list->type == REDIS_REPLY_ARRAY && i + 1 < list->elements; i += 2) {
+        if (is_text(list->element[i], name))
+            return list->element[i + 1];
+    }
+    return NULL;
+}
+
+/* Later versions have all commands of the first. */
+bool hfi_redis_names_module(const redisReply *reply)
+{
+    const redisReply *modules = find_value(reply, "modules");
+    for (size_t i = 0; modules && modules->type == REDIS_REPLY_ARRAY && i < modules->elements; i++) {
+        const redisReply *name = find_value(modules->element[i], "name");
+        if (name && is_text(name, "holdfast"))
+            return true;
+    }
+    return false;
+}
+
 /* An error inside of a script comes wrapped: "ERR Error running script … -OOM command not allowed …" on old servers. */
 static const char *find_code(const char *text, const char *code)
 {

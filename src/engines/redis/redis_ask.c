@@ -36,22 +36,17 @@ static hf_status receive_all(struct redis_connection *connection, redisReply **r
     return HF_OK;
 }
 
-/* The server was restarted, or its scripts flushed: the first script that it did not know goes again, with its text,
- * and whatever came behind it. */
-static hf_status send_text(struct redis_connection *connection, const struct redis_question *question,
-                           redisReply **replies, size_t first, hfi_time deadline_ns, hf_error *err)
+/* From `first` on. */
+static hf_status send_again(struct redis_connection *connection, const struct redis_question *question,
+                            redisReply **replies, size_t first, hfi_time deadline_ns, hf_error *err)
 {
-    struct redis_command *command = &question->commands[first];
     hfi_redis_free_replies(replies + first, question->count - first);
-    command->text[0] = "EVAL";
-    command->text[1] = command->script->text;
-    hf_status status = hfi_redis_send(connection, command, question->count - first, deadline_ns, err);
+    hf_status status =
+        hfi_redis_send(connection, &question->commands[first], question->count - first, deadline_ns, err);
     if (status == HF_OK)
         status = receive_all(connection, replies, first, question->count, deadline_ns, err);
     else
         hfi_redis_free_replies(replies, first);
-    command->text[0] = "EVALSHA";
-    command->text[1] = command->script->hash;
     return status;
 }
 
@@ -61,6 +56,34 @@ static hf_status say_asking(struct redis_connection *connection, hfi_time deadli
     hfi_redis_add(&asking, "ASKING");
     const hf_status status = hfi_redis_send(connection, &asking, 1, deadline_ns, err);
     connection->owed += status == HF_OK;
+    return status;
+}
+
+/* The first command that the server did not know goes again, and whatever came behind it: a script with its text, since
+ * it was restarted or its scripts flushed; a command of the module as the script that does the same. */
+static hf_status repeat_what_is_not_known(struct redis_connection *connection, const struct redis_question *question,
+                                          bool asking, redisReply **replies, hfi_time deadline_ns, hf_error *err)
+{
+    bool natively = connection->native;
+    hf_status status = HF_OK;
+    for (size_t i = 0; i < question->count && status == HF_OK;) {
+        struct redis_command *command = &question->commands[i];
+        bool gone;
+        const enum redis_again how = hfi_redis_again(command, replies[i], natively, &gone);
+        natively = connection->native = connection->native && !gone;
+        i += how != REDIS_BY_HASH;
+        if (how == REDIS_ANSWERED)
+            continue;
+        const size_t first = (size_t)(command - question->commands);
+        if (asking && (status = say_asking(connection, deadline_ns, err)) != HF_OK)
+            hfi_redis_free_replies(replies, question->count);
+        else
+            status = send_again(connection, question, replies, first, deadline_ns, err);
+        if (how == REDIS_BY_TEXT) {
+            command->text[0] = "EVALSHA";
+            command->text[1] = command->script->hash;
+        }
+    }
     return status;
 }
 
@@ -83,15 +106,8 @@ static hf_status ask_apart(struct redis_store *store, struct redis_question *que
         status = hfi_redis_send(connection, question->commands, question->count, deadline_ns, err);
     if (status == HF_OK)
         status = receive_all(connection, replies, 0, question->count, deadline_ns, err);
-    for (size_t i = 0; i < question->count && status == HF_OK; i++) {
-        if (!question->commands[i].script || !hfi_redis_is_error(replies[i], "NOSCRIPT"))
-            continue;
-        if (asking && (status = say_asking(connection, deadline_ns, err)) != HF_OK) {
-            hfi_redis_free_replies(replies, question->count);
-            break;
-        }
-        status = send_text(connection, question, replies, i, deadline_ns, err);
-    }
+    if (status == HF_OK)
+        status = repeat_what_is_not_known(connection, question, asking, replies, deadline_ns, err);
     if (may_be_replaced)
         hfi_redis_answered(store, question->node, connection);
     if (status != HF_OK) {

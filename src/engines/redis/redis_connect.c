@@ -78,10 +78,14 @@ static hf_status step_shaking_hands(struct redis_connection *connection, const s
 /* --- the log-in --- */
 
 /* AUTH and SELECT, as far as the URL asks for them; ROLE, if only a master will do; and a PING, which a server that
- * wants a password refuses. */
+ * wants a password refuses. HELLO says which modules there are, to every user; it changes nothing, and a server or a
+ * proxy that does not know it has none. */
 static hf_status send_login(struct redis_connection *connection, const struct redis_access *access, hf_error *err)
 {
-    struct redis_command commands[4] = { { REDIS_ROOM(3) }, { REDIS_ROOM(2) }, { REDIS_ROOM(1) }, { REDIS_ROOM(1) } };
+    /* Each has room for what may stand there when one before it is not sent. */
+    struct redis_command commands[5] = {
+        { REDIS_ROOM(3) }, { REDIS_ROOM(2) }, { REDIS_ROOM(2) }, { REDIS_ROOM(2) }, { REDIS_ROOM(1) }
+    };
     struct redis_command *next = commands;
     char number[16];
     connection->with_auth = *access->password;
@@ -97,6 +101,10 @@ static hf_status send_login(struct redis_connection *connection, const struct re
         hfi_redis_add(next++, number);
     }
     hfi_redis_add(next++, "PING");
+    if (access->asks_modules) {
+        hfi_redis_add(next, "HELLO");
+        hfi_redis_add(next++, "2");
+    }
     if (access->master)
         hfi_redis_add(next++, "ROLE");
     connection->expected = (unsigned)(next - commands);
@@ -106,9 +114,19 @@ static hf_status send_login(struct redis_connection *connection, const struct re
     return hfi_redis_send(connection, commands, connection->expected, hfi_redis_now_ns(), err);
 }
 
-static hf_status check_login(const struct redis_connection *connection, const struct redis_address *address,
+/* The reply that has come is the one to HELLO. */
+static bool is_hello(const struct redis_connection *connection, const struct redis_access *access)
+{
+    return access->asks_modules && connection->logged + 1 + access->master == connection->expected;
+}
+
+static hf_status check_login(struct redis_connection *connection, const struct redis_address *address,
                              const struct redis_access *access, const redisReply *reply, hf_error *err)
 {
+    if (is_hello(connection, access)) {
+        connection->native = hfi_redis_names_module(reply);
+        return HF_OK;
+    }
     if (reply->type == REDIS_REPLY_ERROR)
         return hfi_redis_refusal(reply, connection->with_auth && connection->logged == 0 ? NULL : "", err);
     if (!access->master || connection->logged + 1 < connection->expected) /* ROLE's is the last one */

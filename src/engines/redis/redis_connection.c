@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * redis_connection.c: commands and replies on one connection, each by a deadline. hiredis formats and parses; the
+ * redis_connection.c: commands and replies on one connection, each by a deadline. hiredis parses; the
  * socket is ours, so that every wait ends when the core says so.
  *
  * The socket blocks, with SO_RCVTIMEO as a limit: an exchange is then one send and one recv, as with raw hiredis. Only
@@ -46,6 +46,7 @@ void hfi_redis_script_init(struct redis_script *script, const char *text)
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned length = 0;
     script->text = text;
+    script->native = NULL;
     EVP_Digest(text, strlen(text), digest, &length, EVP_sha1(), NULL);
     for (unsigned i = 0; i < length && i < 20; i++)
         snprintf(script->hash + (size_t)2 * i, 3, "%02x", digest[i]);
@@ -131,61 +132,67 @@ static ssize_t receive_some(struct redis_connection *connection, char *buffer, s
 
 /* --- whole commands and replies --- */
 
-static void free_formatted(void *command)
+/* A word, of those from `natively` on: the module's command has one in place of EVALSHA and the hash. */
+static const char *word_of(const struct redis_command *command, bool natively, int i)
 {
-    redisFreeCommand(command);
+    return natively && i == 1 ? command->script->native : command->text[i];
 }
 
-/* All commands as one text, which *free_it must free; NULL: no memory. */
-static char *format(const struct redis_command *commands, size_t count, size_t *length, void (**free_it)(void *))
+static char *add_number(char *at, char kind, size_t number)
 {
-    struct buffer {
-        char *text;
-        size_t used, room;
-    } all = { NULL, 0, 0 };
-    *free_it = count == 1 ? free_formatted : hfi_free;
-    for (size_t i = 0; i < count; i++) {
-        char *one = NULL;
-        const int size = redisFormatCommandArgv(&one, commands[i].count, commands[i].text, NULL);
-        if (size < 0)
-            break;
-        *length = all.used + (size_t)size;
-        if (count == 1)
-            return one;
-        if (*length > all.room) {
-            char *larger = hfi_alloc(2 * *length);
-            if (larger && all.used)
-                memcpy(larger, all.text, all.used);
-            hfi_free(all.text);
-            all.text = larger;
-            all.room = 2 * *length;
-        }
-        if (all.text)
-            memcpy(all.text + all.used, one, (size_t)size);
-        redisFreeCommand(one);
-        if (!all.text)
-            return NULL;
-        all.used = *length;
-        if (i + 1 == count)
-            return all.text;
+    char digits[24];
+    size_t length = 0;
+    do
+        digits[length++] = (char)('0' + number % 10);
+    while ((number /= 10) != 0);
+    *at++ = kind;
+    while (length > 0)
+        *at++ = digits[--length];
+    *at++ = '\r';
+    *at++ = '\n';
+    return at;
+}
+
+#define NUMBER_MOST 24
+
+bool hfi_redis_format(struct hfi_bytes *out, const struct redis_connection *connection,
+                      const struct redis_command *command)
+{
+    const bool natively = connection->native && command->script && command->script->native && !command->by_script;
+    size_t all = NUMBER_MOST;
+    for (int i = natively; i < command->count; i++)
+        all += NUMBER_MOST + strlen(word_of(command, natively, i)) + 2;
+    if (!hfi_bytes_reserve(out, all))
+        return false;
+    char *at = add_number(out->data + out->used, '*', (size_t)(command->count - natively));
+    for (int i = natively; i < command->count; i++) {
+        const size_t length = strlen(word_of(command, natively, i));
+        at = add_number(at, '$', length);
+        memcpy(at, word_of(command, natively, i), length);
+        at += length;
+        *at++ = '\r';
+        *at++ = '\n';
     }
-    hfi_free(all.text);
-    return NULL;
+    out->used = (size_t)(at - out->data);
+    return true;
 }
 
 hf_status hfi_redis_send(struct redis_connection *connection, const struct redis_command *commands, size_t count,
                          hfi_time deadline_ns, hf_error *err)
 {
-    void (*free_it)(void *);
-    size_t length = 0, sent = 0, step = 1;
-    char *all = format(commands, count, &length, &free_it);
-    if (!all)
-        return hfi_fail(err, HF_NOMEM, 0, "no memory for a command");
+    struct hfi_bytes all = { 0 };
+    size_t sent = 0, step = 1;
+    for (size_t i = 0; i < count; i++) {
+        if (!hfi_redis_format(&all, connection, &commands[i])) {
+            hfi_free(all.data);
+            return hfi_fail(err, HF_NOMEM, 0, "no memory for a command");
+        }
+    }
     connection->unanswered += (unsigned)count;
-    while (sent < length && (step = send_some(connection, all + sent, length - sent, deadline_ns)) > 0)
+    while (sent < all.used && (step = send_some(connection, all.data + sent, all.used - sent, deadline_ns)) > 0)
         sent += step;
-    free_it(all);
-    if (sent == length)
+    hfi_free(all.data);
+    if (sent == all.used)
         return HF_OK;
     return hfi_fail(err, HF_UNKNOWN, 0, "the connection broke while a command was being sent");
 }

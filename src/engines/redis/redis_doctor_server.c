@@ -62,6 +62,32 @@ static void look_at_version(const struct redis_patient *patient)
                       *valkey ? valkey : version);
 }
 
+/* Asked for a lock that nobody can have. A server says that it does not know a command before it says whose. */
+static void look_at_module(const struct redis_patient *patient)
+{
+    struct redis_command command = { REDIS_ROOM(4) };
+    redisReply *reply = NULL;
+    const struct redis_config *config = &patient->store->config;
+    char keys[2][HFI_REDIS_PREFIX_MAX + 8];
+    if (!config->access.asks_modules)
+        return;
+    snprintf(keys[0], sizeof keys[0], "%s{}", config->prefix);
+    snprintf(keys[1], sizeof keys[1], "%s{}", config->prefix);
+    hfi_redis_add(&command, "HF.LOOK");
+    hfi_redis_add(&command, "2");
+    hfi_redis_add(&command, keys[0]);
+    hfi_redis_add(&command, keys[1]);
+    if (hfi_redis_patient_command(patient, &command, &reply, NULL) == HF_OK && hfi_redis_is_error(reply, "NOPERM"))
+        hfi_redis_say(patient, HF_FINDING_NOTE, "module",
+                      "it has Holdfast's module, and our user may not use it: scripts do the same, and cost more\n"
+                      "%.120s (HF.LOOK)\nACL SETUSER with +hf.acquire +hf.release +hf.renew +hf.look +hf.guard",
+                      reply->str);
+    else if (reply && !hfi_redis_is_error(reply, "ERR unknown command"))
+        hfi_redis_say(patient, HF_FINDING_OK, "module",
+                      "it has Holdfast's module, and locks go by its commands\nit knows HF.LOOK");
+    freeReplyObject(reply);
+}
+
 static void look_at_role(const struct redis_patient *patient)
 {
     char role[REDIS_VALUE_MAX];
@@ -374,6 +400,7 @@ static void look_at_clock(const struct redis_patient *patient)
 void hfi_redis_examine_server(const struct redis_patient *patient)
 {
     look_at_clock(patient);
+    look_at_module(patient);
     if (look_at_openness(patient))
         return;
     look_at_version(patient);

@@ -229,6 +229,17 @@ static bool name_of(char out[HFI_REDIS_KEY_MAX], const struct redis_store *store
             AND_RECORD_DONE(HELD, RELEASE(CHANNEL))                                                                    \
     }
 
+/* Of the server's module holdfast.so, where it is loaded: see module/. Each takes the words of its script, and answers
+ * as that does. */
+#define COMMANDS(ACQUIRE_NAME, RELEASE_NAME)                                                                           \
+    {                                                                                                                  \
+        [REDIS_ACQUIRE] = (ACQUIRE_NAME), [REDIS_RELEASE] = (RELEASE_NAME), [REDIS_RENEW] = "HF.RENEW",                \
+        [REDIS_LOOK] = "HF.LOOK", [REDIS_GUARD] = "HF.GUARD"                                                           \
+    }
+
+static const char *const commands[REDIS_SCRIPTS] = COMMANDS("HF.ACQUIRE", "HF.RELEASE");
+static const char *const sharded_commands[REDIS_SCRIPTS] = COMMANDS("HF.SACQUIRE", "HF.SRELEASE");
+
 const struct redis_dialect hfi_redis_native = {
     .name = "native",
     .prefix = "hf:",
@@ -237,6 +248,8 @@ const struct redis_dialect hfi_redis_native = {
     .reserves = true,
     .scripts = SCRIPTS(TO_CLIENT),
     .sharded_scripts = SCRIPTS(TO_SLOT),
+    .commands = commands,
+    .sharded_commands = sharded_commands,
     .keys = keys_of,
     .owner = hfi_redis_owner,
     .channel = channel_of,

@@ -71,6 +71,8 @@ void hfi_redis_scripts_init(struct redis_script scripts[REDIS_SCRIPTS], const st
         if (text)
             hfi_redis_script_init(&scripts[i], text);
     }
+    for (size_t i = 0; i < REDIS_SCRIPTS && dialect->commands; i++)
+        scripts[i].native = sharded ? dialect->sharded_commands[i] : dialect->commands[i];
 }
 
 hf_status hfi_redis_store_init(struct redis_store *store, const struct hfi_url *url, const struct hfi_env *env,

@@ -59,6 +59,7 @@ static hf_status read_option(struct redis_config *config, const char *name, cons
         bool *field;
     } switches[] = { { "verify", &config->verify },
                      { "fsync", &config->fsync },
+                     { "module", &config->module },
                      { "tls", &config->tls },
                      { "sentinel_tls", &config->sentinel_tls } };
     const struct number_option numbers[] = { { "replicas", 0, 1000, &config->replicas, NULL },
@@ -88,7 +89,7 @@ static hf_status read_option(struct redis_config *config, const char *name, cons
         return hfi_url_keep_secret(&config->sentinel.password, "read password file", value, err);
     return hfi_fail(err, HF_INVALID, 0,
                     "unknown option %.40s; there are dialect, prefix, db, timeout, connect_timeout, replicas, "
-                    "replica_timeout, fsync, tls, cafile, cert, key, verify, password_file, sentinel_user, "
+                    "replica_timeout, fsync, module, tls, cafile, cert, key, verify, password_file, sentinel_user, "
                     "sentinel_password_file, sentinel_tls",
                     name);
 }
@@ -308,6 +309,7 @@ static hf_status check(struct redis_config *config, hf_error *err)
         return hfi_fail(err, HF_INVALID, 0, "a cluster has only the database 0");
     config->access.master = config->kind == REDIS_SENTINEL;
     config->access.alone = config->kind == REDIS_ONE;
+    config->access.asks_modules = config->dialect == &hfi_redis_native && config->module;
     config->access.silence_ms = config->kind == REDIS_REDLOCK ? REDLOCK_SILENCE_MS : 0;
     config->sentinel.connect_ns = config->access.connect_ns;
     return config->kind == REDIS_REDLOCK ? check_redlock(config, err) : HF_OK;
@@ -335,6 +337,7 @@ static bool read_scheme(struct redis_config *config, const char *scheme)
 hf_status hfi_redis_config_read(struct redis_config *config, const struct hfi_url *url, hf_error *err)
 {
     config->verify = true;
+    config->module = true;
     config->replica_ms = 1000;
     config->tls = strcmp(url->scheme, "rediss") == 0;
     hf_status status = HF_OK;

@@ -341,44 +341,6 @@ static bool reserve_answers(struct redis_wire *wire, size_t more)
     return true;
 }
 
-static char *add_number(char *at, char kind, size_t number)
-{
-    char digits[24];
-    size_t length = 0;
-    do
-        digits[length++] = (char)('0' + number % 10);
-    while ((number /= 10) != 0);
-    *at++ = kind;
-    while (length > 0)
-        *at++ = digits[--length];
-    *at++ = '\r';
-    *at++ = '\n';
-    return at;
-}
-
-#define NUMBER_MOST 24
-
-/* The command as it goes over the wire; false: no memory. */
-static bool add_command(struct hfi_bytes *out, const struct redis_command *command)
-{
-    size_t all = NUMBER_MOST;
-    for (int i = 0; i < command->count; i++)
-        all += NUMBER_MOST + strlen(command->text[i]) + 2;
-    if (!hfi_bytes_reserve(out, all))
-        return false;
-    char *at = add_number(out->data + out->used, '*', (size_t)command->count);
-    for (int i = 0; i < command->count; i++) {
-        const size_t length = strlen(command->text[i]);
-        at = add_number(at, '$', length);
-        memcpy(at, command->text[i], length);
-        at += length;
-        *at++ = '\r';
-        *at++ = '\n';
-    }
-    out->used = (size_t)(at - out->data);
-    return true;
-}
-
 /* ASKING, if need be, and the commands go out in this order; `call` gets the answers. False: no memory, nothing is
  * said. */
 static bool say(struct redis_wire *wire, const struct redis_command *commands, size_t count, bool asking,
@@ -388,9 +350,10 @@ static bool say(struct redis_wire *wire, const struct redis_command *commands, s
     struct hfi_bytes *out = wire->inward ? &wire->plain : &wire->source.out;
     const size_t before = out->used;
     hfi_redis_add(&permission, "ASKING");
-    bool room = reserve_answers(wire, count + asking) && (!asking || add_command(out, &permission));
+    bool room =
+        reserve_answers(wire, count + asking) && (!asking || hfi_redis_format(out, wire->connection, &permission));
     for (size_t i = 0; i < count && room; i++)
-        room = add_command(out, &commands[i]);
+        room = hfi_redis_format(out, wire->connection, &commands[i]);
     if (!room) {
         out->used = before;
         return false;
@@ -434,26 +397,30 @@ bool hfi_redis_wire_start_call(struct redis_call *call)
         return false;
     }
     call->wire = wire;
+    call->natively = wire->connection->native;
     wire->waiting++;
     hfi_op_park(&call->op, &wire->source, withdraw_from_call);
     return true;
 }
 
-/* The server was restarted, or its scripts flushed: the first script that it did not know goes again, with its text,
- * and whatever came behind it. */
+/* The first command that the server did not know goes again, and whatever came behind it: a script with its text, since
+ * it was restarted or its scripts flushed; a command of the module as the script that does the same. */
 static bool goes_again(struct redis_call *call)
 {
     const struct redis_question *question = call->question;
+    enum redis_again how = REDIS_ANSWERED;
     size_t i = call->known;
-    while (i < question->count && (!question->commands[i].script || !hfi_redis_is_error(call->replies[i], "NOSCRIPT")))
+    bool gone;
+    while (i < question->count &&
+           (how = hfi_redis_again(&question->commands[i], call->replies[i], call->natively, &gone)) == REDIS_ANSWERED)
         i++;
-    if (i == question->count)
+    if (how == REDIS_ANSWERED)
         return false;
-    question->commands[i].text[0] = "EVAL";
-    question->commands[i].text[1] = question->commands[i].script->text;
+    if (gone && *call->slot)
+        (*call->slot)->connection->native = false;
+    call->known = i + (how == REDIS_BY_TEXT);
     hfi_redis_free_replies(call->replies + i, question->count - i);
     call->first = call->got = i;
-    call->known = i + 1;
     return true;
 }
 

@@ -42,7 +42,8 @@ struct redis_call {
     struct redis_store *store;
     struct redis_question *question; /* NULL: the connection is all that is wanted */
     bool asking;
-    bool patient; /* what is not answered in time says nothing about the connection */
+    bool patient;  /* what is not answered in time says nothing about the connection */
+    bool natively; /* it was last said where there is the module */
     redisReply **replies;
     size_t first;  /* of the question's commands that is sent: not 0 if it goes again with its text */
     size_t got;    /* replies that are there */
