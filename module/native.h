@@ -43,6 +43,9 @@ static inline struct text text_of(const struct rm_string *string)
 bool same_text(struct text one, struct text other);
 /* A number without a sign, of 18 digits at the most. */
 bool read_number(struct text text, int64_t *number);
+/* How many keys follow, as the server reads it: where it looks for keys by their number, "02" hides them from it, and
+ * it asks neither whether the user may have them nor whether they are of its slots. */
+bool read_key_count(struct text text, int64_t *count);
 
 /* The fields of the hash: see redis_native.c. */
 enum field { FIELD_OWNER, FIELD_TOKEN, FIELD_UNTIL, FIELD_INFO, FIELD_ARRIVALS, FIELD_NUMBER, FIELD_MARKS, FIELDS };

@@ -52,6 +52,11 @@ bool read_number(struct text text, int64_t *number)
     return true;
 }
 
+bool read_key_count(struct text text, int64_t *count)
+{
+    return read_number(text, count) && *text.bytes != '0';
+}
+
 struct rm_string *join(struct rm_context *context, struct text one, struct text other)
 {
     char bytes[512];

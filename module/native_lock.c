@@ -312,7 +312,7 @@ static int acquire_command(struct rm_context *context, struct rm_string **argv, 
         return api.reply_with_error(context, "ERR wrong number of arguments for 'hf.acquire' command");
     struct request request = { .owner_string = argv[4], .owner = text_of(argv[4]), .who = text_of(argv[5]) };
     request.reserves = argc > 8;
-    if (!read_number(text_of(argv[1]), &keys) || keys != 2 || !read_number(text_of(argv[6]), &request.ttl_ms) ||
+    if (!read_key_count(text_of(argv[1]), &keys) || keys != 2 || !read_number(text_of(argv[6]), &request.ttl_ms) ||
         request.ttl_ms > TTL_MOST || !read_number(text_of(argv[7]), &queue) ||
         (request.reserves && (!read_number(text_of(argv[8]), &request.more) || request.more > MORE_MOST)))
         return api.reply_with_error(context, NO_NUMBER);
@@ -368,7 +368,7 @@ static int release_command(struct rm_context *context, struct rm_string **argv, 
     int64_t keys;
     if (argc < 6 || argc > 7)
         return api.reply_with_error(context, "ERR wrong number of arguments for 'hf.release' command");
-    if (!read_number(text_of(argv[1]), &keys) || keys != 2)
+    if (!read_key_count(text_of(argv[1]), &keys) || keys != 2)
         return api.reply_with_error(context, NO_NUMBER);
     const struct request request = { .owner_string = argv[4], .owner = text_of(argv[4]), .who = text_of(argv[5]) };
     struct lock lock = { .context = context, .name = argv[2], .queue_name = argv[3], .sharded = sharded };

@@ -56,8 +56,8 @@ int hf_renew(struct rm_context *context, struct rm_string **argv, int argc)
 {
     int64_t count = 0, ttl_ms;
     bool answers[BATCH_MOST];
-    const bool makes_sense = argc >= 5 && read_number(text_of(argv[1]), &count) && count >= 1 && count <= BATCH_MOST &&
-                             argc == 2 + 3 * count;
+    const bool makes_sense =
+        argc >= 5 && read_key_count(text_of(argv[1]), &count) && count <= BATCH_MOST && argc == 2 + 3 * count;
     if (api.is_keys_position_request(context)) {
         for (int64_t i = 0; i < count && makes_sense; i++)
             api.key_at_pos(context, (int)(2 + i));
@@ -126,7 +126,7 @@ int hf_look(struct rm_context *context, struct rm_string **argv, int argc)
 {
     int64_t keys, until_us = 0, token, held_ms;
     struct text rest;
-    if (argc != 4 || !read_number(text_of(argv[1]), &keys) || keys != 2)
+    if (argc != 4 || !read_key_count(text_of(argv[1]), &keys) || keys != 2)
         return api.reply_with_error(context, "ERR wrong number of arguments for 'hf.look' command");
     api.auto_memory(context);
     const struct lock lock = { .context = context,
@@ -172,7 +172,7 @@ static bool is_larger(struct text one, struct text other)
 int hf_guard(struct rm_context *context, struct rm_string **argv, int argc)
 {
     int64_t keys;
-    if (argc != 4 || !read_number(text_of(argv[1]), &keys) || keys != 1)
+    if (argc != 4 || !read_key_count(text_of(argv[1]), &keys) || keys != 1)
         return api.reply_with_error(context, "ERR wrong number of arguments for 'hf.guard' command");
     const struct text token = text_of(argv[3]);
     if (!is_token(token))

@@ -302,6 +302,47 @@ TEST_LIMIT(in_a_cluster_the_keys_decide_where, 60)
     CHECK_ANSWER(1, server, "HF.GUARD 1 hf:{a}:g 12");
 }
 
+/* The server looks for the keys by a number that it reads more strictly than others do. */
+TEST(no_way_of_writing_their_number_hides_the_keys)
+{
+    static const char *const numbers[] = {
+        "02", "002", "+2", " 2", "2 ", "2.0", "0x2", "-2", "2147483650", "4294967298"
+    };
+    static const char *const single[] = {
+        "01", "001", "+1", " 1", "1 ", "1.0", "0x1", "-1", "2147483649", "4294967297"
+    };
+    if (is_too_old())
+        return;
+    struct redis_server *server = serve_natively("");
+    redis_server_do(server, "ACL SETUSER locker on nopass ~hf:* -@all +auth +hf.acquire +hf.release +hf.renew +hf.look "
+                            "+hf.guard");
+    redis_server_do(server, "HSET other:t o " ME " u 9999999999999999 t 7");
+    redis_server_do(server, "SET other 5");
+    redisContext *client = redis_server_connect(server);
+    REQUIRE(client != NULL);
+    freeReplyObject(redisCommand(client, "AUTH locker any"));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        test_note("'%s' and '%s'", numbers[i], single[i]);
+        redisReply *replies[] = {
+            redisCommand(client, "HF.ACQUIRE %s mine mine:q " ME " w 1000 0", numbers[i]),
+            redisCommand(client, "HF.RELEASE %s other:t mine:q " ME " w", numbers[i]),
+            redisCommand(client, "HF.LOOK %s other:t mine:q", numbers[i]),
+            redisCommand(client, "HF.GUARD %s other 17", single[i]),
+            redisCommand(client, "HF.RENEW %s other:t " ME " 1000", single[i]),
+        };
+        for (size_t k = 0; k < sizeof replies / sizeof *replies; k++) {
+            REQUIRE(replies[k] != NULL);
+            CHECK_INT(REDIS_REPLY_ERROR, replies[k]->type);
+            freeReplyObject(replies[k]);
+        }
+    }
+    CHECK_ANSWER(0, server, "EXISTS mine");
+    CHECK_TEXT(ME, server, "HGET other:t o");
+    CHECK_TEXT("9999999999999999", server, "HGET other:t u");
+    CHECK_TEXT("5", server, "GET other");
+    redisFree(client);
+}
+
 TEST(it_is_loaded_once_and_can_be_taken_away)
 {
     if (is_too_old())
