@@ -220,6 +220,32 @@ TEST(a_user_who_may_only_use_the_module_uses_that)
     hf_close(client);
 }
 
+/* Else the locks that it holds would be renewed by scripts, which it has not. */
+static void keep_a_lock_beside_what_is_denied(struct redis_server *server, const char *query)
+{
+    hf_error err = { 0 };
+    redis_server_do(server,
+                    "ACL SETUSER bob reset on >pw ~hf:{the-* resetchannels &hf:c:* -@all +ping +subscribe +wait "
+                    "+hf.acquire +hf.release +hf.renew");
+    hf_client *client = open_url("redis://bob:pw@127.0.0.1:%d%s", server->port, query);
+    hf_lock *lock = must_acquire(client, NAME, NULL);
+    refuse_lock(client, "another", HF_DENIED, "NOPERM");
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err);
+    CHECK_STATUS(HF_DENIED, hf_guard(client, "the-resource", hf_token(lock), &err), &err);
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err);
+    must_release(lock);
+    CHECK_INT(0, scripts_run(server));
+    hf_close(client);
+}
+
+TEST_LIMIT(what_is_denied_does_not_cost_the_locks_that_are_held, 60)
+{
+    struct redis_server *server = serve_with_module();
+    keep_a_lock_beside_what_is_denied(server, "");
+    redis_server_start_replica(server);
+    keep_a_lock_beside_what_is_denied(server, "?replicas=1"); /* each exchange has a connection of its own */
+}
+
 TEST(the_doctor_says_that_it_is_there_and_who_may_use_it)
 {
     struct redis_server *server = serve_with_module();

@@ -67,6 +67,19 @@ TEST(a_script_that_is_not_known_either_goes_with_its_text)
                  HF_OK);
 }
 
+/* A script that is let through says as much as its answer does. */
+TEST(a_user_with_scripts_is_denied_the_module_once)
+{
+    struct wire wire;
+    hf_error err = { 0 };
+    hf_lock *lock = wire_hold(&wire, URL, 0, 5000,
+                              "hello-native\nnative-acquire 1 20000 0\nsend -NOPERM x\\r\\n\n"
+                              "acquire 1 20000 0\nsend -NOSCRIPT x\\r\\n\neval-acquire 1 20000 0\ngranted 41\n"
+                              "renew 1 20000\nsend *1\\r\\n:1\\r\\n\nrelease 1\nsend :1\\r\\n\n");
+    CHECK_STATUS(HF_OK, hf_renew(lock, 0, &err), &err);
+    wire_release(&wire, lock, HF_OK);
+}
+
 /* Whatever else it says is final: it is not asked twice for what it has done, or will not do. */
 TEST_LIMIT(other_errors_of_the_module_are_the_answer, 60)
 {

@@ -92,6 +92,7 @@ void hfi_redis_script_init(struct redis_script *script, const char *text);
 struct redis_command {
     const struct redis_script *script;
     bool by_script; /* and not natively: that was refused */
+    bool denied;    /* namely to this user */
     int count;
     int room;
     const char **text;
@@ -177,7 +178,7 @@ bool hfi_redis_is_error(const redisReply *reply, const char *code);
 bool hfi_redis_names_module(const redisReply *reply);
 enum redis_again { REDIS_ANSWERED, REDIS_BY_HASH, REDIS_BY_TEXT };
 /* Whether and how a command goes again, for which it is made ready: since the server does not know the script, or has
- * refused the module's command: `natively`, it was asked where there is one. *gone: it will refuse all of them. */
+ * refused the module's command: `natively`, it was asked where there is one. *gone: from now on scripts are better. */
 enum redis_again hfi_redis_again(struct redis_command *command, const redisReply *reply, bool natively, bool *gone);
 /* The server is a replica: nothing was done. */
 bool hfi_redis_is_replica(const redisReply *reply);

@@ -15,27 +15,31 @@ bool hfi_redis_is_error(const redisReply *reply, const char *code)
 
 /* The script may be allowed what the command is not; and one that has nothing to store is not refused for want of
  * memory, disk or replicas. */
-static bool is_refused_natively(const redisReply *reply, bool *gone)
+static bool is_refused_natively(const redisReply *reply)
 {
-    static const char *const passing[] = { "OOM", "MISCONF", "NOREPLICAS" };
-    *gone = hfi_redis_is_error(reply, "ERR unknown command") || hfi_redis_is_error(reply, "NOPERM");
-    for (size_t i = 0; i < sizeof passing / sizeof passing[0]; i++) {
-        if (hfi_redis_is_error(reply, passing[i]))
+    static const char *const refusals[] = { "ERR unknown command", "NOPERM", "OOM", "MISCONF", "NOREPLICAS" };
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        if (hfi_redis_is_error(reply, refusals[i]))
             return true;
     }
-    return *gone;
+    return false;
 }
 
+/* What was denied may be this command, or one of its keys, to a user who has the module's commands and no scripts: they
+ * are given up only where a script is let through. */
 enum redis_again hfi_redis_again(struct redis_command *command, const redisReply *reply, bool natively, bool *gone)
 {
-    *gone = false;
+    const bool unknown = hfi_redis_is_error(reply, "NOSCRIPT");
+    *gone = command->denied && (unknown || reply->type != REDIS_REPLY_ERROR);
     if (!command->script || reply->type != REDIS_REPLY_ERROR)
         return REDIS_ANSWERED;
-    if (natively && command->script->native && !command->by_script && is_refused_natively(reply, gone)) {
+    if (natively && command->script->native && !command->by_script && is_refused_natively(reply)) {
+        *gone = hfi_redis_is_error(reply, "ERR unknown command");
+        command->denied = hfi_redis_is_error(reply, "NOPERM");
         command->by_script = true;
         return REDIS_BY_HASH;
     }
-    if (!hfi_redis_is_error(reply, "NOSCRIPT"))
+    if (!unknown)
         return REDIS_ANSWERED;
     command->text[0] = "EVAL";
     command->text[1] = command->script->text;

@@ -70,7 +70,7 @@ static hf_status repeat_what_is_not_known(struct redis_connection *connection, c
         struct redis_command *command = &question->commands[i];
         bool gone;
         const enum redis_again how = hfi_redis_again(command, replies[i], natively, &gone);
-        natively = connection->native = connection->native && !gone;
+        connection->native = connection->native && !gone;
         i += how != REDIS_BY_HASH;
         if (how == REDIS_ANSWERED)
             continue;
@@ -79,6 +79,7 @@ static hf_status repeat_what_is_not_known(struct redis_connection *connection, c
             hfi_redis_free_replies(replies, question->count);
         else
             status = send_again(connection, question, replies, first, deadline_ns, err);
+        natively = connection->native; /* as it was said */
         if (how == REDIS_BY_TEXT) {
             command->text[0] = "EVALSHA";
             command->text[1] = command->script->hash;

@@ -410,14 +410,16 @@ static bool goes_again(struct redis_call *call)
     const struct redis_question *question = call->question;
     enum redis_again how = REDIS_ANSWERED;
     size_t i = call->known;
-    bool gone;
-    while (i < question->count &&
-           (how = hfi_redis_again(&question->commands[i], call->replies[i], call->natively, &gone)) == REDIS_ANSWERED)
-        i++;
+    for (; i < question->count; i++) {
+        bool gone;
+        how = hfi_redis_again(&question->commands[i], call->replies[i], call->natively, &gone);
+        if (gone && *call->slot)
+            (*call->slot)->connection->native = false;
+        if (how != REDIS_ANSWERED)
+            break;
+    }
     if (how == REDIS_ANSWERED)
         return false;
-    if (gone && *call->slot)
-        (*call->slot)->connection->native = false;
     call->known = i + (how == REDIS_BY_TEXT);
     hfi_redis_free_replies(call->replies + i, question->count - i);
     call->first = call->got = i;
