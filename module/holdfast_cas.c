@@ -170,8 +170,10 @@ static void expire_at(const struct target *target, long long at_ms)
 {
     if (api.set_abs_expire)
         api.set_abs_expire(target->key, at_ms);
-    else
-        api.set_expire(target->key, at_ms - api.milliseconds());
+    else {
+        const long long in_ms = at_ms - api.milliseconds();
+        api.set_expire(target->key, in_ms > 0 ? in_ms : 0); /* -1 would be no end at all */
+    }
 }
 
 /* Replicas get the time at which it expires and not how long it lasts: that is the same for all, late or not. */
