@@ -246,6 +246,54 @@ TEST_LIMIT(what_is_denied_does_not_cost_the_locks_that_are_held, 60)
     keep_a_lock_beside_what_is_denied(server, "?replicas=1"); /* each exchange has a connection of its own */
 }
 
+static int64_t rejected(struct redis_server *server, const char *command)
+{
+    char words[40];
+    redisReply *reply = redis_server_command(server, "INFO commandstats");
+    snprintf(words, sizeof words, "cmdstat_%s:", command);
+    const char *line = strstr(reply->str, words);
+    const char *count = line ? strstr(line, "rejected_calls=") : NULL;
+    const int64_t calls = count ? strtoll(count + strlen("rejected_calls="), NULL, 10) : 0;
+    freeReplyObject(reply);
+    return calls;
+}
+
+/* In a cluster each lock has its own command, all in one write. */
+TEST_LIMIT(refused_renewals_go_by_scripts_all_at_once, 60)
+{
+    enum { LOCKS = 30 };
+    char arguments[700], name[16];
+    hf_lock *locks[LOCKS];
+    hf_options options = HF_OPTIONS_INIT;
+    snprintf(arguments, sizeof arguments, "--loadmodule %s --cluster-enabled yes", module_path());
+    struct redis_server *server = serve(arguments);
+    redis_server_do(server, "CLUSTER ADDSLOTSRANGE 0 16383");
+    for (bool ready = false; !ready;) {
+        redisReply *reply = redis_server_command(server, "CLUSTER INFO");
+        ready = strstr(reply->str, "cluster_state:ok") != NULL;
+        freeReplyObject(reply);
+        REQUIRE(test_now_ns() < test_deadline_ns());
+    }
+    hf_client *client = open_url("redis+cluster://127.0.0.1:%d", server->port);
+    options.renew = HF_RENEW_ON;
+    options.ttl_ms = 6000;
+    for (int i = 0; i < LOCKS; i++) {
+        snprintf(name, sizeof name, "lock-%d", i);
+        locks[i] = must_acquire(client, name, &options);
+    }
+    redis_server_do(server, "CONFIG SET min-replicas-to-write 1");
+    const int64_t before = redis_server_calls(server, "evalsha") + redis_server_calls(server, "eval");
+    while (rejected(server, "hf.renew") < LOCKS)
+        REQUIRE(test_now_ns() < test_deadline_ns());
+    const int64_t refused = rejected(server, "hf.renew");
+    const int64_t asked = redis_server_calls(server, "evalsha") + redis_server_calls(server, "eval") - before;
+    CHECK(refused <= asked + LOCKS); /* each was refused once before its script was asked */
+    redis_server_do(server, "CONFIG SET min-replicas-to-write 0");
+    for (int i = 0; i < LOCKS; i++)
+        must_release(locks[i]);
+    hf_close(client);
+}
+
 TEST(the_doctor_says_that_it_is_there_and_who_may_use_it)
 {
     struct redis_server *server = serve_with_module();

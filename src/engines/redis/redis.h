@@ -177,9 +177,12 @@ bool hfi_redis_is_error(const redisReply *reply, const char *code);
 /* To HELLO: the server has the module. */
 bool hfi_redis_names_module(const redisReply *reply);
 enum redis_again { REDIS_ANSWERED, REDIS_BY_HASH, REDIS_BY_TEXT };
-/* Whether and how a command goes again, for which it is made ready: since the server does not know the script, or has
- * refused the module's command: `natively`, it was asked where there is one. *gone: from now on scripts are better. */
-enum redis_again hfi_redis_again(struct redis_command *command, const redisReply *reply, bool natively, bool *gone);
+struct redis_question;
+/* Whether and how a question's command `i` goes again, for which it is made ready: since the server does not know the
+ * script, or has refused the module's command: `natively`, it was asked where there is one. Then those behind it that
+ * were refused likewise are made ready, too. *gone: from now on scripts are better. */
+enum redis_again hfi_redis_again(const struct redis_question *question, redisReply *const *replies, size_t i,
+                                 bool natively, bool *gone);
 /* The server is a replica: nothing was done. */
 bool hfi_redis_is_replica(const redisReply *reply);
 
@@ -250,7 +253,6 @@ void hfi_redis_drop_node(struct redis_store *store, struct redis_node *node);
 
 /* --- redis_ask.c --- */
 
-struct redis_question;
 /* What became of a question that no thread waited for: as hfi_redis_ask() returns it, and in `err` if that is not
  * HF_OK. Must not wait for anything. */
 typedef void (*hfi_redis_answered_fn)(struct redis_store *store, struct redis_question *question, hf_status status,

@@ -25,18 +25,30 @@ static bool is_refused_natively(const redisReply *reply)
     return false;
 }
 
+static bool goes_by_script(struct redis_command *command, const redisReply *reply)
+{
+    if (!command->script || !command->script->native || command->by_script || !is_refused_natively(reply))
+        return false;
+    command->denied = hfi_redis_is_error(reply, "NOPERM");
+    command->by_script = true;
+    return true;
+}
+
 /* What was denied may be this command, or one of its keys, to a user who has the module's commands and no scripts: they
  * are given up only where a script is let through. */
-enum redis_again hfi_redis_again(struct redis_command *command, const redisReply *reply, bool natively, bool *gone)
+enum redis_again hfi_redis_again(const struct redis_question *question, redisReply *const *replies, size_t i,
+                                 bool natively, bool *gone)
 {
+    struct redis_command *command = &question->commands[i];
+    const redisReply *reply = replies[i];
     const bool unknown = hfi_redis_is_error(reply, "NOSCRIPT");
     *gone = command->denied && (unknown || reply->type != REDIS_REPLY_ERROR);
     if (!command->script || reply->type != REDIS_REPLY_ERROR)
         return REDIS_ANSWERED;
-    if (natively && command->script->native && !command->by_script && is_refused_natively(reply)) {
+    if (natively && goes_by_script(command, reply)) {
         *gone = hfi_redis_is_error(reply, "ERR unknown command");
-        command->denied = hfi_redis_is_error(reply, "NOPERM");
-        command->by_script = true;
+        while (++i < question->count) /* not one after the other: each time all that are left go again */
+            goes_by_script(&question->commands[i], replies[i]);
         return REDIS_BY_HASH;
     }
     if (!unknown)

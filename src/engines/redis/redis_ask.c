@@ -69,7 +69,7 @@ static hf_status repeat_what_is_not_known(struct redis_connection *connection, c
     for (size_t i = 0; i < question->count && status == HF_OK;) {
         struct redis_command *command = &question->commands[i];
         bool gone;
-        const enum redis_again how = hfi_redis_again(command, replies[i], natively, &gone);
+        const enum redis_again how = hfi_redis_again(question, replies, i, natively, &gone);
         connection->native = connection->native && !gone;
         i += how != REDIS_BY_HASH;
         if (how == REDIS_ANSWERED)

@@ -412,7 +412,7 @@ static bool goes_again(struct redis_call *call)
     size_t i = call->known;
     for (; i < question->count; i++) {
         bool gone;
-        how = hfi_redis_again(&question->commands[i], call->replies[i], call->natively, &gone);
+        how = hfi_redis_again(question, call->replies, i, call->natively, &gone);
         if (gone && *call->slot)
             (*call->slot)->connection->native = false;
         if (how != REDIS_ANSWERED)
