@@ -427,11 +427,11 @@ int64_t redis_server_listeners(struct redis_server *server)
 int64_t redis_server_sent(struct redis_server *server)
 {
     /* PUBLISH and the like are called by scripts alone; PING and INFO are also this file's own. */
-    static const char *const by_clients[] = { "evalsha",    "eval",    "subscribe",  "unsubscribe", "scan",
-                                              "wait",       "waitaof", "auth",       "select",      "hello",
-                                              "script",     "multi",   "exec",       "script|load", "psubscribe",
-                                              "ssubscribe", "fcall",   "hf.acquire", "hf.release",  "hf.renew",
-                                              "hf.look",    "hf.guard" };
+    static const char *const by_clients[] = { "evalsha",    "eval",     "subscribe",   "unsubscribe", "scan",
+                                              "wait",       "waitaof",  "auth",        "select",      "hello",
+                                              "script",     "multi",    "exec",        "script|load", "psubscribe",
+                                              "ssubscribe", "fcall",    "hf.acquire",  "hf.release",  "hf.renew",
+                                              "hf.look",    "hf.guard", "hf.sacquire", "hf.srelease" };
     redisReply *reply = redis_server_command(server, "INFO commandstats");
     int64_t sent = 0;
     for (size_t i = 0; i < sizeof by_clients / sizeof *by_clients; i++)
