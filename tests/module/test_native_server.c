@@ -313,6 +313,7 @@ TEST(no_way_of_writing_their_number_hides_the_keys)
     static const char *const single[] = {
         "01", "001", "+1", " 1", "1 ", "1.0", "0x1", "-1", "2147483649", "4294967297"
     };
+    enum { REQUESTS = 5 };
     if (is_too_old())
         return;
     struct redis_server *server = serve_natively("");
@@ -325,14 +326,14 @@ TEST(no_way_of_writing_their_number_hides_the_keys)
     freeReplyObject(redisCommand(client, "AUTH locker any"));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         test_note("'%s' and '%s'", numbers[i], single[i]);
-        redisReply *replies[] = {
+        redisReply *replies[REQUESTS] = {
             redisCommand(client, "HF.ACQUIRE %s mine mine:q " ME " w 1000 0", numbers[i]),
             redisCommand(client, "HF.RELEASE %s other:t mine:q " ME " w", numbers[i]),
             redisCommand(client, "HF.LOOK %s other:t mine:q", numbers[i]),
             redisCommand(client, "HF.GUARD %s other 17", single[i]),
             redisCommand(client, "HF.RENEW %s other:t " ME " 1000", single[i]),
         };
-        for (size_t k = 0; k < sizeof replies / sizeof *replies; k++) {
+        for (size_t k = 0; k < REQUESTS; k++) {
             REQUIRE(replies[k] != NULL);
             CHECK_INT(REDIS_REPLY_ERROR, replies[k]->type);
             freeReplyObject(replies[k]);
